@@ -1,0 +1,38 @@
+# Two commands from a fresh clone with nothing but Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,otel,prometheus
+
+.PHONY: install test lint types demo bench docs clean
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]" --group test --group bench
+	touch $@
+
+test: lint types
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+demo: install
+	$(BIN)/python bench/demo.py
+
+bench: install
+	$(BIN)/python bench/run.py
+
+docs: install
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

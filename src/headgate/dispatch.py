@@ -1,0 +1,260 @@
+"""Layered admission: concurrency, throttled concurrency, bytes and rates in one decision."""
+
+from __future__ import annotations
+
+from .backoff_window import BackoffWindow
+from .errors import InvalidConfig, UnknownName
+from .gate import Gate
+from .limits import COLUMNS, SECOND, positive_int, read_rates, seconds_to_ns
+from .rules.concurrency import ConcurrencyRule
+from .rules.layers import Layers
+from .rules.rate import successors
+from .rules.weight import WeightRule
+from .values import Value
+from .waiting import SYSTEM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+    from typing import ClassVar, Literal, TypeVar
+
+    from .events import Observer
+    from .limits import Rates, Seconds
+    from .verdict import Verdict
+    from .waiting import Clock
+
+    T = TypeVar("T")
+
+
+class RateLevel(Value):
+    """How one rate stands: `level` units could go now (negative: in debt), of `burst` at most."""
+
+    __slots__ = ("burst", "level", "limit", "name", "per", "unit")
+    name: str
+    unit: str
+    limit: int
+    per: float
+    burst: int
+    level: int
+
+
+class DispatchSnapshot(Value):
+    """How a Dispatch stands at one instant. What nothing limits is None.
+
+    `binding` is the rule the first in line waits for and `next_at` the moment, on the clock
+    of the Dispatch, at which it looks again; None if somebody has to finish first.
+    """
+
+    __slots__ = (
+        "backoff_active",
+        "binding",
+        "byte_budget",
+        "bytes_in_flight",
+        "concurrency",
+        "in_flight",
+        "next_at",
+        "rates",
+        "throttled_concurrency",
+        "throttled_in_flight",
+        "waiting",
+    )
+    backoff_active: bool
+    in_flight: int | None
+    throttled_in_flight: int | None
+    bytes_in_flight: int | None
+    waiting: int
+    concurrency: int | None
+    throttled_concurrency: int | None
+    byte_budget: int | None
+    binding: str | None
+    next_at: float | None
+    rates: tuple[RateLevel, ...]
+
+
+class Dispatch(Gate):
+    """The gate in front of one API, for any number of threads and event loops.
+
+    >>> from headgate import Dispatch
+    >>> api = Dispatch("api", rates=["500/minute", "200_000 tokens/minute"], concurrency=64)
+    >>> with api.admit(tokens=1200) as permit:
+    ...     permit.settle(tokens=900)           # the estimate becomes the fact
+
+    After a backoff signal, while `window` is open and `backoff_window` seconds beyond, calls
+    go under tighter rules: `throttled_concurrency` of them at once, each byte counting
+    `byte_penalty_multiplier` times. `throttled_concurrency="adaptive"` instead cuts the
+    concurrency to 70 % once per episode and lets it grow back over another `backoff_window`
+    seconds. With `pause=True` nobody goes at all before the window's end.
+
+    `concurrency`, `throttled_concurrency` or `byte_budget` of None takes that layer away.
+    Two Dispatches share nothing unless they are given the same `window`.
+    """
+
+    __slots__ = ("_name", "window")
+
+    _names: ClassVar[dict[str, Dispatch]] = {}
+
+    def __init__(
+        self,
+        key: Hashable = "default",
+        *,
+        window: BackoffWindow | None = None,
+        concurrency: int | None = 400,
+        throttled_concurrency: int | Literal["adaptive"] | None = 10,
+        byte_budget: int | None = 5 * 1024 * 1024,
+        backoff_window: Seconds = 10.0,
+        byte_penalty_multiplier: int = 20,
+        rates: Rates = (),
+        pause: bool = False,
+        max_waiting: int | None = None,
+        name: str | None = None,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if window is None:
+            window = BackoffWindow(clock=clock)
+            window._key = key
+        elif not isinstance(window, BackoffWindow):
+            raise InvalidConfig(
+                f'window={window!r} is not a BackoffWindow; write BackoffWindow.for_key("api")'
+            )
+        elif window._clock is not clock:
+            raise InvalidConfig(
+                "a Dispatch and its window must tell time by the same clock; give both the same clock="
+            )
+        if name is not None and (not isinstance(name, str) or not name):
+            raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="openai"')
+        tail = seconds_to_ns(backoff_window, "backoff_window")
+        read = read_rates(rates)
+        columns = dict(COLUMNS)
+        for rate in read:
+            columns.setdefault(rate.unit, len(columns))
+        layers = Layers(
+            window=window._window,
+            tail=tail,
+            reentry=window._reentry() if pause else None,
+            places=_places(concurrency, throttled_concurrency, tail),
+            weight=_weight(byte_budget, byte_penalty_multiplier),
+            rates=successors((), read, columns, 0),
+        )
+        super().__init__(
+            key, layers, columns=columns, max_waiting=max_waiting, observer=observer, clock=clock
+        )
+        self.window = window
+        window._watch(self)
+        self._name = name
+        if name is not None and self._names.setdefault(name, self) is not self:
+            raise InvalidConfig(
+                f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
+            )
+
+    @classmethod
+    def named(cls, name: str) -> Dispatch:
+        """The Dispatch that was made with that name and has not been closed."""
+        try:
+            return cls._names[name]
+        except KeyError:
+            known = ", ".join(map(repr, cls._names)) or "none"
+            raise UnknownName(
+                f"no Dispatch is named {name!r} (known: {known}); make one with Dispatch(..., name={name!r})"
+            ) from None
+
+    # -- running a call
+
+    def with_rate_limit(self, estimated_bytes: int, fn: Callable[[], T]) -> T:
+        """Wait for a place, run the function, give the place back, return what it returned."""
+        with self.admit(bytes=estimated_bytes):
+            return fn()
+
+    async def with_rate_limit_async(self, estimated_bytes: int, fn: Callable[[], Awaitable[T]]) -> T:
+        """The same for an async function."""
+        async with self.admit(bytes=estimated_bytes):
+            return await fn()
+
+    # -- signals and changes
+
+    def set_backoff(self, duration: Seconds, *, reason: str = "") -> None:
+        """The API said "slow down": open the shared window, and go by the tighter rules."""
+        self.window.set(duration, reason=reason)
+
+    def set_rates(self, rates: Rates) -> None:
+        """Other rates from now on, for those who wait too. What was used stays used."""
+        self._retune(read_rates(rates))
+
+    def close(self) -> None:
+        """Refuse everybody who waits and everybody who comes, and free the name."""
+        super().close()
+        if self._name is not None and self._names.get(self._name) is self:
+            del self._names[self._name]
+
+    # -- looking
+
+    def snapshot(self) -> DispatchSnapshot:
+        """How it stands right now, and why the first in line waits."""
+        with self._lock:
+            now = self._now()
+            layers = self._layers
+            places, weight = layers.places, layers.weight
+            binding: str | None = None
+            look_at: int | None = None
+            first = self._line.first()
+            if first is not None:
+                binding, look_at = self._held_by_locked(first.cost, now)
+            snapshot = DispatchSnapshot(
+                backoff_active=layers.throttled(now),
+                in_flight=None if places is None else places.in_flight,
+                throttled_in_flight=None if places is None else places.throttled_in_flight,
+                bytes_in_flight=None if weight is None else weight.in_flight,
+                waiting=self._line.waiting,
+                concurrency=None if places is None else places.limit,
+                throttled_concurrency=None if places is None else places.throttled_places,
+                byte_budget=None if weight is None else weight.budget,
+                binding=binding,
+                next_at=None if look_at is None else look_at / SECOND,
+                rates=tuple(
+                    RateLevel(
+                        name=rule.name,
+                        unit=rule.rate.unit,
+                        limit=rule.rate.amount,
+                        per=rule.rate.per,
+                        burst=rule.rate.burst,
+                        level=rule.level(now),
+                    )
+                    for rule in layers.rates
+                ),
+            )
+        if self._tray:
+            self._empty_tray()
+        return snapshot
+
+    def _learn(self, verdict: Verdict, sent_at: int) -> None:
+        if verdict.kind == "throttled" and verdict.retry_after is not None:
+            self.window.set(verdict.retry_after, reason="throttled", sent_at=sent_at / SECOND)
+
+    def __repr__(self) -> str:
+        rates = ", ".join(str(rule.rate) for rule in self._layers.rates) or "no rates"
+        return f"<Dispatch {self._key!r}: {rates}, {self._line.waiting} waiting>"
+
+
+def _places(
+    concurrency: int | None, throttled: int | Literal["adaptive"] | None, regrow: int
+) -> ConcurrencyRule | None:
+    if concurrency is not None:
+        positive_int(concurrency, "concurrency", example=400)
+    if throttled == "adaptive":
+        if concurrency is None:
+            raise InvalidConfig(
+                'throttled_concurrency="adaptive" needs a concurrency to adapt; write concurrency=400'
+            )
+        return ConcurrencyRule(concurrency, None, adaptive=True, regrow=regrow)
+    if throttled is not None:
+        positive_int(throttled, "throttled_concurrency", example=10)
+    if concurrency is None and throttled is None:
+        return None
+    return ConcurrencyRule(concurrency, throttled)
+
+
+def _weight(budget: int | None, penalty: int) -> WeightRule | None:
+    positive_int(penalty, "byte_penalty_multiplier", example=20)
+    if budget is None:
+        return None
+    return WeightRule(positive_int(budget, "byte_budget", example=5 * 1024 * 1024), penalty)

@@ -1,0 +1,103 @@
+"""What headgate raises.
+
+HeadgateError
+├── InvalidLimit (ValueError)            the limits as written cannot work
+│   ├── InvalidCapacity                    not an amount something can hold
+│   ├── InvalidWindow                      not a stretch of time
+│   └── InvalidConfig                      options that do not go together
+├── UnknownResource (KeyError)           no limit was set for this resource
+├── UnknownName (KeyError)               nothing is registered under this name
+├── Refused                              the call was not started; .rule .retry_after
+│   ├── WaitTimeout (TimeoutError)         no place came free in time
+│   ├── LineFull                           too many are waiting already
+│   ├── CostTooLarge                       can never fit
+│   ├── CapacityExhausted                  nothing left and the caller would not wait
+│   └── Closed                             the limiter was closed
+└── StoreError                           the shared store or bus could not be asked
+
+What your own function raises is passed on untouched.
+"""
+
+from __future__ import annotations
+
+
+class HeadgateError(Exception):
+    """Everything this library raises on its own account."""
+
+
+class InvalidLimit(HeadgateError, ValueError):
+    """The limits as written cannot work; the message says what to write instead."""
+
+
+class InvalidCapacity(InvalidLimit):
+    """Not an amount that something can hold."""
+
+
+class InvalidWindow(InvalidLimit):
+    """Not a stretch of time."""
+
+
+class InvalidConfig(InvalidLimit):
+    """Options that do not go together, or an option of the wrong kind."""
+
+
+class _Unknown(HeadgateError, KeyError):
+    # KeyError prints the repr of its argument; a sentence is meant to be read.
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownResource(_Unknown):
+    """No limit was set for this resource."""
+
+
+class UnknownName(_Unknown):
+    """Nothing is registered under this name."""
+
+
+class Refused(HeadgateError):
+    """The call was not started.
+
+    `rule` names the limit that stood in the way. `retry_after` is how many seconds from
+    now another try could succeed, or None when no clock can tell: somebody has to finish
+    first, or it can never fit.
+    """
+
+    def __init__(self, why: str, *, rule: str, retry_after: float | None = None) -> None:
+        when = "" if retry_after is None else f"; worth another try in {retry_after:.1f} s"
+        super().__init__(f"{why} ({rule}){when}")
+        self.why = why
+        self.rule = rule
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling of exceptions.
+        return _rebuild, (type(self), self.why, self.rule, self.retry_after)
+
+
+def _rebuild(kind: type[Refused], why: str, rule: str, retry_after: float | None) -> Refused:
+    return kind(why, rule=rule, retry_after=retry_after)
+
+
+class WaitTimeout(Refused, TimeoutError):
+    """No place came free in time."""
+
+
+class LineFull(Refused):
+    """Too many are waiting already."""
+
+
+class CostTooLarge(Refused):
+    """The call costs more than the limit can ever give."""
+
+
+class CapacityExhausted(Refused):
+    """Nothing is left, and the caller would not wait."""
+
+
+class Closed(Refused):
+    """The gate was closed."""
+
+
+class StoreError(HeadgateError):
+    """The shared store or bus could not be asked."""

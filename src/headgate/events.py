@@ -1,0 +1,109 @@
+"""Facts that observers receive.
+
+An observer is a plain function of one event. It is called in the thread of whoever caused the
+event, never under a lock; one that raises is reported to the `headgate` logger and changes
+nothing. It may not be async and should not block: put the event on a queue and return.
+"""
+
+from __future__ import annotations
+
+from .values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Any, TypeAlias
+
+    Observer: TypeAlias = Callable[["Event"], Any]
+
+
+class Event(Value):
+    """Something that happened at a gate or to a window, `at` seconds on its clock."""
+
+    __slots__ = ("at", "key")
+    key: Hashable
+    at: float
+
+
+class Admitted(Event):
+    """A call may go. `rule` is what it waited for, None if it did not wait."""
+
+    __slots__ = ("rule", "tenant", "throttled", "waited")
+    waited: float
+    rule: str | None
+    throttled: bool
+    tenant: Hashable
+
+
+class Refused(Event):
+    """A call was not started: `error` names the exception, `rule` what stood in the way."""
+
+    __slots__ = ("error", "rule", "tenant", "waited")
+    waited: float
+    rule: str
+    error: str
+    tenant: Hashable
+
+
+class Settled(Event):
+    """A call is over. `cost` is what it was taken to cost, by unit, and `actual` what it did."""
+
+    __slots__ = ("actual", "cost", "held")
+    held: float
+    cost: dict[str, int]
+    actual: dict[str, int]
+
+
+class Retuned(Event):
+    """The rates of a gate were changed while it was running."""
+
+    __slots__ = ("rates",)
+    rates: tuple[str, ...]
+
+
+class WindowEvent(Event):
+    """Something happened to a backoff window."""
+
+    __slots__ = ("generation",)
+    generation: int
+
+
+class WindowSet(WindowEvent):
+    """A window opened: nobody should go for `duration` seconds."""
+
+    __slots__ = ("duration", "reason")
+    duration: float
+    reason: str
+
+
+class WindowExtended(WindowEvent):
+    """The end of an open window moved later: `duration` seconds from now."""
+
+    __slots__ = ("duration", "reason")
+    duration: float
+    reason: str
+
+
+class WindowCleared(WindowEvent):
+    """A window was ended by hand, `remaining` seconds before its time."""
+
+    __slots__ = ("remaining",)
+    remaining: float
+
+
+class WindowEnded(WindowEvent):
+    """A window ran out. Told when somebody next looks; nothing runs just to tell it."""
+
+    __slots__ = ()
+
+
+def tell(observer: Observer | None, event: Event) -> None:
+    """Give the event to the observer, who cannot do any harm by raising."""
+    if observer is None:
+        return
+    try:
+        observer(event)
+    except Exception:
+        import logging  # noqa: PLC0415 - importing it takes as long as importing headgate
+
+        logging.getLogger("headgate").exception("the observer %r raised on %r", observer, event)

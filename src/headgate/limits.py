@@ -1,0 +1,286 @@
+"""What the user writes: limits as values, checked at the door.
+
+Rules of this room: a wrong value raises at once, naming what was given, why it cannot work
+and what to write instead. Seconds become integer nanoseconds here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
+from .values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import timedelta
+    from typing import TypeAlias
+
+    Seconds: TypeAlias = float | timedelta
+    Rates: TypeAlias = "Rate | str | Iterable[Rate | str]"
+
+SECOND = 1_000_000_000
+
+# What a call costs travels as a tuple of integers, one column a unit. These three are
+# always there; rates may count further units, which get columns behind them.
+REQUESTS, TOKENS, BYTES = 0, 1, 2
+COLUMNS = {"requests": REQUESTS, "tokens": TOKENS, "bytes": BYTES}
+
+_PERIODS = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
+_PERIOD_NAMES = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
+
+
+def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:
+    """A stretch of time, zero or more, in nanoseconds. Accepts seconds and timedelta."""
+    seconds = value.total_seconds() if hasattr(value, "total_seconds") else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise error(f"{what}={value!r} is not a time; write seconds, e.g. {what}=1.5, or a timedelta")
+    if seconds != seconds or seconds in (float("inf"), float("-inf")):  # noqa: PLR0124 - the test for NaN
+        raise error(f"{what}={value!r} would never end; write a finite number of seconds, e.g. {what}=60")
+    if seconds < 0:
+        raise error(f"{what}={value!r} is negative; write zero or more seconds, e.g. {what}=1.5")
+    return seconds * SECOND if isinstance(seconds, int) else round(seconds * SECOND)
+
+
+def positive_seconds_to_ns(value: Seconds, what: str) -> int:
+    """A stretch of time that must last."""
+    ns = seconds_to_ns(value, what)
+    if ns == 0:
+        raise InvalidWindow(f"{what}={value!r} lasts no time; write more than zero seconds, e.g. {what}=60")
+    return ns
+
+
+def positive_int(value: object, what: str, *, example: int) -> int:
+    """A whole number of at least one: how many places, bytes or units there are."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}={example}")
+    if value < 1:
+        raise InvalidCapacity(
+            f"{what}={value!r} would let nothing through; write at least 1, e.g. {what}={example}, "
+            "or close() to stop everything"
+        )
+    return value
+
+
+def amount(value: object, what: str) -> int:
+    """What one call costs in one unit: a whole number, zero or more."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}=1200")
+    if value < 0:
+        raise InvalidCapacity(f"{what}={value!r} is negative; a call costs zero or more")
+    return value
+
+
+class Rate(Value):
+    """So many units every *per* seconds, at most *burst* of them at once.
+
+    >>> Rate(500, 60)
+    Rate.parse('500 requests/minute burst 8')
+    >>> Rate.parse("200_000 tokens/minute").burst
+    3333
+
+    The default burst is one second's worth, at least one unit: a burst of a whole minute
+    would let twice the limit through in the first minute.
+
+    `strict=True` means never more than *amount* in any stretch of *per* seconds whatever,
+    which a bucket with a burst does not promise.
+    """
+
+    __slots__ = ("amount", "burst", "per_ns", "strict", "unit")
+    amount: int
+    burst: int
+    per_ns: int
+    strict: bool
+    unit: str
+
+    def __init__(
+        self,
+        amount: int,
+        per: Seconds = 1.0,
+        *,
+        burst: int | None = None,
+        unit: str = "requests",
+        strict: bool = False,
+    ) -> None:
+        amount = positive_int(amount, "amount", example=500)
+        per_ns = positive_seconds_to_ns(per, "per")
+        if burst is None:
+            burst = max(1, amount * SECOND // per_ns)
+        if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
+            raise InvalidLimit(f'unit={unit!r} is not a unit; write one word, e.g. unit="tokens"')
+        super().__init__(
+            amount=amount,
+            per_ns=per_ns,
+            burst=positive_int(burst, "burst", example=20),
+            unit=unit if unit.endswith("s") else unit + "s",
+            strict=bool(strict),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read a rate the way people write it.
+
+        >>> Rate.parse("100/s burst 20")
+        Rate.parse('100 requests/second burst 20')
+        >>> Rate.parse("5 per hour").per
+        3600.0
+        """
+        return _parse_rate(text)
+
+    @property
+    def per(self) -> float:
+        """The period in seconds."""
+        return self.per_ns / SECOND
+
+    @property
+    def name(self) -> str:
+        """Unit and period, e.g. `tokens/minute`: how snapshots and errors call this limit."""
+        seconds, rest = divmod(self.per_ns, SECOND)
+        if rest:
+            return f"{self.unit}/{self.per:g}s"
+        return f"{self.unit}/{_PERIOD_NAMES.get(seconds) or f'{seconds}s'}"
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.name} " + ("strict" if self.strict else f"burst {self.burst}")
+
+    def __repr__(self) -> str:
+        return f"Rate.parse({str(self)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rate_again, (self.amount, self.per_ns, self.burst, self.unit, self.strict)
+
+
+def _rate_again(amount: int, per_ns: int, burst: int, unit: str, strict: bool) -> Rate:
+    rate = Rate(amount, 1, burst=burst, unit=unit, strict=strict)
+    object.__setattr__(rate, "per_ns", per_ns)
+    return rate
+
+
+def _parse_rate(text: str) -> Rate:
+    if not isinstance(text, str):
+        raise InvalidLimit(f'a rate is a Rate or a string, not {text!r}; write e.g. "500/minute"')
+
+    def wrong(why: str) -> InvalidLimit:
+        return InvalidLimit(
+            f'rate {text!r}: {why}; write e.g. "500/minute", "100/s burst 20" or "200_000 tokens/minute"'
+        )
+
+    left, slash, right = text.replace(" per ", "/").partition("/")
+    if not slash:
+        raise wrong("it has no period")
+    amount_text, _, unit = left.strip().partition(" ")
+    words = right.split()
+    if not words:
+        raise wrong("it has no period")
+    period = words.pop(0)
+    if period.isascii() and period.isdigit() and words:  # "10 per 90 seconds"
+        period += words.pop(0)
+    burst = None
+    strict = False
+    while words:
+        word = words.pop(0)
+        if word == "strict" and not strict:
+            strict = True
+        elif word == "burst" and words and burst is None:
+            burst = _parse_number(words.pop(0), "the burst", wrong)
+        else:
+            raise wrong(f"{word!r} is not understood")
+    if strict and burst is not None:
+        raise wrong("a strict rate has no burst")
+    rate_amount = _parse_number(amount_text, "the amount", wrong)
+    try:
+        return Rate(
+            rate_amount,
+            _parse_period(period, wrong),
+            burst=burst,
+            unit=unit.strip() or "requests",
+            strict=strict,
+        )
+    except InvalidLimit as error:
+        raise wrong(str(error).partition(";")[0]) from None
+
+
+def _parse_number(text: str, what: str, wrong: _Complaint) -> int:
+    digits = text.replace("_", "")
+    if not (digits.isascii() and digits.isdigit()) or text.startswith("_") or text.endswith("_"):
+        raise wrong(f"{what} {text!r} is not a whole number")
+    return int(digits)
+
+
+def _parse_period(text: str, wrong: _Complaint) -> int:
+    name = text.lstrip("0123456789")
+    count = int(text[: len(text) - len(name)] or 1)
+    seconds = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
+    if seconds is None:
+        from difflib import get_close_matches  # noqa: PLC0415 - only ever needed by a typo
+
+        close = get_close_matches(name, [*_PERIODS, *(f"{word}s" for word in _PERIODS)], 1)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        raise wrong(f"{name!r} is not a period (s, minute, hour, day){hint}")
+    if count == 0:
+        raise wrong("a period of zero lasts no time")
+    return seconds * count
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Complaint: TypeAlias = Callable[[str], InvalidLimit]
+
+
+def read_rates(rates: Rates) -> tuple[Rate, ...]:
+    """One rate or several, as values or strings."""
+    if isinstance(rates, (str, Rate)):
+        rates = (rates,)
+    try:
+        listed = tuple(rates)
+    except TypeError:
+        raise InvalidConfig(
+            f'rates={rates!r} is neither a rate nor a list of rates; write e.g. rates=["500/minute"]'
+        ) from None
+    return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in listed)
+
+
+def read_cost(
+    columns: Mapping[str, int], bytes: int, tokens: int, cost: int | Mapping[str, int] | None
+) -> tuple[int, ...]:
+    """What a call costs, as one integer a column. A negative estimate of bytes counts as none."""
+    if bytes.__class__ is not int:
+        amount(bytes, "bytes")
+    if tokens.__class__ is not int or tokens < 0:
+        amount(tokens, "tokens")
+    if cost is None:
+        cost = 1
+    elif not isinstance(cost, int) or isinstance(cost, bool):
+        return _read_many(columns, bytes, tokens, cost)
+    elif cost < 0:
+        amount(cost, "cost")
+    if bytes < 0:  # noqa: PLR1730 - calling max() would take longer than all of this
+        bytes = 0  # noqa: A001
+    if len(columns) == 3:
+        return (cost, tokens, bytes)
+    return (cost, tokens, bytes, *(0,) * (len(columns) - 3))
+
+
+def _read_many(columns: Mapping[str, int], bytes: int, tokens: int, cost: object) -> tuple[int, ...]:
+    if not hasattr(cost, "items"):
+        raise InvalidCapacity(
+            f'cost={cost!r} is neither a whole number nor units; write cost=2 or cost={{"images": 2}}'
+        )
+    row = [1, tokens, max(bytes, 0), *(0,) * (len(columns) - 3)]
+    for unit, value in cost.items():
+        if unit not in columns:
+            raise InvalidLimit(
+                f"cost={cost!r}: nothing here counts {unit!r}; the units are {', '.join(sorted(columns))}"
+            )
+        row[columns[unit]] = amount(value, f"cost[{unit!r}]")
+    return tuple(row)

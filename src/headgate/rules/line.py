@@ -1,0 +1,257 @@
+"""Who is next: priority, then tenants fairly by cost, then first come.
+
+Rules of this room: nobody overtakes the one who is next, whatever they need; whoever leaves
+leaves no trace; finding the next takes time in proportion to those who go, not who wait.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from heapq import heappop, heappush, heapreplace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+    from typing import Any
+
+# The four states of a ticket. Admitted is the line's word, claimed the waiter's: only a
+# grant that nobody has claimed may be taken back from a waiter who has gone.
+WAITING, GRANTED, CLAIMED, DONE = range(4)
+
+# Of this many admissions one goes to each lower priority that waits, so none waits for ever.
+_TURN = 20
+
+# Virtual time is counted in integers fine enough for weights that do not divide a cost.
+_FINE = 1 << 20
+
+
+class Ticket:
+    """A place in the line."""
+
+    __slots__ = (
+        "cost",
+        "deadline",
+        "flow",
+        "granted",
+        "joined_at",
+        "parker",
+        "priority",
+        "refusal",
+        "rule",
+        "share",
+        "size",
+        "state",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        cost: tuple[int, ...],
+        *,
+        joined_at: int = 0,
+        deadline: int | None = None,
+        priority: int = 0,
+        tenant: Hashable = None,
+        size: int = 1,
+        share: int = 1,
+    ) -> None:
+        self.cost = cost
+        self.joined_at = joined_at
+        self.deadline = deadline
+        self.priority = priority
+        self.tenant = tenant
+        self.size = size  # how much of the gate's time it takes, for fairness among tenants
+        self.share = share  # the weight of its tenant
+        self.state = WAITING
+        self.flow: Flow | None = None
+        self.granted: object = None  # what the waiter finds when it wakes: a permit ...
+        self.refusal: Exception | None = None  # ... or why there is none
+        self.rule: str | None = None  # what held the line when it was let in
+        self.parker: Any = None  # where its waiter sleeps
+
+
+class Flow:
+    """One tenant's tickets, in the order they came."""
+
+    __slots__ = ("band", "correction", "finish", "gone", "queued", "start", "tickets")
+
+    def __init__(self, band: Band) -> None:
+        self.band = band
+        self.tickets: deque[Ticket] = deque()
+        self.queued = False  # is it in the band's order? Perhaps only with tickets that left
+        self.gone = 0  # tickets that left and have not been swept out yet
+        self.start = 0  # the virtual time at which its first ticket is due
+        self.finish = 0  # ... and at which what it was served will be paid off
+        self.correction = 0  # what calls cost more than estimated, to be paid by the next
+
+    def first(self) -> Ticket | None:
+        tickets = self.tickets
+        while tickets:
+            if tickets[0].state == WAITING:
+                return tickets[0]
+            tickets.popleft()
+            self.gone -= 1
+        return None
+
+
+class Band:
+    """Tickets of one priority: start-time fair queueing by cost among tenants.
+
+    A tenant's first ticket is due now, each further one when those before it are paid for at
+    the tenant's share. A thousand tickets of one tenant are thus a thousand steps ahead of
+    the first ticket of another.
+    """
+
+    __slots__ = ("_clock", "_flows", "_order", "_serial", "passed_over", "priority", "waiting")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.waiting = 0
+        self.passed_over = 0  # admissions of higher priorities since one of this was admitted
+        self._clock = 0
+        self._serial = 0
+        self._flows: dict[Hashable, Flow] = {}
+        self._order: list[tuple[int, int, Flow]] = []  # heap of flows with tickets, by start
+
+    def join(self, ticket: Ticket) -> None:
+        flow = self._flows.get(ticket.tenant)
+        if flow is None:
+            flow = self._flows[ticket.tenant] = Flow(self)
+        if not flow.queued:
+            flow.queued = True
+            flow.start = max(self._clock, flow.finish)
+            self._serial += 1
+            heappush(self._order, (flow.start, self._serial, flow))
+        flow.tickets.append(ticket)
+        ticket.flow = flow
+        self.waiting += 1
+
+    def first(self) -> Ticket | None:
+        order = self._order
+        while order:
+            ticket = order[0][2].first()
+            if ticket is not None:
+                return ticket
+            heappop(order)[2].queued = False  # all its tickets have left
+        return None
+
+    def admit(self, ticket: Ticket) -> None:
+        """The first goes in; its tenant is next due when that is paid for."""
+        flow = ticket.flow
+        assert flow is not None
+        flow.tickets.popleft()
+        self.waiting -= 1
+        self._clock = flow.start
+        flow.finish = flow.start + max(0, ticket.size * _FINE // ticket.share + flow.correction)
+        flow.correction = 0
+        if flow.first() is not None:
+            flow.start = flow.finish
+            self._serial += 1
+            heapreplace(self._order, (flow.start, self._serial, flow))
+        else:
+            heappop(self._order)
+            flow.queued = False
+            if len(self._flows) > 2 * len(self._order) + 16:
+                self._forget_paid()
+
+    def leave(self, ticket: Ticket) -> None:
+        flow = ticket.flow
+        assert flow is not None
+        self.waiting -= 1
+        flow.gone += 1
+        if flow.gone > 16 and 2 * flow.gone > len(flow.tickets):
+            flow.tickets = deque(other for other in flow.tickets if other.state == WAITING)
+            flow.gone = 0
+
+    def _forget_paid(self) -> None:
+        # A flow that waits for nothing and has paid for what it got is as good as new.
+        self._flows = {
+            tenant: flow for tenant, flow in self._flows.items() if flow.queued or flow.finish > self._clock
+        }
+
+    def tickets(self) -> Iterator[Ticket]:
+        for flow in self._flows.values():
+            yield from (ticket for ticket in flow.tickets if ticket.state == WAITING)
+
+
+class Line:
+    """Everybody who waits at one gate."""
+
+    __slots__ = ("_bands", "waiting")
+
+    def __init__(self) -> None:
+        self._bands: list[Band] = []  # highest priority first
+        self.waiting = 0
+
+    def join(self, ticket: Ticket) -> None:
+        for band in self._bands:
+            if band.priority == ticket.priority:
+                break
+        else:
+            band = Band(ticket.priority)
+            insort(self._bands, band, key=lambda other: -other.priority)
+        band.join(ticket)
+        self.waiting += 1
+
+    def first(self) -> Ticket | None:
+        """Who is next; None if nobody waits."""
+        band = self._next_band()
+        return None if band is None else band.first()
+
+    def admit(self, ticket: Ticket) -> None:
+        """The first goes in."""
+        assert ticket.flow is not None
+        band = ticket.flow.band
+        self.waiting -= 1
+        band.admit(ticket)
+        if len(self._bands) > 1:
+            band.passed_over = 0
+            for other in self._bands:
+                if other.priority < band.priority and other.waiting:
+                    other.passed_over += 1
+        if not self.waiting:
+            self._bands.clear()
+
+    def leave(self, ticket: Ticket) -> None:
+        """One who waits gives up. The ticket must no longer be WAITING."""
+        if ticket.flow is None:
+            return  # it never got as far as standing in line
+        self.waiting -= 1
+        ticket.flow.band.leave(ticket)
+        if not self.waiting:
+            self._bands.clear()
+
+    def tickets(self) -> list[Ticket]:
+        """All who wait, in the order they came."""
+        waiting = [ticket for band in self._bands for ticket in band.tickets()]
+        waiting.sort(key=lambda ticket: ticket.joined_at)
+        return waiting
+
+    def mended(self) -> Line:
+        """The same people in a new line: for when a change of this one was broken off half-way."""
+        line = Line()
+        for ticket in self.tickets():
+            line.join(ticket)
+        return line
+
+    def _next_band(self) -> Band | None:
+        bands = self._bands
+        if len(bands) == 1:
+            return bands[0]
+        best = None
+        for band in bands:
+            if not band.waiting:
+                continue
+            if best is None:
+                best = band
+            elif band.passed_over >= _TURN - 1:
+                return band
+        return best
+
+
+def correct(ticket: Ticket, size: int) -> None:
+    """The ticket's call turned out to take another size: its tenant pays the difference."""
+    flow = ticket.flow
+    if flow is not None:
+        flow.correction += (size - ticket.size) * _FINE // ticket.share

@@ -1,0 +1,337 @@
+"""The arithmetic of a rate: buckets and strict windows.
+
+Rules of this room: integers only. Time inside a bucket is counted in ticks, as many to the
+nanosecond as make one unit cost a whole number of ticks, so there is never a remainder to
+carry, a million polls change nothing, and an edge is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from ..limits import COLUMNS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..limits import Rate
+
+# Before any clock started: a bucket that nothing was ever taken from.
+_LONG_AGO = -(1 << 256)
+
+# How many low-water marks a bucket remembers for refunds. Beyond it, neighbours merge and
+# a refund may come out smaller than it could have been, never larger.
+_MOST_LOWS = 64
+
+# How many groups a strict window remembers. Beyond it, calls close together share one and
+# leave the window with the last of them: under-use of at most one part in this many.
+_MOST_GROUPS = 128
+
+
+def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
+    """The rule that keeps this rate, counting the column of its unit."""
+    kind = StrictRule if rate.strict else RateRule
+    return kind(rate, columns[rate.unit])
+
+
+def successors(
+    old: Sequence[RateRule | StrictRule], rates: Sequence[Rate], columns: Mapping[str, int], now: int
+) -> tuple[RateRule | StrictRule, ...]:
+    """Rules for these rates, each going on where the old rule of its unit and period stood.
+
+    A rate whose period is new follows a rule of its unit, if one is left over.
+    """
+    left = list(old)
+    rules = [rule_for(rate, columns) for rate in rates]
+    followed: dict[int, RateRule | StrictRule] = {}
+    for same_period in (True, False):
+        for i, rule in enumerate(rules):
+            if i in followed:
+                continue
+            for other in left:
+                if other.column == rule.column and (other.rate.per_ns == rule.rate.per_ns or not same_period):
+                    followed[i] = other
+                    left.remove(other)
+                    break
+    for i, other in followed.items():
+        rules[i].follow(other, now)
+    return tuple(rules)
+
+
+def _greatest_common_divisor(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+class RateRule:
+    """Admits no faster than its Rate: a bucket that refills evenly (GCRA).
+
+    The state is one number, the moment at which everything taken so far will have been
+    earned back. A bucket is full when that moment is past. A cost above the burst waits
+    for a full bucket and leaves debt, so that it is slow but never impossible.
+    """
+
+    __slots__ = (
+        "_cost",
+        "_earned",
+        "_full_at",
+        "_low_ticks",
+        "_low_times",
+        "_most",
+        "_scale",
+        "_tolerance",
+        "column",
+        "name",
+        "rate",
+    )
+
+    def __init__(self, rate: Rate, column: int) -> None:
+        self.rate = rate
+        self.column = column
+        self.name = rate.name
+        divisor = _greatest_common_divisor(rate.per_ns, rate.amount)
+        self._cost = rate.per_ns // divisor  # ticks to earn one unit
+        self._scale = rate.amount // divisor  # ticks in a nanosecond
+        self._tolerance = rate.burst * self._cost
+        self._most = max(rate.amount, rate.burst) * self._cost  # what one call may take
+        self._earned = _LONG_AGO  # in ticks
+        # For refunds: how low the backlog has been since a permit was given out. When the
+        # bucket was last found full, and each take that found the backlog lower than every
+        # later one did; times ascend and so do the ticks. What is older than the full bucket
+        # concerns no permit that may still be refunded.
+        self._full_at = _LONG_AGO
+        self._low_times: list[int] = []
+        self._low_ticks: list[int] = []
+
+    # -- admission
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        # Comparing with one is quicker than multiplying by it, and it nearly always is one.
+        ticks = now if self._scale == 1 else now * self._scale
+        amount = cost[self.column]
+        if amount == 1:
+            need = self._cost
+        else:
+            need = amount * self._cost
+            if need > self._most:
+                return 0
+        earned = self._earned
+        if earned <= ticks:
+            self._earned = ticks + need
+            self._full_at = now
+            return 1
+        after = earned + need
+        if after > ticks + self._tolerance:
+            return 0 if after > earned else 1  # what costs nothing is never in the way
+        self._note_low(now, earned - ticks)
+        self._earned = after
+        return 1
+
+    def fits(self, cost: tuple[int, ...], now: int) -> bool:
+        """Would `enter` take it?"""
+        need = cost[self.column] * self._cost
+        if need > self._most:
+            return False
+        ticks = now * self._scale
+        earned = self._earned
+        return earned <= ticks or earned + need <= ticks + self._tolerance or not need
+
+    def earliest(self, cost: tuple[int, ...], now: int) -> int:
+        """When could the cost be taken, if nobody else came? At or before now: at once."""
+        need = cost[self.column] * self._cost
+        if not need:
+            return now
+        # Above the burst only a full bucket will do.
+        ready = self._earned + min(need, self._tolerance) - self._tolerance
+        return max(now, -(-ready // self._scale))
+
+    def slack(self, cost: tuple[int, ...], now: int) -> int:
+        """How long after `earliest` the bucket goes on filling: so much lateness costs nothing."""
+        return max(0, self._earned // self._scale - self.earliest(cost, now))
+
+    def refusal(self, cost: tuple[int, ...]) -> str | None:
+        """Why the cost can never be taken, or None."""
+        most = self._most // self._cost
+        if cost[self.column] <= most:
+            return None
+        return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {most}"
+
+    # -- after the call
+
+    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
+        """Replace what was estimated at `taken_at` by what it was.
+
+        Too little was taken: the rest becomes debt. Too much: it is given back, but only as
+        far as it would still be missing, so that the bucket never holds more than one that
+        had been charged the truth from the start.
+        """
+        if actual == estimate:
+            return
+        ticks = now * self._scale
+        backlog = self._earned - ticks
+        if actual > estimate:
+            if backlog > 0:
+                self._note_low(now, backlog)
+            else:
+                self._full_at = now
+            self._earned = max(self._earned, ticks) + (actual - estimate) * self._cost
+            return
+        if backlog <= 0 or self._full_at > taken_at:
+            return  # what was taken has been earned back already
+        since = bisect_right(self._low_times, taken_at)
+        lowest = min(self._low_ticks[since], backlog) if since < len(self._low_ticks) else backlog
+        credit = min((estimate - actual) * self._cost, lowest)
+        self._earned -= credit
+        for i in range(since, len(self._low_ticks)):
+            self._low_ticks[i] -= credit
+        if since < len(self._low_ticks):  # older marks that are no longer the lower ones
+            keep = since
+            while keep and self._low_ticks[keep - 1] >= self._low_ticks[since]:
+                keep -= 1
+            del self._low_times[keep:since]
+            del self._low_ticks[keep:since]
+
+    def _note_low(self, now: int, backlog: int) -> None:
+        times, lows = self._low_times, self._low_ticks
+        while lows and lows[-1] >= backlog:
+            lows.pop()
+            times.pop()
+        if times and now <= times[-1]:
+            return  # another take of the same instant found it lower already
+        times.append(now)
+        lows.append(backlog)
+        if len(lows) > _MOST_LOWS:  # keep the lower of each pair, for the longer time
+            times[:] = times[1::2] + times[len(times) // 2 * 2 :]
+            lows[:] = lows[::2]
+
+    # -- changing the limit, and looking at it
+
+    def level(self, now: int) -> int:
+        """Units that could be taken at once; negative while in debt."""
+        backlog = max(0, self._earned - now * self._scale)
+        return (self._tolerance - backlog) // self._cost
+
+    def follow(self, old: RateRule | StrictRule, now: int) -> None:
+        """Continue where the rule this one replaces stands: a change of limits creates nothing.
+
+        What could be taken a moment ago still can, up to the new burst; nothing more.
+        """
+        if not isinstance(old, RateRule):
+            missing = self.rate.burst - max(0, old.level(now))
+            if missing > 0:
+                self._earned = now * self._scale + missing * self._cost
+            return
+        backlog = max(0, old._earned - now * old._scale)
+        # Levels in ticks of the old bucket, rounded so that nothing is gained.
+        level = (old._tolerance - backlog) * self._cost // old._cost
+        shift = self._tolerance - level
+        self._earned = now * self._scale + max(0, shift)
+        # Refunds that are still due go on in the new ticks, at most what they were.
+        self._full_at = old._full_at
+        change = min(0, max(0, shift) - -(-backlog * self._cost // old._cost))
+        for at, low in zip(old._low_times, old._low_ticks, strict=True):
+            self._low_times.append(at)
+            self._low_ticks.append(max(0, low * self._cost // old._cost + change))
+
+
+class StrictRule:
+    """Never more than *amount* in any stretch of *per*, however the calls arrive.
+
+    Remembers what was taken and when. Calls close together share an entry once there are
+    many, and such an entry counts until the last of them has left the window.
+    """
+
+    __slots__ = ("_groups", "_quantum", "_used", "column", "name", "rate")
+
+    def __init__(self, rate: Rate, column: int) -> None:
+        self.rate = rate
+        self.column = column
+        self.name = rate.name
+        self._quantum = 0 if rate.amount <= _MOST_GROUPS else rate.per_ns // _MOST_GROUPS
+        self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
+        self._used = 0
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        if not self.fits(cost, now):
+            return 0
+        self._add(cost[self.column], now)
+        return 1
+
+    def fits(self, cost: tuple[int, ...], now: int) -> bool:
+        """Would `enter` take it?"""
+        self._forget(now)
+        need = cost[self.column]
+        return self._used + need <= self.rate.amount or not need
+
+    def earliest(self, cost: tuple[int, ...], now: int) -> int:
+        """When could the cost be taken, if nobody else came? At or before now: at once."""
+        self._forget(now)
+        excess = self._used + cost[self.column] - self.rate.amount
+        if excess <= 0 or not cost[self.column]:
+            return now
+        for _first, last, taken in self._groups:
+            excess -= taken
+            if excess <= 0:
+                return last + self.rate.per_ns
+        return now + self.rate.per_ns
+
+    def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
+        """How much lateness costs nothing: none, for what falls out of the window is gone."""
+        return 0
+
+    def refusal(self, cost: tuple[int, ...]) -> str | None:
+        """Why the cost can never be taken, or None."""
+        if cost[self.column] <= self.rate.amount:
+            return None
+        return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {self.rate.amount}"
+
+    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
+        """Replace what was estimated at `taken_at` by what it was."""
+        self._forget(now)
+        if actual > estimate:
+            self._add(actual - estimate, now)
+            return
+        back = estimate - actual
+        for group in self._groups:
+            if group[0] <= taken_at <= group[1]:
+                back = min(back, group[2])
+                group[2] -= back
+                self._used -= back
+                return
+
+    def level(self, now: int) -> int:
+        """Units that could be taken at once; negative when more was used than estimated."""
+        self._forget(now)
+        return self.rate.amount - self._used
+
+    def follow(self, old: RateRule | StrictRule, now: int) -> None:
+        """Continue where the rule this one replaces stands: a change of limits creates nothing."""
+        if isinstance(old, StrictRule):
+            self._groups.extend(list(group) for group in old._groups)
+            self._used = old._used
+            return
+        missing = min(self.rate.amount, old.rate.burst) - max(0, old.level(now))
+        if missing > 0:
+            self._add(missing, now)
+
+    def _add(self, taken: int, now: int) -> None:
+        if not taken:
+            return
+        self._used += taken
+        groups = self._groups
+        if groups and (now <= groups[-1][1] or now < groups[-1][0] + self._quantum):
+            groups[-1][1] = max(now, groups[-1][1])
+            groups[-1][2] += taken
+        else:
+            groups.append([now, now, taken])
+
+    def _forget(self, now: int) -> None:
+        groups = self._groups
+        gone = now - self.rate.per_ns
+        while groups and groups[0][1] <= gone:
+            self._used -= groups.popleft()[2]

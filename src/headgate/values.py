@@ -1,0 +1,63 @@
+"""Facts that cannot change: the ground under limits, events and snapshots.
+
+Why not `dataclasses`: importing it costs more than importing all of headgate.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, dataclass_transform
+else:
+
+    def dataclass_transform(**_options):  # noqa: ANN003, ANN201 - the type checker sees typing's
+        return lambda cls: cls
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True)
+class Value:
+    """A frozen record. Subclasses list their fields in `__slots__` and annotate them."""
+
+    __slots__ = ()
+
+    def __init__(self, **fields: Any) -> None:
+        names = self._fields()
+        if fields.keys() != set(names):
+            wrong = sorted(fields.keys() ^ set(names))
+            raise TypeError(
+                f"{type(self).__name__} takes exactly {', '.join(names)}; wrong: {', '.join(wrong)}"
+            )
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def _fields(cls) -> tuple[str, ...]:
+        return tuple(name for kind in reversed(cls.__mro__) for name in kind.__dict__.get("__slots__", ()))
+
+    def _facts(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self._fields())
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot change; make a new one")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot change; make a new one")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._facts()))
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields())
+        return f"{type(self).__name__}({pairs})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), dict(zip(self._fields(), self._facts(), strict=True)))
+
+
+def _rebuild(kind: type[Value], fields: dict[str, Any]) -> Value:
+    return kind(**fields)

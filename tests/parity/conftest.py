@@ -1,0 +1,141 @@
+"""Visitors of each world: the same scenario is run by threads, by tasks, and by both in turn."""
+
+import asyncio
+import threading
+
+import pytest
+
+from headgate.testing import ManualClock
+
+PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
+
+
+def eventually(predicate, what):
+    """Wait in real time for other threads to get somewhere. Says nothing about how fast."""
+    tick = threading.Event()
+    for _ in range(int(PATIENCE / 0.0005)):
+        if predicate():
+            return
+        tick.wait(0.0005)
+    raise AssertionError(f"never happened: {what}")
+
+
+class Visit:
+    """One caller: waits at the gate, stays inside until told to leave."""
+
+    def __init__(self, name):
+        self.name = name
+        self.permit = None
+        self.error = None
+        self.over = threading.Event()
+
+    @property
+    def inside(self):
+        return self.permit is not None and not self.over.is_set()
+
+
+class Visitors:
+    def __init__(self, kind, clock):
+        self.kind = kind
+        self.clock = clock
+        self.admitted = []  # names, in the order in which the gate let them in
+        self._count = 0
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(target=self._loop.run_forever)
+        self._loop_thread.start()
+        self._threads = []
+        self._tasks = []
+
+    def join(self, gate, count=1, **arguments):
+        """Bring callers, one after the other; each is in line or inside before the next comes."""
+        visits = []
+        for _ in range(count):
+            self._count += 1
+            visit = Visit(self._count)
+            before = gate.snapshot().waiting
+            if self.kind == "threads" or (self.kind == "both" and self._count % 2):
+                self._start_thread(gate, visit, arguments)
+            else:
+                self._start_task(gate, visit, arguments)
+            eventually(
+                lambda visit=visit, before=before: (
+                    visit.permit or visit.error or gate.snapshot().waiting > before
+                ),
+                "the visitor reaches the gate",
+            )
+            visits.append(visit)
+        return visits
+
+    def leave(self, visit):
+        """Let one who is inside go out, and wait until it has."""
+        visit.let_go()
+        assert visit.over.wait(PATIENCE)
+
+    def cancel(self, visit):
+        """Break off a task that waits. Threads cannot be broken off: they need a timeout."""
+        self._loop.call_soon_threadsafe(visit.task.cancel)
+        assert visit.over.wait(PATIENCE)
+
+    def _start_thread(self, gate, visit, arguments):
+        gone = threading.Event()
+        visit.let_go = gone.set
+
+        def body():
+            try:
+                with gate.admit(**arguments) as permit:
+                    visit.permit = permit
+                    assert gone.wait(PATIENCE)
+            except BaseException as error:
+                visit.error = error
+            finally:
+                visit.over.set()
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        self._threads.append(thread)
+
+    def _start_task(self, gate, visit, arguments):
+        async def body():
+            gone = asyncio.Event()
+            visit.let_go = lambda: self._loop.call_soon_threadsafe(gone.set)
+            try:
+                async with gate.admit(**arguments) as permit:
+                    visit.permit = permit
+                    await asyncio.wait_for(gone.wait(), PATIENCE)
+            except BaseException as error:
+                visit.error = error
+            finally:
+                visit.over.set()
+
+        async def start():
+            visit.task = asyncio.ensure_future(body())
+            self._tasks.append(visit.task)
+
+        asyncio.run_coroutine_threadsafe(start(), self._loop).result(PATIENCE)
+
+    def close(self):
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a thread was left waiting"
+
+        async def finish():
+            _done, pending = await asyncio.wait(self._tasks, timeout=PATIENCE) if self._tasks else ((), ())
+            return pending
+
+        pending = asyncio.run_coroutine_threadsafe(finish(), self._loop).result(2 * PATIENCE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop_thread.join(PATIENCE)
+        self._loop.close()
+        assert not pending, "a task was left waiting"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(params=["threads", "asyncio", "both"])
+def visitors(request, clock):
+    crowd = Visitors(request.param, clock)
+    yield crowd
+    crowd.close()

@@ -1,0 +1,509 @@
+"""A strict window, held against a log that forgets nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.limits import Rate
+from headgate.rules.rate import RateRule, StrictRule, rule_for
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+DAY = 86_400 * SECOND
+
+EXACT_UP_TO = 128  # amounts up to here are kept as a log; above, by at most one part in so many
+
+
+# -- the oracle
+
+
+class Log:
+    """Every charge with its moment, for ever. What was taken at t counts before t + per."""
+
+    def __init__(self, amount, per_ns):
+        self.amount = amount
+        self.per_ns = per_ns
+        self.charges = []
+
+    def charge(self, units, now):
+        self.charges.append([now, units])
+        return self.charges[-1]
+
+    def used(self, now, *, longer=0):
+        return sum(units for at, units in self.charges if now < at + self.per_ns + longer)
+
+    def level(self, now):
+        return self.amount - self.used(now)
+
+    def fits(self, units, now):
+        return not units or self.used(now) + units <= self.amount
+
+    def earliest(self, units, now):
+        moments = [now, *(at + self.per_ns for at, _ in self.charges)]
+        return min(moment for moment in moments if moment >= now and self.fits(units, moment))
+
+    def most_in_any_window(self):
+        """Half-open windows of `per_ns` that begin with a charge: there is the most."""
+        return max(
+            (
+                sum(units for at, units in self.charges if first <= at < first + self.per_ns)
+                for first, _ in self.charges
+            ),
+            default=0,
+        )
+
+
+def a_rule(amount, per_ns=SECOND):
+    rate = Rate(amount, per_ns / SECOND, strict=True)
+    assert per_ns == rate.per_ns
+    return StrictRule(rate, 0)
+
+
+def memory(rule, now):
+    """What the rule remembers that still counts."""
+    return rule._used, [tuple(group) for group in rule._groups if group[1] > now - rule.rate.per_ns]
+
+
+# -- histories to try: gaps prefer the edges of the window
+
+periods = st.sampled_from([1, 7, 128, 1000, SECOND, MINUTE, DAY])
+amounts = st.one_of(st.integers(1, 5), st.integers(1, EXACT_UP_TO), st.just(EXACT_UP_TO))
+large_amounts = st.sampled_from([129, 130, 200, 1000, 10**6, 10**9])
+a_step = st.tuples(
+    st.sampled_from(["take", "take", "take", "take", "settle", "look"]),
+    # the gap, in 1024 parts of the period; an entry that is shared spans eight of them
+    st.tuples(
+        st.sampled_from([0, 0, 1, 4, 7, 8, 9, 16, 128, 512, 1000, 1008, 1016, 1023, 1024]), st.integers(-1, 1)
+    ),
+    st.integers(0, 20),  # of 16 parts of the amount
+    st.integers(0, 99),
+)
+steps = st.lists(a_step, max_size=40)
+starts = st.sampled_from([0, -7, -(10**18), 10**18])
+
+
+def play(amount, per_ns, start, steps, *, debts=True):
+    rule, log = a_rule(amount, per_ns), Log(amount, per_ns)
+    now, permits = start, []
+    for kind, (parts, little), sixteenths, which in steps:
+        now += max(0, per_ns * parts // 1024 + little)
+        cost = amount * sixteenths // 16
+        if kind == "take":
+            cost = max(cost, which % 3)
+            could = log.fits(cost, now), log.used(now, longer=per_ns // EXACT_UP_TO) + cost <= amount
+            taken = bool(rule.enter((cost,), now))
+            if taken:
+                permits.append((cost, now, log.charge(cost, now)))
+            yield rule, log, now, (taken, *could)
+        elif kind == "settle" and permits:
+            estimate, taken_at, entry = permits.pop(which % len(permits))
+            actual = cost if debts else min(cost, estimate)
+            rule.settle(estimate, actual, taken_at, now)
+            entry[1] = min(estimate, actual)
+            if actual > estimate:
+                log.charge(actual - estimate, now)
+            yield rule, log, now, None
+        else:
+            yield rule, log, now, None
+
+
+# -- timelines
+
+
+def test_the_amount_goes_at_once_and_the_next_when_the_first_has_left_the_window():
+    """
+    Three a second: at 0, 0.2 and 0.9 s; the fourth at 1 s exactly, the fifth at 1.2 s.
+    """
+    rule = a_rule(3)
+    for now in (0, 200_000_000, 900_000_000):
+        assert rule.enter((1,), now) == 1
+
+    assert rule.earliest((1,), 900_000_000) == SECOND
+    assert rule.enter((1,), SECOND - 1) == 0
+    assert rule.enter((1,), SECOND) == 1
+    assert rule.earliest((1,), SECOND) == 1_200_000_000
+    assert rule.earliest((2,), SECOND) == 1_900_000_000
+    assert rule.earliest((3,), SECOND) == 2 * SECOND
+
+
+def test_a_strict_rate_makes_a_strict_rule_that_counts_its_column():
+    rule = rule_for(Rate(5, unit="tokens", strict=True))
+
+    assert isinstance(rule, StrictRule)
+    assert rule.name == "tokens/second"
+    assert rule.enter((99, 5, 99), 0) == 1
+    assert rule.enter((0, 1, 0), 0) == 0
+    assert rule.enter((99, 0, 99), 0) == 1
+
+
+def test_a_full_load_just_before_an_edge_does_not_come_again_just_after_it():
+    """
+    Sixty a minute at 59.999999999 s, and again as soon as it may: 60 s later, to the
+    nanosecond. A fixed window would have let 120 through at the turn of the minute.
+    """
+    rule = a_rule(60, MINUTE)
+    assert rule.enter((60,), MINUTE - 1) == 1
+
+    assert rule.enter((1,), MINUTE) == 0
+    assert rule.earliest((60,), MINUTE) == 2 * MINUTE - 1
+    assert rule.enter((60,), 2 * MINUTE - 2) == 0
+    assert rule.enter((60,), 2 * MINUTE - 1) == 1
+
+
+def test_no_rhythm_of_asking_sees_more_than_sixty_in_any_minute():
+    """
+    Asked without end for five minutes: 60 at once, then 60 each minute, on the minute.
+    """
+    rule, log = a_rule(60, MINUTE), Log(60, MINUTE)
+    for now in range(0, 5 * MINUTE, SECOND // 4):
+        while rule.enter((1,), now):
+            log.charge(1, now)
+
+    assert [sum(u for at, u in log.charges if at // MINUTE == k) for k in range(5)] == [60] * 5
+    assert log.most_in_any_window() == 60
+
+
+def test_what_costs_nothing_always_enters_and_is_charged_nothing():
+    rule = a_rule(2)
+    assert rule.enter((2,), 0) == 1
+    rule.settle(2, 9, 0, 0)
+
+    assert rule.enter((0,), 0) == 1
+    assert rule.fits((0,), 0)
+    assert rule.earliest((0,), 0) == 0
+    assert rule.level(0) == -7
+
+
+def test_a_cost_above_the_amount_can_never_be_taken():
+    rule = a_rule(2)
+
+    assert rule.refusal((2,)) is None
+    assert "3 requests" in rule.refusal((3,))
+    assert rule.refusal((2**63,)) is not None
+    assert rule.enter((3,), 0) == 0
+    assert rule.level(0) == 2
+
+
+@pytest.mark.parametrize("start", [-(1 << 100), -1, 0, 10 * 365 * DAY])
+def test_a_window_starts_empty_whatever_the_clock_says(start):
+    rule = a_rule(2, DAY)
+
+    assert [rule.enter((1,), start) for _ in range(3)] == [1, 1, 0]
+    assert rule.earliest((1,), start) == start + DAY
+    assert rule.level(start + 3653 * DAY) == 2
+
+
+def test_a_window_of_one_nanosecond_is_over_at_the_next():
+    rule = a_rule(10**9, 1)
+
+    assert rule.enter((10**9,), 5) == 1
+    assert rule.enter((1,), 5) == 0
+    assert rule.enter((10**9,), 6) == 1
+
+
+# -- laws
+
+
+@given(amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_up_to_128_every_answer_is_that_of_a_log(amount, per_ns, start, steps):
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            assert take[0] == take[1]
+        assert log.level(now) == rule.level(now)
+        for cost in (0, 1, amount // 2, amount):
+            assert log.fits(cost, now) == rule.fits((cost,), now)
+            assert log.earliest(cost, now) == rule.earliest((cost,), now)
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_no_window_however_laid_sees_more_than_the_amount(amount, per_ns, start, steps):
+    """
+    P1 for what calls truly cost, all estimates being high enough.
+    """
+    log = None
+    for _rule, log, _now, _take in play(amount, per_ns, start, steps, debts=False):  # noqa: B007 - the last one
+        pass
+    assert log is None or log.most_in_any_window() <= amount
+
+
+@given(large_amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_above_128_it_under_uses_by_at_most_one_part_in_128(amount, per_ns, start, steps):
+    """
+    It never admits what the log would refuse; and it refuses only what a log whose window is
+    a 128th longer would refuse as well.
+    """
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            taken, could, could_even_if_longer = take
+            assert could or not taken
+            assert taken or not could_even_if_longer
+        assert rule.level(now) <= log.level(now)
+        assert rule.level(now) >= amount - log.used(now, longer=per_ns // EXACT_UP_TO)
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps, st.lists(st.integers(0, 20), max_size=4))
+@settings(deadline=None, max_examples=250)
+def test_looking_and_being_refused_change_nothing_that_counts(amount, per_ns, start, steps, probes):
+    """
+    P2 and P7, for the moment of asking and all later ones.
+    """
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):
+        rule.level(now)
+        before = memory(rule, now)
+        for sixteenths in probes:
+            cost = (amount * sixteenths // 16,)
+            rule.earliest(cost, now)
+            rule.refusal(cost)
+            if not rule.fits(cost, now):
+                assert rule.enter(cost, now) == 0
+        assert before == memory(rule, now)
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(0, 16))
+@settings(deadline=None, max_examples=250)
+def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
+    amount, per_ns, start, steps, sixteenths
+):
+    """
+    P3, after any history.
+    """
+    cost = (amount * sixteenths // 16,)
+    rule, now = a_rule(amount, per_ns), start
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):  # noqa: B007 - the last one
+        pass
+    at = rule.earliest(cost, now)
+
+    assert at >= now
+    if at > now:
+        assert rule.enter(cost, at - 1) == 0
+    assert rule.enter(cost, at) == 1
+
+
+@pytest.mark.parametrize("amount", [3, 128, 129, 10_000])
+def test_a_greedy_caller_at_the_edges_gets_the_amount_and_no_more(amount):
+    """
+    Always as much as fits, one nanosecond before, at and after every edge there is: never
+    above the amount, and in the long run at least 128 parts in 129 of it.
+    """
+    dice = random.Random(amount)
+    rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
+    now = 0
+    while now < 20 * MINUTE:
+        ask = dice.randrange(1, max(2, rule.level(now) + 1))
+        if rule.enter((ask,), now):
+            log.charge(ask, now)
+        edge = rule.earliest((1,), now)
+        now = max(now + dice.choice([0, 1, MINUTE // 300]), edge + dice.choice([-1, 0, 0, 1]))
+
+    assert log.most_in_any_window() <= amount
+    assert sum(units for _, units in log.charges) >= 19 * amount * 128 // 129
+
+
+@pytest.mark.parametrize("amount", [128, 129, 10_000])
+@pytest.mark.parametrize("pace", [MINUTE // 1000, MINUTE // 129, MINUTE // 128, MINUTE // 100])
+def test_a_steady_stream_leaves_the_window_as_steadily_as_it_came(amount, pace):
+    """
+    One call every so often for three minutes: each is forgotten after a minute, or at most a
+    128th of one later, and not when the stream ends.
+    """
+    rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
+    late = 0 if amount <= EXACT_UP_TO else MINUTE // EXACT_UP_TO
+    for now in range(0, 3 * MINUTE, pace):
+        if rule.enter((1,), now):
+            log.charge(1, now)
+        if now % 7 == 0:
+            assert log.level(now) >= rule.level(now) >= amount - log.used(now, longer=late)
+
+
+def test_time_that_goes_back_grants_nothing():
+    """
+    P5: ten at 1 s, then the clock says 0: what counts still counts, and until it would have.
+    """
+    rule = a_rule(10)
+    assert rule.enter((9,), SECOND) == 1
+
+    assert rule.enter((2,), 0) == 0
+    assert rule.enter((1,), 0) == 1
+    assert rule.enter((1,), SECOND) == 0
+    assert rule.enter((1,), 2 * SECOND - 1) == 0
+    assert rule.enter((10,), 2 * SECOND) == 1
+
+
+def test_a_look_ahead_grants_nothing_to_a_clock_that_steps_back():
+    """
+    P2 and P5: ten at 0. Whether or not somebody looked at 1 s, at 0.5 s nothing is left.
+    """
+    looked, quiet = a_rule(10), a_rule(10)
+    for rule in (looked, quiet):
+        assert rule.enter((10,), 0) == 1
+    looked.level(SECOND)
+
+    assert quiet.enter((10,), SECOND // 2) == 0
+    assert looked.enter((10,), SECOND // 2) == 0
+
+
+# -- settling
+
+
+def test_what_was_estimated_too_high_comes_back():
+    rule = a_rule(10)
+    assert rule.enter((8,), 0) == 1
+    assert rule.enter((2,), 5) == 1
+
+    rule.settle(8, 3, 0, 10)
+
+    assert rule.level(10) == 5
+    assert rule.enter((5,), 10) == 1
+    assert rule.earliest((3,), 10) == SECOND
+
+
+def test_what_has_left_the_window_is_not_given_back():
+    rule = a_rule(10)
+    assert rule.enter((8,), 0) == 1
+    assert rule.enter((9,), SECOND) == 1
+
+    rule.settle(8, 0, 0, SECOND)
+
+    assert rule.level(SECOND) == 1
+
+
+def test_what_was_estimated_too_low_counts_from_now_on():
+    rule = a_rule(10)
+    assert rule.enter((2,), 0) == 1
+
+    rule.settle(2, 15, 0, 600_000_000)
+
+    assert rule.level(600_000_000) == -5
+    assert rule.level(SECOND) == -3
+    assert rule.level(1_600_000_000) == 10
+
+
+def test_calls_that_share_an_entry_are_refunded_each_on_its_own():
+    """
+    A thousand a second share entries of 1/128 s: 100, 200 and 300 at 0, 1 and 2 ms are one.
+    """
+    rule = a_rule(1000)
+    for k in range(3):
+        assert rule.enter((100 * (k + 1),), k * 1_000_000) == 1
+    assert len(rule._groups) == 1
+
+    rule.settle(200, 0, 1_000_000, 3_000_000)
+    assert rule.level(3_000_000) == 600
+    rule.settle(300, 299, 2_000_000, 3_000_000)
+    assert rule.level(3_000_000) == 601
+    rule.settle(100, 0, 0, 3_000_000)
+    assert rule.level(3_000_000) == 701
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("amount", [10, 128, 129, 10**9])
+def test_a_hundred_thousand_calls_are_remembered_in_130_groups(amount):
+    rule = a_rule(amount, MINUTE)
+    dice = random.Random(3)
+    now = most = 0
+    for _ in range(100_000):
+        now += dice.choice([0, 1, 1000, 1_000_000])
+        rule.enter((1,), now)
+        most = max(most, len(rule._groups))
+
+    assert most <= 130
+
+
+def test_ten_minutes_of_calls_at_every_pace_are_remembered_in_130_groups():
+    for pace in (MINUTE // 1000, MINUTE // 128, MINUTE // 128 - 1, MINUTE // 128 + 1, MINUTE // 100):
+        rule = a_rule(10**9, MINUTE)
+        for now in range(0, 10 * MINUTE, pace):
+            assert rule.enter((1,), now) == 1
+            assert len(rule._groups) <= 130
+
+
+def test_calls_that_cost_nothing_in_the_end_leave_nothing_to_remember():
+    """
+    Ten a minute; ten thousand calls that never ran are given back one by one. None counts,
+    so none need be remembered.
+    """
+    rule = a_rule(10, MINUTE)
+    for now in range(10_000):
+        assert rule.enter((1,), now) == 1
+        rule.settle(1, 0, now, now)
+
+    assert rule.level(10_000) == 10
+    assert len(rule._groups) <= 130
+
+
+def test_calls_that_cost_more_than_the_nothing_they_said_are_remembered_in_130_groups():
+    """
+    What costs nothing always enters: the truth about ten thousand such calls must be kept in
+    bounded memory too.
+    """
+    rule = a_rule(10, MINUTE)
+    for now in range(10_000):
+        assert rule.enter((0,), now) == 1
+        rule.settle(0, 1, now, now)
+
+    assert rule.level(10_000) <= 10 - 10_000
+    assert len(rule._groups) <= 130
+
+
+# -- changing the limits
+
+
+def test_a_strict_window_that_follows_another_still_counts_what_was_taken():
+    """
+    Ten a second, seven taken at 0, then five a second: nothing until 1 s.
+    """
+    old, new = a_rule(10), a_rule(5)
+    assert old.enter((7,), 0) == 1
+    new.follow(old, 500_000_000)
+
+    assert new.level(500_000_000) == -2
+    assert new.earliest((1,), 500_000_000) == SECOND
+    new.settle(7, 1, 0, 600_000_000)
+    assert new.level(600_000_000) == 4
+    assert old.level(600_000_000) == 3
+
+
+def test_a_strict_window_that_follows_a_bucket_has_no_more_than_that_had_left():
+    """
+    Sixty a minute with a burst of one, just used: nothing is left. Made strict, it must not
+    let fifty-nine through at once after the sixty of the last minute.
+    """
+    old, new = RateRule(Rate(60, 60, burst=1), 0), a_rule(60, MINUTE)
+    for now in range(0, MINUTE, SECOND):
+        assert old.enter((1,), now) == 1
+    assert old.level(59 * SECOND) == 0
+
+    new.follow(old, 59 * SECOND)
+
+    assert new.level(59 * SECOND) <= 0
+
+
+def test_a_strict_window_that_follows_a_bucket_has_what_that_had_left():
+    old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
+    assert old.enter((20,), 0) == 1
+    new.follow(old, 0)
+    assert new.level(0) == 40
+
+    smaller = a_rule(30, MINUTE)
+    smaller.follow(old, 0)
+    assert smaller.level(0) == 30
+
+
+def test_a_strict_window_that_follows_a_bucket_keeps_its_debt():
+    old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
+    assert old.enter((60,), 0) == 1
+    old.settle(60, 75, 0, 0)
+    assert old.level(0) == -15
+
+    new.follow(old, 0)
+
+    assert new.level(0) == -15

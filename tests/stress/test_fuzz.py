@@ -1,0 +1,227 @@
+"""Threads and event loops at one gate, with everything going wrong around them.
+
+After any cancel, time-out, closed loop or collected coroutine: no permit lost, none invented,
+nobody left waiting, and first come first served across worlds. Every seed can be run again.
+"""
+
+import asyncio
+import gc
+import random
+import threading
+from collections import deque
+
+import pytest
+
+from headgate import Dispatch, Refused
+from headgate.rules.line import Line
+
+PLACES = 3
+BUDGET = 100
+PATIENCE = 30.0
+
+
+class WatchedLine(Line):
+    """A line that is checked against the plainest model of one: a list of who came."""
+
+    __slots__ = ("came", "overtaken")
+
+    def __init__(self):
+        super().__init__()
+        self.came = deque()
+        self.overtaken = 0
+
+    def join(self, ticket):
+        self.came.append(ticket)
+        super().join(ticket)
+
+    def admit(self, ticket):
+        if self.came[0] is not ticket:
+            self.overtaken += 1
+        self.came.remove(ticket)
+        super().admit(ticket)
+
+    def leave(self, ticket):
+        self.came.remove(ticket)
+        super().leave(ticket)
+
+
+class Crowd:
+    """Everybody who visits one gate in one run."""
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.gate = Dispatch("fuzz", concurrency=PLACES, byte_budget=BUDGET, rates="50_000/s burst 20")
+        self.line = self.gate._line = WatchedLine()
+        self.inside = 0
+        self.most_inside = 0
+        self.served = 0
+        self.count = threading.Lock()
+
+    def enter(self):
+        with self.count:
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+
+    def leave(self):
+        with self.count:
+            self.inside -= 1
+            self.served += 1
+
+    def thread(self, number):
+        dice = random.Random(f"{self.seed} thread {number}")
+        for _ in range(25):
+            timeout = None if dice.random() < 0.5 else dice.random() * 0.003
+            try:
+                if dice.random() < 0.2:
+                    permit = self.gate.try_admit(bytes=dice.randrange(60))
+                    if permit is not None:
+                        self.enter()
+                        self.leave()
+                        permit.settle(bytes=dice.randrange(60))
+                    continue
+                with self.gate.admit(bytes=dice.randrange(60), timeout=timeout):
+                    self.enter()
+                    try:
+                        if dice.random() < 0.1:
+                            raise ZeroDivisionError
+                    finally:
+                        self.leave()
+            except (Refused, ZeroDivisionError):
+                pass
+            if dice.random() < 0.03:
+                gc.collect()
+
+    async def task(self, dice):
+        for _ in range(6):
+            timeout = None if dice.random() < 0.6 else dice.random() * 0.003
+            try:
+                async with self.gate.admit(bytes=dice.randrange(60), timeout=timeout):
+                    self.enter()
+                    try:
+                        await asyncio.sleep(dice.random() * 0.001)
+                    finally:
+                        self.leave()
+            except Refused:
+                pass
+
+    def loop(self, number, dies):
+        """A loop with twenty tasks, most of them cancelled; one that dies is closed in mid-flight."""
+        dice = random.Random(f"{self.seed} loop {number}")
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # "task was destroyed": yes, that is the point
+
+        async def main():
+            tasks = [asyncio.ensure_future(self.task(dice)) for _ in range(20)]
+            for task in tasks:
+                if dice.random() < 0.6:
+                    loop.call_later(dice.random() * 0.02, task.cancel)
+            if dies:
+                await asyncio.sleep(dice.random() * 0.01)
+                return
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        loop.run_until_complete(main())
+        loop.close()
+        del main, loop
+        gc.collect()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_is_lost_invented_or_left_waiting(seed):
+    crowd = Crowd(seed)
+    threads = [threading.Thread(target=crowd.thread, args=(i,)) for i in range(4)]
+    threads += [threading.Thread(target=crowd.loop, args=(i, i == 1 and seed % 2 == 0)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads), "somebody was left waiting"
+    gc.collect()
+    snapshot = crowd.gate.snapshot()
+    assert (snapshot.in_flight, snapshot.bytes_in_flight, snapshot.waiting) == (0, 0, 0)
+    assert crowd.inside == 0
+    assert crowd.most_inside <= PLACES
+    assert crowd.served > 0
+    assert crowd.line.overtaken == 0
+    assert not crowd.line.came
+    # And the gate still works: all places can be taken, and not one more.
+    permits = [crowd.gate.admit().__enter__() for _ in range(PLACES)]
+    assert crowd.gate.try_admit() is None
+    for permit in permits:
+        permit.settle()
+
+
+def test_a_grant_to_a_closed_loop_passes_to_the_next():
+    """A task whose loop has been closed cannot be woken: its place must not be lost with it."""
+    gate = Dispatch("gate", concurrency=1)
+    holder = gate.try_admit()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    tasks = []
+
+    async def main():
+        tasks.append(asyncio.ensure_future(gate.admit().__aenter__()))
+        await asyncio.sleep(0.001)
+
+    loop.run_until_complete(main())
+    loop.close()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(gate.admit(timeout=PATIENCE).__enter__()))
+    thread.start()
+    while gate.snapshot().waiting < 2:
+        threading.Event().wait(0.001)
+    holder.settle()
+    thread.join(PATIENCE)
+    assert got
+    got[0].settle()
+    assert gate.snapshot().in_flight == 0
+    tasks.clear()
+    gc.collect()
+    assert gate.snapshot().in_flight == 0
+
+
+def test_the_first_in_line_on_a_closed_loop_does_not_take_the_time_keeping_to_its_grave():
+    gate = Dispatch("gate", rates="20/s burst 1")
+    gate.try_admit().settle()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    tasks = []
+
+    async def main():
+        tasks.append(asyncio.ensure_future(gate.admit().__aenter__()))
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(main())
+    loop.close()
+    with gate.admit(timeout=PATIENCE):
+        pass
+    tasks.clear()
+    gc.collect()
+
+
+def test_a_finalizer_that_gives_back_while_the_lock_is_held_neither_blocks_nor_is_lost():
+    """The collector may run anywhere, also between two lines under the lock."""
+    gate = Dispatch("gate", concurrency=2)
+    permit = gate.try_admit()
+
+    async def abandoned():
+        async with gate.admit():
+            await asyncio.get_running_loop().create_future()
+
+    async def main():
+        task = asyncio.ensure_future(abandoned())
+        await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    task = loop.run_until_complete(main())
+    loop.close()
+    assert gate.snapshot().in_flight == 2
+    with gate._lock:
+        permit.settle()
+        del task
+        gc.collect()
+    assert gate.snapshot().in_flight in (0, 2)
+    gate.try_admit().settle()
+    assert gate.snapshot().in_flight == 0

@@ -1,0 +1,94 @@
+"""Ctrl-C in the middle: whoever is interrupted leaves, and nothing stays locked or taken."""
+
+import gc
+import random
+import signal
+import threading
+import warnings
+
+import pytest
+
+from headgate import Dispatch
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this platform")
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Alarm:
+    """A signal that raises in the main thread, once, after so many seconds."""
+
+    def __init__(self):
+        self.rang = False
+        self._before = signal.signal(signal.SIGALRM, self._ring)
+
+    def _ring(self, signum, frame):
+        self.rang = True
+        raise Interrupted
+
+    def set(self, seconds):
+        self.rang = False
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def close(self):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+
+@pytest.fixture
+def alarm():
+    alarm = Alarm()
+    yield alarm
+    alarm.close()
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
+    gate = Dispatch("gate", concurrency=1)
+    holder = gate.try_admit()
+    alarm.set(0.02)
+    with pytest.raises(Interrupted), gate.admit():
+        pass
+    assert gate.snapshot().waiting == 0
+    holder.settle()
+    with gate.admit(timeout=5):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_moment_leaves_no_lock_held_no_place_taken_and_nobody_waiting(alarm):
+    """Five hundred interrupts at random moments, while other threads contend for the same places."""
+    gate = Dispatch("gate", concurrency=2, byte_budget=1000, rates=["1_000_000/s", "1_000_000_000 tokens/s"])
+    stop = threading.Event()
+    served = [0, 0]
+
+    def contend(i):
+        while not stop.is_set():
+            with gate.admit(bytes=7):
+                served[i] += 1
+
+    threads = [threading.Thread(target=contend, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    dice = random.Random(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # an interrupted admission recovers its permit
+        for _ in range(500):
+            try:
+                alarm.set(0.0002 + dice.random() * 0.002)
+                while not alarm.rang:
+                    with gate.admit(bytes=5, tokens=3, timeout=5) as permit:
+                        permit.settle(tokens=1)
+            except Interrupted:
+                pass
+            permit = None
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        gc.collect()
+    assert not any(thread.is_alive() for thread in threads), "a thread was left waiting"
+    assert not gate._lock.locked()
+    snapshot = gate.snapshot()
+    assert (snapshot.in_flight, snapshot.bytes_in_flight, snapshot.waiting) == (0, 0, 0)
+    assert min(served) > 0

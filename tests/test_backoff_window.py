@@ -1,0 +1,437 @@
+"""What SPEC part 2 and D-01 to D-12 say about windows and registries, case by case."""
+
+import asyncio
+import gc
+import threading
+from datetime import timedelta
+
+import pytest
+
+from headgate import BackoffWindow, InvalidConfig, InvalidWindow, WindowRegistry, events, parse_retry_after
+from headgate.testing import ManualClock, Recorder, run
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def window(clock):
+    return BackoffWindow(clock=clock)
+
+
+# -- obtaining a window
+
+
+def test_the_same_key_yields_the_same_window():
+    """BW-01, BW-02: any hashable key; a window set through one handle is seen through the other."""
+    registry = WindowRegistry(clock=ManualClock())
+    one, two = registry.for_key(("openai", 7)), registry.for_key(("openai", 7))
+    one.set(30)
+    assert two is one
+    assert two.should_backoff()
+
+
+def test_without_a_registry_the_one_of_the_process_is_used():
+    """BW-03."""
+    window = BackoffWindow.for_key("the default registry is shared")
+    assert window is BackoffWindow.for_key("the default registry is shared")
+    assert window is WindowRegistry.named("default").for_key("the default registry is shared")
+
+
+def test_the_same_key_in_two_registries_is_two_windows(clock):
+    """BW-04, BW-07: an unnamed registry is distinct from every other."""
+    first, second = WindowRegistry(clock=clock), WindowRegistry(clock=clock)
+    first.for_key("api").set(30)
+    assert not second.for_key("api").should_backoff()
+
+
+def test_a_named_registry_is_made_on_first_use_and_joined_after():
+    """BW-05, BW-06: joining an existing name neither fails nor clears it."""
+    window = BackoffWindow.for_key("stripe", registry="tests: payments")
+    window.set(60)
+    assert WindowRegistry.named("tests: payments").for_key("stripe") is window
+    assert window.should_backoff()
+    window.clear()
+
+
+def test_a_registry_outlives_the_thread_that_made_it():
+    """BW-08, BW-09."""
+    made = []
+    thread = threading.Thread(target=lambda: made.append(WindowRegistry.named("tests: outlives").for_key("k")))
+    thread.start()
+    thread.join()
+    assert WindowRegistry.named("tests: outlives").for_key("k") is made[0]
+
+
+def test_fifty_threads_racing_on_first_use_get_one_window():
+    """BW-10, D-08: for the registry itself as well as for the key."""
+    barrier = threading.Barrier(50)
+    seen = []
+
+    def race():
+        barrier.wait()
+        seen.append(BackoffWindow.for_key("k", registry="tests: race"))
+
+    threads = [threading.Thread(target=race) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(window) for window in seen}) == 1
+
+
+@pytest.mark.parametrize("name", [7, "", b"x", ("a",)])
+def test_a_registry_name_that_is_no_string_is_refused_with_the_value(name):
+    """BW-11."""
+    with pytest.raises(InvalidConfig, match="write a string") as caught:
+        WindowRegistry.named(name)
+    assert repr(name) in str(caught.value)
+
+
+# -- setting, checking, clearing
+
+
+def test_a_window_is_open_until_now_plus_duration(window, clock):
+    """BW-12, BW-17, BW-18: at exactly the end it is over."""
+    window.set(30)
+    clock.advance(29.999999999)
+    assert window.should_backoff()
+    clock.advance(0.000000001)
+    assert not window.should_backoff()
+    assert window.remaining == 0.0
+
+
+def test_the_end_never_moves_earlier(window, clock):
+    """BW-13: 30 then 5 leaves 30; then 60 counts from the moment of that call."""
+    window.set(30)
+    window.set(5)
+    assert window.remaining == 30.0
+    clock.advance(10)
+    window.set(60)
+    assert window.remaining == 60.0
+
+
+def test_an_equal_end_changes_nothing_and_concurrent_setters_end_with_the_latest(window):
+    """BW-14."""
+    window.set(30)
+    generation = window.generation
+    window.set(30)
+    assert window.generation == generation
+    threads = [threading.Thread(target=window.set, args=(30 + i,)) for i in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert window.remaining == 69.0
+
+
+def test_a_duration_of_zero_never_opens_an_idle_window(window):
+    """BW-15."""
+    window.set(0)
+    assert not window.should_backoff()
+
+
+@pytest.mark.parametrize("duration", [-1, -0.001, float("nan"), float("inf"), "10", None, True, timedelta(seconds=-1)])
+def test_a_duration_that_is_no_time_is_refused_and_changes_nothing(window, duration):
+    """BW-16, rule 12."""
+    window.set(10)
+    with pytest.raises(InvalidWindow) as caught:
+        window.set(duration)
+    assert repr(duration) in str(caught.value)
+    assert window.remaining == 10.0
+
+
+def test_a_timedelta_is_a_duration_too(window):
+    """R-16."""
+    window.set(timedelta(minutes=2))
+    assert window.remaining == 120.0
+
+
+def test_a_window_that_was_never_set_is_not_open(window):
+    """BW-19."""
+    assert not window.should_backoff()
+    assert window.remaining == 0.0
+    assert window.generation == 0
+
+
+def test_clear_ends_the_window_at_once_for_everyone(clock):
+    """BW-20, BW-23."""
+    registry = WindowRegistry(clock=clock)
+    one, two = registry.for_key("k"), registry.for_key("k")
+    one.set(60)
+    assert two.clear() is True
+    assert not one.should_backoff()
+    assert one.clear() is False
+
+
+def test_after_a_clear_a_shorter_window_is_accepted(window, clock):
+    """BW-21."""
+    window.set(60)
+    window.clear()
+    window.set(5)
+    assert window.remaining == 5.0
+
+
+def test_an_ended_window_needs_no_clearing(window, clock):
+    """BW-22."""
+    window.set(5)
+    clock.advance(100)
+    window.set(3)
+    assert window.remaining == 3.0
+
+
+# -- waiting
+
+
+def test_wait_returns_at_once_when_no_window_is_open(window):
+    """BW-24."""
+    assert window.wait() is True
+
+
+def test_one_who_waits_sleeps_exactly_the_time_that_remains():
+    """BW-25: a window of 100 s set at 0, waited for from 20 on: one sleep of 80."""
+    clock = ManualClock(auto_advance=True)
+    window = BackoffWindow(clock=clock)
+    window.set(100)
+    clock.advance(20)
+    assert window.wait() is True
+    assert clock.sleeps == [80.0]
+
+
+def test_one_who_waits_goes_on_sleeping_when_the_window_is_extended():
+    """BW-26: 100 s at 0, extended by 50 at 100: sleeps 100, then 50."""
+    clock = ManualClock(auto_advance=True)
+    window = BackoffWindow(clock=clock)
+    window.set(100)
+    clock.at(100, lambda: window.set(50))
+    assert window.wait() is True
+    assert clock.sleeps == [100.0, 50.0]
+    assert clock.seconds() == 150.0
+
+
+def test_clear_wakes_everyone_who_waits():
+    """D-02: a window of 60 s cleared at 5 lets its waiter go at 5."""
+    clock = ManualClock(auto_advance=True)
+    window = BackoffWindow(clock=clock)
+    window.set(60)
+    clock.at(5, window.clear)
+    assert window.wait() is True
+    assert clock.seconds() == 5.0
+
+
+def test_a_wait_with_a_timeout_ends_at_it():
+    """D-03: not ready at 1 s."""
+    clock = ManualClock(auto_advance=True)
+    window = BackoffWindow(clock=clock)
+    window.set(10)
+    assert window.wait(timeout=1) is False
+    assert clock.seconds() == 1.0
+    assert window.remaining == 9.0
+    assert window.wait(timeout=0) is False
+    assert clock.seconds() == 1.0
+
+
+def test_a_task_waits_times_out_and_is_woken_by_clear():
+    """BW-24, D-02, D-03 on an event loop."""
+
+    async def main(clock):
+        window = BackoffWindow(clock=clock)
+        window.set(60)
+        assert await window.wait_async(timeout=1) is False
+        assert clock.seconds() == 1.0
+        clock.at(5, window.clear)
+        assert await window.wait_async() is True
+        return clock.seconds()
+
+    assert run(main) == 5.0
+
+
+def test_a_ceiling_clamps_any_window(clock):
+    """D-03: a hostile Retry-After of 31 years."""
+    window = BackoffWindow(ceiling=120, clock=clock)
+    window.set(999_999_999)
+    assert window.remaining == 120.0
+
+
+@pytest.mark.parametrize("ceiling", [0, -1, "60", float("nan")])
+def test_a_ceiling_that_is_no_time_is_refused(ceiling):
+    with pytest.raises(InvalidWindow, match="ceiling="):
+        BackoffWindow(ceiling=ceiling)
+
+
+def test_with_a_spread_the_crowd_is_let_go_evenly_and_never_early():
+    """D-01: within [end, end + spread]; no 5 % of the spread holds more than 20 of 100."""
+
+    async def main(clock):
+        window = BackoffWindow(spread=10, clock=clock)
+        window.set(30)
+        times = []
+
+        async def visitor():
+            await window.wait_async()
+            times.append(clock.seconds())
+
+        await asyncio.gather(*(visitor() for _ in range(100)))
+        return times
+
+    times = run(main)
+    assert len(times) == 100
+    assert min(times) >= 30.0
+    assert max(times) <= 40.0
+    for i in range(20):
+        assert sum(30 + i / 2 <= at < 30 + (i + 1) / 2 for at in times) <= 20
+
+
+def test_without_a_spread_all_go_at_the_end():
+    """D-01: spread 0 is the plain window."""
+
+    async def main(clock):
+        window = BackoffWindow(clock=clock)
+        window.set(30)
+        await asyncio.gather(*(window.wait_async() for _ in range(100)))
+        return clock.seconds()
+
+    assert run(main) == 30.0
+
+
+def test_a_clock_below_zero_loses_no_window():
+    """D-04: set(1000) at -1000 is on at -500 and over at 0."""
+    clock = ManualClock(start=-1000)
+    window = BackoffWindow(clock=clock)
+    window.set(1000)
+    clock.advance(500)
+    assert window.should_backoff()
+    clock.advance(500)
+    assert not window.should_backoff()
+
+
+def test_a_clear_tied_to_an_older_signal_is_ignored(window, clock):
+    """D-05: a slow success must not erase a newer window."""
+    window.set(10)
+    seen = window.generation
+    clock.advance(1)
+    window.set(60)
+    assert window.clear(generation=seen) is False
+    assert window.remaining == 60.0
+    assert window.clear(generation=window.generation) is True
+    assert not window.should_backoff()
+
+
+@pytest.mark.parametrize("value", ["-5", "", "soon", "1e400", "nan", "١٢", "9" * 400, "-0", None, b"\xff", ["1", "2"], object()])
+def test_no_header_makes_the_documented_handler_raise(value):
+    """D-06, BW-29: whatever the header says, the window is at least zero long."""
+    clock = ManualClock()
+    window = BackoffWindow(clock=clock)
+    window.set(parse_retry_after({"Retry-After": value}))
+    assert window.remaining >= 0.0
+
+
+def test_short_lived_keys_are_forgotten(clock):
+    """D-07: after many distinct keys whose windows ended, what is remembered is bounded."""
+    registry = WindowRegistry(clock=clock)
+    for i in range(20_000):
+        registry.for_key(i).set(0.001)
+        clock.advance(0.0001)
+    clock.advance(1)
+    gc.collect()
+    assert len(registry) <= 20
+
+
+def test_an_open_window_or_a_held_one_is_never_forgotten(clock):
+    """D-07."""
+    registry = WindowRegistry(clock=clock)
+    registry.for_key("open").set(60)
+    held = registry.for_key("held")
+    for i in range(100):
+        registry.for_key(i).set(0)
+    gc.collect()
+    assert registry.for_key("open").remaining == 60.0
+    assert registry.for_key("held") is held
+    clock.advance(30)
+    registry.for_key("open").set(60)
+    clock.advance(59)
+    gc.collect()
+    assert registry.for_key("open").should_backoff()
+
+
+def test_refusals_of_calls_sent_before_the_window_reach_no_further_than_they_ask(window, clock):
+    """D-10: an echo never adds to the window, and never makes it shorter than was asked."""
+    clock.advance(10)
+    window.set(30)
+    clock.advance(1)
+    window.set(5, sent_at=9.0)
+    assert window.remaining == 29.0
+    window.set(40, sent_at=9.0)
+    assert window.remaining == 40.0
+
+
+def test_a_check_before_sending_costs_no_wait(window):
+    """D-10: should_backoff answers at once."""
+    window.set(30)
+    assert window.should_backoff()
+
+
+def test_a_date_is_measured_by_the_server_s_own_clock():
+    """D-11: a client five minutes fast still waits the sixty seconds it was told."""
+    headers = {"Date": "Fri, 15 Jan 2027 08:00:00 GMT", "Retry-After": "Fri, 15 Jan 2027 08:01:00 GMT"}
+    assert parse_retry_after(headers, now=1800000000 + 300) == 60.0
+
+
+def test_everything_that_happens_to_a_window_can_be_observed(clock):
+    """D-12: set, extended, cleared, ended; with key, duration and cause."""
+    seen = Recorder()
+    window = WindowRegistry(observer=seen, clock=clock).for_key("openai")
+    window.set(10, reason="429 on /chat")
+    clock.advance(1)
+    window.set(20, reason="again")
+    window.set(1)
+    window.clear()
+    window.set(5)
+    clock.advance(5)
+    assert not window.should_backoff()
+    kinds = [type(event).__name__ for event in seen.events]
+    assert kinds == ["WindowSet", "WindowExtended", "WindowCleared", "WindowSet", "WindowEnded"]
+    first, extended, cleared = seen.events[:3]
+    assert first == events.WindowSet(key="openai", at=0.0, generation=1, duration=10.0, reason="429 on /chat")
+    assert (extended.duration, extended.reason, extended.generation) == (20.0, "again", 2)
+    assert cleared.remaining == 20.0
+    assert seen.of(events.WindowEnded)[0].at == 6.0
+
+
+def test_the_end_of_a_window_is_told_once_and_before_the_next_one(clock):
+    seen = Recorder()
+    window = BackoffWindow(observer=seen, clock=clock)
+    window.set(5)
+    clock.advance(6)
+    window.set(5)
+    window.should_backoff()
+    assert [type(event).__name__ for event in seen.events] == ["WindowSet", "WindowEnded", "WindowSet"]
+
+
+# -- the documented pattern
+
+
+def test_the_documented_pattern_waits_sends_and_reports():
+    """BW-28, BW-29: 429 sets the window and returns an error; success and other answers pass through."""
+    clock = ManualClock(auto_advance=True)
+    window = BackoffWindow(clock=clock)
+    answers = iter([(429, {"Retry-After": "7"}), (200, {}), (429, {}), (500, {})])
+
+    def call_api():
+        window.wait()
+        status, headers = next(answers)
+        if status == 429:
+            window.set(parse_retry_after(headers))
+            return "rate limited"
+        return status
+
+    assert call_api() == "rate limited"
+    assert clock.seconds() == 0.0
+    assert call_api() == 200
+    assert clock.seconds() == 7.0
+    assert call_api() == "rate limited"
+    assert window.remaining == 1.0
+    assert call_api() == 500
+    assert clock.seconds() == 8.0

@@ -1,0 +1,141 @@
+"""Limits as people write them, and what they are told when it cannot work."""
+
+import copy
+import pickle
+from datetime import timedelta
+
+import pytest
+
+from headgate import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, Rate
+from headgate.limits import COLUMNS, read_cost, read_rates
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "per", "unit", "burst"),
+    [
+        ("500/minute", 500, 60.0, "requests", 8),
+        ("100/s burst 20", 100, 1.0, "requests", 20),
+        ("5 per hour", 5, 3600.0, "requests", 1),
+        ("200_000 tokens/minute", 200_000, 60.0, "tokens", 3333),
+        ("1 request/second", 1, 1.0, "requests", 1),
+        ("3 requests per 90 seconds", 3, 90.0, "requests", 1),
+        ("10/10s", 10, 10.0, "requests", 1),
+        ("1000 bytes/s", 1000, 1.0, "bytes", 1000),
+        ("50 images/day burst 5", 50, 86400.0, "images", 5),
+        ("40_000 input_tokens/min", 40_000, 60.0, "input_tokens", 666),
+        ("  7 / h ", 7, 3600.0, "requests", 1),
+    ],
+)
+def test_rates_are_read_as_people_write_them(text, amount, per, unit, burst):
+    rate = Rate.parse(text)
+    assert (rate.amount, rate.per, rate.unit, rate.burst, rate.strict) == (amount, per, unit, burst, False)
+
+
+def test_strict_is_a_word_of_the_rate():
+    rate = Rate.parse("1000 requests/day strict")
+    assert (rate.amount, rate.per, rate.strict) == (1000, 86400.0, True)
+
+
+def test_what_a_rate_prints_can_be_read_again():
+    for text in ("500/minute", "100/s burst 20", "1000/day strict", "3 per 90s", "7 images/hour burst 3"):
+        rate = Rate.parse(text)
+        assert Rate.parse(str(rate)) == rate
+        assert pickle.loads(pickle.dumps(rate)) == rate == copy.deepcopy(rate)
+        assert hash(rate) == hash(Rate.parse(text))
+
+
+def test_a_rate_is_a_value_that_cannot_change():
+    rate = Rate(10, timedelta(minutes=1))
+    assert rate == Rate.parse("10/minute")
+    with pytest.raises(AttributeError, match="cannot change"):
+        rate.amount = 11
+    with pytest.raises(AttributeError, match="cannot change"):
+        del rate.amount
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("10", "it has no period"),
+        ("", "it has no period"),
+        ("10/", "it has no period"),
+        ("/minute", "the amount '' is not a whole number"),
+        ("0.5/s", "the amount '0.5' is not a whole number"),
+        ("-5/s", "the amount '-5' is not a whole number"),
+        ("١٢/s", "is not a whole number"),
+        ("0/s", "would let nothing through"),
+        ("10/minutte", "did you mean 'minute'?"),
+        ("10/fortnight", "'fortnight' is not a period"),
+        ("10/0s", "a period of zero lasts no time"),
+        ("10/s burst", "'burst' is not understood"),
+        ("10/s burst x", "the burst 'x' is not a whole number"),
+        ("10/s burst 0", "would let nothing through"),
+        ("10/s bursts 5", "'bursts' is not understood"),
+        ("10/s strict burst 5", "a strict rate has no burst"),
+        ("10 big tokens/s", "is not a unit"),
+        ("10/s/m", "is not a period"),
+        ("10 1/s", "is not a unit"),
+    ],
+)
+def test_a_rate_that_cannot_be_read_names_itself_and_a_correct_spelling(text, says):
+    with pytest.raises(InvalidLimit) as caught:
+        Rate.parse(text)
+    message = str(caught.value)
+    assert repr(text) in message
+    assert says in message
+    assert '"500/minute"' in message
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("value", [None, 10, 1.5, ["10/s"], b"10/s"])
+def test_what_is_no_string_is_no_rate(value):
+    with pytest.raises(InvalidLimit, match='write e.g. "500/minute"'):
+        Rate.parse(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"amount": 0}, InvalidCapacity),
+        ({"amount": 1.5}, InvalidCapacity),
+        ({"amount": True}, InvalidCapacity),
+        ({"amount": 1, "per": 0}, InvalidWindow),
+        ({"amount": 1, "per": -1}, InvalidWindow),
+        ({"amount": 1, "per": float("nan")}, InvalidWindow),
+        ({"amount": 1, "per": "60"}, InvalidWindow),
+        ({"amount": 1, "burst": 0}, InvalidCapacity),
+        ({"amount": 1, "unit": "two words"}, InvalidLimit),
+        ({"amount": 1, "unit": ""}, InvalidLimit),
+        ({"amount": 1, "unit": 7}, InvalidLimit),
+    ],
+)
+def test_a_rate_that_cannot_work_is_refused(arguments, error):
+    with pytest.raises(error, match="write|expected|is not"):
+        Rate(**arguments)
+
+
+def test_one_rate_or_several_as_strings_or_values():
+    assert read_rates("10/s") == read_rates(["10/s"]) == read_rates(Rate(10)) == (Rate(10),)
+    assert read_rates(()) == ()
+    with pytest.raises(InvalidConfig, match="neither a rate nor a list"):
+        read_rates(7)
+
+
+def test_a_cost_is_one_number_for_each_unit():
+    columns = {**COLUMNS, "images": 3}
+    assert read_cost(COLUMNS, 5, 7, None) == (1, 7, 5)
+    assert read_cost(columns, 5, 7, 3) == (3, 7, 5, 0)
+    assert read_cost(columns, -5, 0, {"images": 2}) == (1, 0, 0, 2)
+    assert read_cost(columns, 0, 7, {"tokens": 9, "requests": 0}) == (0, 9, 0, 0)
+
+
+@pytest.mark.parametrize("cost", [{"imagse": 1}, {"images": -1}, {"images": 1.5}, "3", [3], True, -1])
+def test_a_cost_in_a_unit_that_nothing_counts_is_refused(cost):
+    with pytest.raises(InvalidLimit):
+        read_cost({**COLUMNS, "images": 3}, 0, 0, cost)
+
+
+def test_periods_that_have_no_name_are_named_by_their_length():
+    assert Rate(1, 90).name == "requests/90s"
+    assert Rate(1, 0.5).name == "requests/0.5s"
+    assert Rate(1, 60, unit="token").name == "tokens/minute"

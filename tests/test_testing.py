@@ -1,0 +1,121 @@
+"""The clock and loop that users test their own code with."""
+
+import asyncio
+import threading
+
+import pytest
+
+from headgate import BackoffWindow, Dispatch
+from headgate.testing import ManualClock, Recorder, run
+
+
+def test_time_passes_only_when_told():
+    clock = ManualClock(start=5)
+    assert (clock.now(), clock.seconds()) == (5_000_000_000, 5.0)
+    clock.advance(0.25)
+    assert clock.seconds() == 5.25
+    with pytest.raises(ValueError, match="negative"):
+        clock.advance(-1)
+    assert clock.seconds() == 5.25
+
+
+def test_what_falls_due_happens_at_its_own_moment_in_order():
+    clock = ManualClock()
+    log = []
+    clock.at(3, lambda: log.append(("three", clock.seconds())))
+    clock.at(1, lambda: log.append(("one", clock.seconds())))
+    clock.at(1, lambda: clock.at(2, lambda: log.append(("two", clock.seconds()))))
+    clock.advance(10)
+    assert log == [("one", 1.0), ("two", 2.0), ("three", 3.0)]
+    clock.at(4, lambda: log.append("at once, for it is past"))
+    assert log[-1] == "at once, for it is past"
+
+
+def test_a_lone_caller_moves_the_time_itself():
+    clock = ManualClock(auto_advance=True)
+    gate = Dispatch(rates="1/s burst 1", clock=clock)
+    for _ in range(4):
+        with gate.admit():
+            pass
+    assert clock.sleeps == [1.0, 1.0, 1.0]
+
+
+def test_a_lone_task_moves_the_time_itself():
+    async def main():
+        clock = ManualClock(auto_advance=True)
+        gate = Dispatch(rates="1/s burst 1", clock=clock)
+        for _ in range(4):
+            async with gate.admit():
+                pass
+        return clock.sleeps
+
+    assert asyncio.run(main()) == [1.0, 1.0, 1.0]
+
+
+def test_a_lone_caller_that_only_another_can_help_is_helped():
+    clock = ManualClock(auto_advance=True)
+    gate = Dispatch(concurrency=1, clock=clock)
+    permit = gate.try_admit()
+    got = []
+
+    def wait():
+        with gate.admit():
+            got.append(clock.seconds())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not gate.snapshot().waiting:
+        threading.Event().wait(0.001)
+    permit.settle()
+    thread.join(20)
+    assert got == [0.0]
+
+
+def test_an_hour_of_a_thousand_tasks_takes_a_moment():
+    async def main(clock):
+        gate = Dispatch(rates="1000/hour burst 1", clock=clock)
+
+        async def call():
+            async with gate.admit():
+                await asyncio.sleep(10)
+
+        await asyncio.gather(*(call() for _ in range(1000)))
+        return clock.seconds()
+
+    assert run(main) == pytest.approx(3600 - 3.6 + 10)
+
+
+def test_timeouts_of_asyncio_obey_the_virtual_time():
+    async def main(clock):
+        window = BackoffWindow(clock=clock)
+        window.set(100)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await window.wait_async()
+        return clock.seconds()
+
+    assert run(main) == 30.0
+
+
+def test_tasks_that_wait_for_nothing_are_reported_instead_of_hanging():
+    async def main(clock):
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match="nothing can ever happen"):
+        run(main)
+
+
+def test_a_thread_may_still_answer_a_virtual_loop():
+    async def main(clock):
+        return await asyncio.to_thread(lambda: 7)
+
+    assert run(main) == 7
+
+
+def test_the_recorder_keeps_events_by_kind():
+    seen = Recorder()
+    gate = Dispatch(observer=seen)
+    with gate.admit():
+        pass
+    assert len(seen.events) == 2
+    assert repr(seen) == "<Recorder of 2 events>"
