@@ -59,7 +59,9 @@ def test_a_named_registry_is_made_on_first_use_and_joined_after():
 def test_a_registry_outlives_the_thread_that_made_it():
     """BW-08, BW-09."""
     made = []
-    thread = threading.Thread(target=lambda: made.append(WindowRegistry.named("tests: outlives").for_key("k")))
+    thread = threading.Thread(
+        target=lambda: made.append(WindowRegistry.named("tests: outlives").for_key("k"))
+    )
     thread.start()
     thread.join()
     assert WindowRegistry.named("tests: outlives").for_key("k") is made[0]
@@ -133,7 +135,9 @@ def test_a_duration_of_zero_never_opens_an_idle_window(window):
     assert not window.should_backoff()
 
 
-@pytest.mark.parametrize("duration", [-1, -0.001, float("nan"), float("inf"), "10", None, True, timedelta(seconds=-1)])
+@pytest.mark.parametrize(
+    "duration", [-1, -0.001, float("nan"), float("inf"), "10", None, True, timedelta(seconds=-1)]
+)
 def test_a_duration_that_is_no_time_is_refused_and_changes_nothing(window, duration):
     """BW-16, rule 12."""
     window.set(10)
@@ -319,7 +323,9 @@ def test_a_clear_tied_to_an_older_signal_is_ignored(window, clock):
     assert not window.should_backoff()
 
 
-@pytest.mark.parametrize("value", ["-5", "", "soon", "1e400", "nan", "١٢", "9" * 400, "-0", None, b"\xff", ["1", "2"], object()])
+@pytest.mark.parametrize(
+    "value", ["-5", "", "soon", "1e400", "nan", "١٢", "9" * 400, "-0", None, b"\xff", ["1", "2"], object()]
+)
 def test_no_header_makes_the_documented_handler_raise(value):
     """D-06, BW-29: whatever the header says, the window is at least zero long."""
     clock = ManualClock()

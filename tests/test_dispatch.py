@@ -35,7 +35,9 @@ def only_places(n, **more):
 
 
 def only_rates(rates, **more):
-    return Dispatch("rates", concurrency=None, throttled_concurrency=None, byte_budget=None, rates=rates, **more)
+    return Dispatch(
+        "rates", concurrency=None, throttled_concurrency=None, byte_budget=None, rates=rates, **more
+    )
 
 
 # -- construction
@@ -89,7 +91,10 @@ def test_a_name_that_is_taken_is_refused():
         Dispatch.named("tests: taken").close()
 
 
-@pytest.mark.parametrize("option", ["concurrency", "throttled_concurrency", "byte_budget", "byte_penalty_multiplier", "max_waiting"])
+@pytest.mark.parametrize(
+    "option",
+    ["concurrency", "throttled_concurrency", "byte_budget", "byte_penalty_multiplier", "max_waiting"],
+)
 @pytest.mark.parametrize("value", [-1, 2.5, "10", float("nan"), float("inf"), True, [1], b"4"])
 def test_a_limit_that_cannot_work_is_refused_with_the_value_and_what_to_write(option, value):
     """D-21: invalid limits raise at construction."""
@@ -99,7 +104,9 @@ def test_a_limit_that_cannot_work_is_refused_with_the_value_and_what_to_write(op
     assert "write" in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["concurrency", "throttled_concurrency", "byte_budget", "byte_penalty_multiplier"])
+@pytest.mark.parametrize(
+    "option", ["concurrency", "throttled_concurrency", "byte_budget", "byte_penalty_multiplier"]
+)
 def test_a_limit_of_zero_is_refused_because_everyone_would_wait_for_ever(option):
     """D-21."""
     with pytest.raises(InvalidCapacity, match="would let nothing through; write at least 1"):
@@ -139,7 +146,16 @@ def test_a_rate_with_a_typo_names_the_value_and_a_correct_spelling():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"tokens": -1}, {"tokens": 1.5}, {"tokens": "7"}, {"cost": -1}, {"cost": 2.5}, {"bytes": "x"}, {"cost": {"images": 1}}]
+    "arguments",
+    [
+        {"tokens": -1},
+        {"tokens": 1.5},
+        {"tokens": "7"},
+        {"cost": -1},
+        {"cost": 2.5},
+        {"bytes": "x"},
+        {"cost": {"images": 1}},
+    ],
 )
 def test_a_cost_that_is_no_amount_is_refused_and_takes_nothing(arguments, clock):
     dispatch = Dispatch(rates=["10/s", "100 tokens/s"], clock=clock)
@@ -193,21 +209,33 @@ def test_everything_is_given_back_when_the_function_raises_and_the_error_is_unto
 
 def test_outside_backoff_the_throttled_layer_is_untouched_and_a_byte_costs_a_byte(clock):
     """DP-11: limits 2/1/100, multiplier 10, 10 bytes."""
-    dispatch = Dispatch(concurrency=2, throttled_concurrency=1, byte_budget=100, byte_penalty_multiplier=10, clock=clock)
+    dispatch = Dispatch(
+        concurrency=2, throttled_concurrency=1, byte_budget=100, byte_penalty_multiplier=10, clock=clock
+    )
     with dispatch.admit(bytes=10) as permit:
         inside = dispatch.snapshot()
         assert not permit.throttled
-    assert (inside.in_flight, inside.throttled_in_flight, inside.byte_budget - inside.bytes_in_flight) == (1, 0, 90)
+    assert (inside.in_flight, inside.throttled_in_flight, inside.byte_budget - inside.bytes_in_flight) == (
+        1,
+        0,
+        90,
+    )
 
 
 def test_in_backoff_a_throttled_place_is_held_and_bytes_are_multiplied(clock):
     """DP-12: 5 bytes × 10."""
-    dispatch = Dispatch(concurrency=2, throttled_concurrency=1, byte_budget=100, byte_penalty_multiplier=10, clock=clock)
+    dispatch = Dispatch(
+        concurrency=2, throttled_concurrency=1, byte_budget=100, byte_penalty_multiplier=10, clock=clock
+    )
     dispatch.set_backoff(10)
     with dispatch.admit(bytes=5) as permit:
         inside = dispatch.snapshot()
         assert permit.throttled
-    assert (inside.in_flight, inside.throttled_in_flight, inside.byte_budget - inside.bytes_in_flight) == (1, 1, 50)
+    assert (inside.in_flight, inside.throttled_in_flight, inside.byte_budget - inside.bytes_in_flight) == (
+        1,
+        1,
+        50,
+    )
 
 
 def test_in_backoff_at_most_the_throttled_number_admitted_in_it_run_at_once(clock):
@@ -665,7 +693,9 @@ def test_a_heavy_call_is_not_starved_by_light_ones():
 def test_adaptive_concurrency_is_cut_once_per_signal_and_comes_back_gradually():
     """D-24: 400 -> 280, not 10; after the tail it grows instead of jumping."""
     clock = ManualClock()
-    dispatch = Dispatch(concurrency=100, throttled_concurrency="adaptive", backoff_window=10, byte_budget=None, clock=clock)
+    dispatch = Dispatch(
+        concurrency=100, throttled_concurrency="adaptive", backoff_window=10, byte_budget=None, clock=clock
+    )
     permits = [dispatch.try_admit() for _ in range(60)]
     dispatch.set_backoff(5)
     dispatch.set_backoff(6)  # the same episode
@@ -757,8 +787,8 @@ def test_a_timeout_of_zero_refuses_at_once_and_says_when_to_try_again(clock):
 def test_a_timeout_that_cannot_be_met_is_refused_at_once():
     """D-56: nobody is inside who could give anything back."""
     clock = ManualClock(auto_advance=True)
-    dispatch = only_rates("1/minute", clock=clock)
-    dispatch.try_admit()
+    dispatch = Dispatch(rates="1/minute", clock=clock)
+    dispatch.try_admit().settle()
     with pytest.raises(WaitTimeout) as caught, dispatch.admit(timeout=5):
         pass
     assert caught.value.retry_after == 60.0

@@ -18,8 +18,8 @@ from .errors import (
     UnknownResource,
     WaitTimeout,
 )
-from .gate import Admission, Permit
 from .limits import Rate
+from .permit import Admission, Permit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

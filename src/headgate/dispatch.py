@@ -199,6 +199,9 @@ class Dispatch(Gate):
             first = self._line.first()
             if first is not None:
                 binding, look_at = self._held_by_locked(first.cost, now)
+                if binding is None:  # it is due, and its alarm is about to ring
+                    binding = self._binding
+                    look_at = None if self._watch is None else self._watch[1]
             snapshot = DispatchSnapshot(
                 backoff_active=layers.throttled(now),
                 in_flight=None if places is None else places.in_flight,
@@ -206,7 +209,7 @@ class Dispatch(Gate):
                 bytes_in_flight=None if weight is None else weight.in_flight,
                 waiting=self._line.waiting,
                 concurrency=None if places is None else places.limit,
-                throttled_concurrency=None if places is None else places.throttled_places,
+                throttled_concurrency=layers.throttled_places(now),
                 byte_budget=None if weight is None else weight.budget,
                 binding=binding,
                 next_at=None if look_at is None else look_at / SECOND,

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from . import events
 from .errors import CapacityExhausted, Closed, CostTooLarge, InvalidConfig, LineFull, Refused, WaitTimeout
 from .limits import COLUMNS, amount, positive_int, read_cost, seconds_to_ns
-from .rules.layers import THROTTLED
+from .permit import SETTLED, Admission, Era, HoldingPermit, Permit
 from .rules.line import CLAIMED, DONE, GRANTED, WAITING, Line, Ticket, correct
 from .rules.rate import successors
 from .waiting import SYSTEM
@@ -28,8 +28,7 @@ from .waiting import SYSTEM
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
-    from types import TracebackType
-    from typing import Protocol, Self, TypeVar
+    from typing import Protocol, TypeVar
 
     from .events import Observer
     from .limits import Rate, Seconds
@@ -43,170 +42,8 @@ if TYPE_CHECKING:
         def _start_clean(self) -> None: ...
 
 
-_SETTLED = 0
-
-
-class Permit:
-    """The right to run now. Settle it when the call is over; a `with` block does it for you.
-
-    `waited` is how many seconds it took to get it, `throttled` whether it was given under the
-    tighter rules that follow a backoff signal.
-    """
-
-    __slots__ = ("_cost", "_era", "_mode", "_scoped", "_taken_at", "_ticket", "_waited")
-    _cost: tuple[int, ...]
-    _era: Era
-    _mode: int
-    _taken_at: int
-    # Only there once an `async with` block answers for the permit.
-    _scoped: bool
-    # Only there if the call had to wait: most do not, and storing takes time.
-    _ticket: Ticket
-    _waited: int
-
-    @property
-    def waited(self) -> float:
-        return getattr(self, "_waited", 0) / 1e9
-
-    @property
-    def throttled(self) -> bool:
-        return abs(self._mode) == THROTTLED
-
-    def settle(
-        self,
-        *,
-        tokens: int | None = None,
-        bytes: int | None = None,
-        cost: int | Mapping[str, int] | None = None,
-        verdict: Verdict | None = None,
-    ) -> None:
-        """The call is over: give the place back, and replace estimates by facts.
-
-        What is not given is taken to have cost what was estimated. Only the first call does
-        anything. A verdict of `throttled(retry_after)` opens the gate's backoff window.
-        """
-        gate = self._era.gate
-        actual = None
-        if tokens is not None or bytes is not None or cost is not None:
-            actual = gate._actual_cost(self._cost, tokens, bytes, cost)
-        if self._mode > _SETTLED:
-            gate._settle(self, actual)
-            if verdict is not None:
-                gate._learn(verdict, self._taken_at)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if self._mode > _SETTLED:
-            self._era.gate._settle(self)
-
-    def __repr__(self) -> str:
-        state = "running" if self._mode > _SETTLED else "settled"
-        return f"<Permit of {self._era.gate._key!r}, {state}, waited {self.waited:.3f} s>"
-
-
-class HoldingPermit(Permit):
-    """A permit that keeps others out as long as it is held, and so must not be lost.
-
-    Not even if Ctrl-C strikes on the way into or out of a `with` block. A task is cancelled
-    instead of interrupted, so an `async with` answers for its permit by itself; and it must,
-    for the collector may come to the permit of an abandoned task before it ends the block.
-    """
-
-    __slots__ = ()
-
-    def __del__(self) -> None:
-        if self._mode > _SETTLED and not hasattr(self, "_scoped"):
-            self._era.gate._recover(self)
-
-
-class Admission:
-    """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
-
-    __slots__ = ("_bytes", "_cost", "_gate", "_permit", "_priority", "_tenant", "_timeout", "_tokens")
-    _bytes: int
-    _cost: int | Mapping[str, int] | None
-    _gate: Gate
-    _permit: Permit | None
-    _priority: int
-    _tenant: Hashable
-    _timeout: int | None
-    _tokens: int
-
-    def __enter__(self) -> Permit:
-        gate = self._gate
-        permit = self._enter_now()
-        if permit is None:
-            ticket = self._take_ticket()
-            parker = ticket.parker = gate._clock.thread_parker(gate._ring, ticket)
-            try:
-                gate._join(ticket, self._timeout)
-                parker.park()
-            except BaseException:
-                gate._give_back(ticket)
-                raise
-            finally:
-                parker.retire()
-            permit = gate._claim(ticket)
-        self._permit = permit
-        return permit
-
-    async def __aenter__(self) -> Permit:
-        gate = self._gate
-        permit = self._enter_now()
-        if permit is None:
-            ticket = self._take_ticket()
-            parker = ticket.parker = gate._clock.loop_parker(gate._ring, ticket)
-            try:
-                gate._join(ticket, self._timeout)
-                await parker
-            except BaseException:
-                gate._give_back(ticket)
-                raise
-            finally:
-                parker.retire()
-            permit = gate._claim(ticket)
-        self._permit = permit
-        permit._scoped = True
-        return permit
-
-    def _enter_now(self) -> Permit | None:
-        if self._permit is not None:
-            raise RuntimeError("this admission is in use already; call admit() once for every call")
-        return self._gate.try_admit(self._bytes, self._tokens, self._cost, self._priority, self._tenant)
-
-    def _take_ticket(self) -> Ticket:
-        cost = read_cost(self._gate._columns, self._bytes, self._tokens, self._cost)
-        return Ticket(cost, priority=self._priority, tenant=self._tenant)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        permit = self._permit
-        self._permit = None
-        if permit is not None and permit._mode > _SETTLED:
-            self._gate._settle(permit)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, tb)
-
-
-class Era:
-    """The life of a gate in one process. A fork begins another: earlier permits no longer count."""
-
-    __slots__ = ("gate",)
-
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-
-
 def _barred(_cost: tuple[int, ...], _now: int) -> int:
-    return _SETTLED
+    return SETTLED
 
 
 class Gate:
@@ -274,12 +111,19 @@ class Gate:
 
     def _follow_layers(self) -> None:
         layers = self._layers
-        self._enter = layers.entrance()
+        self._enter = layers.entrance() if len(self._columns) == len(COLUMNS) else self._enter_any_length
         # The way in for newcomers; barred while somebody waits or the gate is closed.
         self._enter_unasked = _barred if self._busy else self._enter
         self._one = (1,) + (0,) * (len(self._columns) - 1)
         self._holds = layers.places is not None or layers.weight is not None
         self._permit_kind: type[Permit] = HoldingPermit if self._holds else Permit
+
+    def _enter_any_length(self, cost: tuple[int, ...], now: int) -> int:
+        # The cost may have been read just before a new unit came with `set_rates`.
+        return self._layers.enter(self._at_full_length(cost), now)
+
+    def _at_full_length(self, cost: tuple[int, ...]) -> tuple[int, ...]:
+        return cost + (0,) * (len(self._columns) - len(cost))
 
     # -- what callers do
 
@@ -377,6 +221,7 @@ class Gate:
 
     def _join_locked(self, ticket: Ticket, timeout: int | None, now: int) -> Refused | None:
         ticket.joined_at = now
+        ticket.cost = self._at_full_length(ticket.cost)
         ticket.size = self._layers.size(ticket.cost)
         refused = self._refuse_locked(ticket, now, timeout)
         if refused is not None:
@@ -433,7 +278,7 @@ class Gate:
         """Why no wait, however long, would help; or None."""
         if self._closed:
             return Closed(f"the gate {self._key!r} was closed", rule="closed")
-        never = self._layers.refusal(cost)
+        never = self._layers.refusal(self._at_full_length(cost))
         return None if never is None else CostTooLarge(never[0], rule=never[1])
 
     def _claim(self, ticket: Ticket) -> Permit:
@@ -457,6 +302,7 @@ class Gate:
         line, enter, reentry = self._line, self._enter, self._layers.reentry
         outbox = self._outbox
         binding = self._binding
+        permit = None
         while True:
             first = line.first()
             if first is None:
@@ -466,7 +312,8 @@ class Gate:
                 return
             if reentry is not None and reentry.earliest(now, line.waiting) > now:
                 break
-            permit = self._permit_kind()
+            if permit is None:
+                permit = self._permit_kind()
             permit._mode = mode = enter(first.cost, now)
             if not mode:
                 break
@@ -479,14 +326,15 @@ class Gate:
             first.rule = binding
             first.granted = permit
             first.state = GRANTED
+            permit = None
             outbox.append(first)
             line.admit(first)
             if reentry is not None:
                 reentry.take()
         self._binding, at = self._held_by_locked(first.cost, now)
         if at is not None and self._clock.quantum:
-            # Rather several at a time than a timer for each, as long as no rate goes unused.
-            at += min(self._clock.quantum, self._layers.slack(first.cost, now) // 2)
+            # Rather several at a time than a timer for each.
+            at += min(self._clock.quantum, self._layers.patience(first.cost, now, line.waiting))
         self._watch = None if at is None else (first, at)
         if not self._busy:
             self._bar(True)
@@ -518,7 +366,7 @@ class Gate:
             if not reached:
                 self._give_back(ticket)
         watch = self._watch
-        if watch is not None and not watch[0].parker.alarm(watch[1]):
+        if watch is not None and watch[0].state == WAITING and not watch[0].parker.alarm(watch[1]):
             self._give_back(watch[0])
         if self._tray:
             self._empty_tray()
@@ -590,7 +438,7 @@ class Gate:
         self._layers.set_rates(successors(self._layers.rates, rates, columns, now))
         self._follow_layers()
         for ticket in self._line.tickets():
-            ticket.cost += (0,) * (len(columns) - len(ticket.cost))
+            ticket.cost = self._at_full_length(ticket.cost)
             never = self._layers.refusal(ticket.cost)
             if never is not None:
                 ticket.refusal = CostTooLarge(never[0], rule=never[1])
@@ -658,7 +506,7 @@ class Gate:
         if isinstance(what, Permit):
             if what._era is not self._era:
                 what._mode = -abs(what._mode)  # given out before a fork, by the parent
-            elif what._mode > _SETTLED:
+            elif what._mode > SETTLED:
                 self._settle_locked(what, actual)
                 return True
         elif what.state == WAITING:
@@ -700,7 +548,7 @@ class Gate:
         bytes: int | None,
         cost: int | Mapping[str, int] | None,
     ) -> tuple[int, ...]:
-        row = list(estimate) + [0] * (len(self._columns) - len(estimate))
+        row = list(self._at_full_length(estimate))
         if cost is not None and not isinstance(cost, int):
             given = read_cost(self._columns, 0, 0, cost)
             for unit in cost:

@@ -23,9 +23,9 @@ def enter(rule):
     return True
 
 
-def enter_throttled(rule, episode):
+def enter_throttled(rule):
     """What the layers do while throttled."""
-    if not rule.fits_throttled(episode):
+    if not rule.fits_throttled():
         return False
     rule.in_flight += 1
     rule.throttled_in_flight += 1
@@ -63,7 +63,7 @@ def test_without_a_limit_there_is_always_a_place():
     rule = filled(ConcurrencyRule(None, None), 10_000)
 
     assert rule.fits()
-    assert enter_throttled(rule, 1)
+    assert enter_throttled(rule)
     assert rule.in_flight == 10_001
 
 
@@ -72,7 +72,7 @@ def test_saying_no_changes_nothing():
     before = state(rule)
 
     assert not enter(rule)
-    assert not enter_throttled(rule, 1)
+    assert not enter_throttled(rule)
     assert before == state(rule)
 
 
@@ -100,36 +100,35 @@ def test_while_throttled_fewer_are_admitted_beside_those_who_are_in_already():
     until one of the two leaves. One of the seven leaving makes no room.
     """
     rule = filled(ConcurrencyRule(10, 2), 7)
-    assert [enter_throttled(rule, 1) for _ in range(3)] == [True, True, False]
+    assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
     assert (rule.in_flight, rule.throttled_in_flight) == (9, 2)
 
     leave(rule)
-    assert not rule.fits_throttled(1)
+    assert not rule.fits_throttled()
     leave(rule, throttled=True)
-    assert rule.fits_throttled(1)
-    assert rule.throttled_places == 2
+    assert rule.fits_throttled()
+    assert rule.throttled_places(0) == 2
 
 
 def test_the_limit_holds_while_throttled_too():
     rule = filled(ConcurrencyRule(3, 2), 2)
 
-    assert [enter_throttled(rule, 1) for _ in range(2)] == [True, False]
+    assert [enter_throttled(rule) for _ in range(2)] == [True, False]
     assert rule.in_flight == 3
 
 
 def test_throttled_places_without_a_limit_hold_on_their_own():
     rule = filled(ConcurrencyRule(None, 2), 50)
 
-    assert [enter_throttled(rule, 1) for _ in range(3)] == [True, True, False]
+    assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
     assert enter(rule)
 
 
 def test_with_no_throttled_limit_throttling_takes_no_place_away():
     rule = ConcurrencyRule(3, None)
 
-    assert [enter_throttled(rule, 1) for _ in range(4)] == [True, True, True, False]
-    assert rule.throttled_places is None
-    assert not rule.regrowing
+    assert [enter_throttled(rule) for _ in range(4)] == [True, True, True, False]
+    assert rule.throttled_places(0) is None
 
 
 def test_those_admitted_while_throttled_keep_their_throttled_place_until_they_leave():
@@ -137,11 +136,11 @@ def test_those_admitted_while_throttled_keep_their_throttled_place_until_they_le
     Throttled twice in a row: who went in the first time still counts the second time.
     """
     rule = ConcurrencyRule(10, 2)
-    assert enter_throttled(rule, 1)
+    assert enter_throttled(rule)
     assert enter(rule)
-    assert enter_throttled(rule, 2)
+    assert enter_throttled(rule)
 
-    assert not enter_throttled(rule, 2)
+    assert not enter_throttled(rule)
 
 
 # -- adaptive
@@ -151,44 +150,55 @@ def adaptive(limit, regrow=10 * SECOND):
     return ConcurrencyRule(limit, None, adaptive=True, regrow=regrow)
 
 
+def test_before_any_episode_all_places_are_there():
+    rule = filled(adaptive(3), 2)
+
+    assert rule.in_force(-(10**18)) == 3
+    assert rule.fits_regrowing(0)
+    assert enter(rule)
+    assert not rule.fits_regrowing(0)
+    assert rule.grows_at() is None
+
+
 def test_an_episode_leaves_seventy_per_cent_of_the_places_to_everybody():
     """
     Limit 10, nine inside: an episode leaves seven, so nobody goes in until only six are.
     """
     rule = filled(adaptive(10), 9)
-    assert not enter_throttled(rule, 1)
-    assert rule.throttled_places == 7
+    rule.hear(1, 0, 5)
+    assert not enter_throttled(rule)
+    assert rule.throttled_places(0) == 7
 
     for inside in (8, 7):
         leave(rule)
         assert inside == rule.in_flight
-        assert not enter_throttled(rule, 1)
+        assert not enter_throttled(rule)
     leave(rule)
-    assert enter_throttled(rule, 1)
-    assert not enter_throttled(rule, 1)
+    assert enter_throttled(rule)
+    assert not enter_throttled(rule)
 
 
-def test_one_episode_cuts_once_however_often_it_is_looked_at():
+def test_one_episode_cuts_once_however_often_it_is_heard_of():
     rule = adaptive(100)
-    for _ in range(50):
-        rule.fits_throttled(1)
-    assert rule.throttled_places == 70
+    for now in range(50):
+        rule.hear(1, 0, 100)
+        assert rule.throttled_places(now) == 70
 
-    for _ in range(50):
-        rule.fits_throttled(2)
-    assert rule.throttled_places == 49
+    for now in range(50, 100):
+        rule.hear(2, 50, 150)
+        assert rule.throttled_places(now) == 49
 
 
 def test_episode_after_episode_leaves_at_least_one_place():
     rule = adaptive(10)
     places = []
     for episode in range(1, 9):
-        rule.fits_throttled(episode)
-        places.append(rule.throttled_places)
+        rule.hear(episode, episode, 1000)
+        places.append(rule.throttled_places(episode))
 
     assert places == [7, 4, 2, 1, 1, 1, 1, 1]
-    assert enter_throttled(rule, 8)
-    assert not enter_throttled(rule, 8)
+    assert enter_throttled(rule)
+    assert not enter_throttled(rule)
 
 
 def test_the_places_grow_back_evenly_after_the_throttling():
@@ -196,46 +206,68 @@ def test_the_places_grow_back_evenly_after_the_throttling():
     Limit 10 cut to 7; over ten seconds from its end at 5 s the three come back one by one.
     """
     rule = filled(adaptive(10), 7)
-    assert not rule.fits_throttled(1)
     ended_at = 5 * SECOND
-    assert rule.regrowing
-    assert rule.grows_at(ended_at) == ended_at + 3_333_333_334
+    rule.hear(1, 0, ended_at)
+    assert not rule.fits_throttled()
+    assert rule.grows_at() == ended_at + 3_333_333_334
 
-    assert not rule.fits_regrowing(ended_at, ended_at)
-    assert not rule.fits_regrowing(ended_at + 3_333_333_333, ended_at)
-    assert rule.fits_regrowing(ended_at + 3_333_333_334, ended_at)
+    assert not rule.fits_regrowing(ended_at)
+    assert not rule.fits_regrowing(ended_at + 3_333_333_333)
+    assert rule.fits_regrowing(ended_at + 3_333_333_334)
     assert enter(rule)
-    assert rule.grows_at(ended_at) == ended_at + 6_666_666_667
-    assert not rule.fits_regrowing(ended_at + 6_666_666_666, ended_at)
-    assert rule.fits_regrowing(ended_at + 6_666_666_667, ended_at)
+    assert rule.grows_at() == ended_at + 6_666_666_667
+    assert not rule.fits_regrowing(ended_at + 6_666_666_666)
+    assert rule.fits_regrowing(ended_at + 6_666_666_667)
     assert enter(rule)
-    assert not rule.fits_regrowing(ended_at + 9_999_999_999, ended_at)
-    assert rule.regrowing
-    assert rule.fits_regrowing(ended_at + 10 * SECOND, ended_at)
-    assert not rule.regrowing
+    assert not rule.fits_regrowing(ended_at + 9_999_999_999)
+    assert rule.fits_regrowing(ended_at + 10 * SECOND)
     assert enter(rule)
     assert not enter(rule)
-    assert rule.grows_at(ended_at) is None
+    assert rule.grows_at() is None
 
 
-def test_a_second_episode_cuts_what_had_grown_back_by_then():
+def test_an_episode_that_lasts_longer_puts_off_growing_back():
+    rule = adaptive(10)
+    rule.hear(1, 0, 5 * SECOND)
+    rule.hear(1, 0, 8 * SECOND)
+
+    assert rule.in_force(8 * SECOND) == 7
+    assert rule.in_force(13 * SECOND) == 8
+    assert rule.in_force(18 * SECOND) == 10
+
+
+def test_a_second_episode_cuts_what_had_grown_back_when_it_began():
     """
-    100 cut to 70; half of the thirty are back when the next signal comes: 85 become 59.
+    100 cut to 70; half of the thirty are back when the next signal comes: 85 become 59,
+    whenever that is heard of.
     """
     rule = adaptive(100)
-    rule.fits_throttled(1)
-    assert rule.fits_regrowing(5 * SECOND, 0)
-    rule.fits_throttled(2)
+    rule.hear(1, 0, SECOND)
+    rule.hear(2, 6 * SECOND, 20 * SECOND)
 
-    assert rule.throttled_places == 59
+    assert rule.throttled_places(6 * SECOND) == 59
+    assert rule.throttled_places(19 * SECOND) == 59
 
 
 def test_without_time_to_grow_back_the_places_are_back_at_once():
     rule = adaptive(10, regrow=0)
-    rule.fits_throttled(1)
+    rule.hear(1, 0, 5)
 
-    assert rule.fits_regrowing(5, 5)
-    assert not rule.regrowing
+    assert rule.in_force(5) == 10
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_looking_changes_nothing(limit):
+    rule = adaptive(limit)
+    rule.hear(1, 0, 5)
+    before = state(rule)
+    for now in (-1, 0, 5, SECOND, 20 * SECOND):
+        rule.in_force(now)
+        rule.fits_regrowing(now)
+        rule.fits_throttled()
+        rule.throttled_places(now)
+
+    assert before == state(rule)
 
 
 @given(
@@ -249,15 +281,15 @@ def test_without_time_to_grow_back_the_places_are_back_at_once():
 def test_the_moment_it_names_is_the_first_at_which_there_is_room(limit, regrow, episodes, inside, ended_at):
     rule = adaptive(limit, regrow)
     for episode in range(1, episodes + 1):
-        rule.fits_throttled(episode)
-    ceiling = rule.throttled_places
+        rule.hear(episode, ended_at - 1, ended_at)
+    ceiling = rule.throttled_places(ended_at)
     rule.in_flight = ceiling + inside % (limit - ceiling)
 
-    at = rule.grows_at(ended_at)
+    at = rule.grows_at()
 
     assert ended_at < at <= ended_at + regrow
-    assert not rule.fits_regrowing(at - 1, ended_at)
-    assert rule.fits_regrowing(at, ended_at)
+    assert not rule.fits_regrowing(at - 1)
+    assert rule.fits_regrowing(at)
 
 
 @pytest.mark.parametrize("limit", [*range(1, 60), 100, 400, 1000])
@@ -267,13 +299,9 @@ def test_every_limit_grows_back_to_itself(limit):
     """
     rule = adaptive(limit, regrow=1000)
     for episode in (1, 2, 3):
-        rule.fits_throttled(episode)
-    previous = rule.throttled_places
-    assert previous == max(1, max(1, max(1, limit * 7 // 10) * 7 // 10) * 7 // 10)
+        rule.hear(episode, -1, 0)
+    places = [rule.in_force(now) for now in range(-5, 1006)]
 
-    for now in range(0, 1001, 10):
-        if rule.regrowing:
-            rule.fits_regrowing(now, 0)
-        assert previous <= rule.throttled_places <= limit
-        previous = rule.throttled_places
-    assert limit == rule.throttled_places
+    assert places[0] == max(1, max(1, max(1, limit * 7 // 10) * 7 // 10) * 7 // 10)
+    assert places == sorted(places)
+    assert limit == places[-6] == places[-1]

@@ -208,6 +208,19 @@ def test_every_lower_priority_that_waits_gets_one_of_twenty_admissions():
         assert {0, 1, 2} == set(order[i : i + 20]), i
 
 
+@pytest.mark.parametrize("lower", range(1, 13))
+def test_up_to_twelve_lower_priorities_get_one_of_twenty_each(lower):
+    line = Line()
+    for _ in range(300):
+        for priority in range(lower + 1):
+            join(line, priority=priority)
+
+    order = [admit(line).priority for _ in range(300)]
+
+    for i in range(len(order) - 20):
+        assert set(range(lower + 1)) == set(order[i : i + 20]), i
+
+
 def test_a_lower_priority_that_left_leaves_no_turn_to_the_next_of_its_kind():
     """
     One of low priority waits through nineteen others and gives up. Who comes after it has
@@ -327,34 +340,85 @@ def test_a_tenant_that_comes_with_one_call_at_a_time_gets_no_more_than_its_share
 
 def test_the_first_is_never_overtaken_by_one_who_comes_later():
     """
-    a was served once, its second ticket is next and waits for room. b joins behind it.
+    However many tenants are in line and have been served: b joins behind the first.
+    """
+    for others in ("a", "ac", "acd"):
+        line = Line()
+        for _ in range(3):
+            for tenant in others:
+                join(line, tenant=tenant, size=10)
+        for served in range(2 * len(others)):
+            first = line.first()
+            join(line, tenant=f"b{served}", size=1)
+            assert line.first() is first, (others, served)
+            admit(line)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("jjjjlac"),
+            st.integers(0, 99),
+            st.integers(0, 4),
+            st.integers(1, 30),
+            st.integers(1, 9),
+        ),
+        max_size=60,
+    )
+)
+@settings(deadline=None, max_examples=400)
+def test_the_first_stays_first_whoever_joins_or_leaves_behind_it(steps):
+    """
+    Tenants of any share and size, served, corrected and leaving: until the first itself goes
+    in or gives up, it is first.
+    """
+    line, waiting, served, first = Line(), [], [], None
+    for what, which, tenant, size, share in steps:
+        if what == "j":
+            waiting.append(join(line, tenant=tenant, size=size, share=share))
+        elif what == "l" and waiting:
+            leave(line, waiting.pop(which % len(waiting)))
+        elif what == "a" and waiting:
+            served.append(admit(line))
+            waiting.remove(served[-1])
+        elif what == "c" and served:
+            correct(served.pop(which % len(served)), size)
+        if first is not None and first.state == WAITING:
+            assert line.first() is first
+        first = line.first()
+
+
+def test_the_first_is_not_overtaken_because_others_have_left():
+    """
+    a, b and a are in line; a is served, b gives up, a is first. c joins behind it.
     """
     line = Line()
-    for _ in range(2):
-        join(line, tenant="a", size=10)
+    join(line, tenant="a", size=30)
+    gone = join(line, tenant="b", share=9)
+    first = join(line, tenant="a", size=30)
     admit(line)
-    first = line.first()
-    assert first.tenant == "a"
+    leave(line, gone)
+    assert line.first() is first
 
-    join(line, tenant="b", size=1)
+    join(line, tenant="c")
 
     assert line.first() is first
 
 
 def test_ever_new_tenants_do_not_keep_the_second_call_of_one_waiting_for_ever():
     """
-    One new tenant joins before each admission. After a thousand of them the second ticket of
-    the first tenant must have had its turn.
+    One new tenant joins before each admission. After a thousand of them the second tickets
+    of the first two tenants must have had their turn.
     """
     line = Line()
-    join(line, tenant="a", size=10)
-    patient = join(line, tenant="a", size=10)
+    patient = [join(line, tenant=tenant, size=10) for tenant in "acac"]
+    admit(line)
     admit(line)
     for k in range(1000):
         join(line, tenant=k, size=1)
         admit(line)
 
-    assert patient.state != WAITING
+    assert [ticket.state for ticket in patient] == [GRANTED] * 4
 
 
 def test_a_ticket_that_left_keeps_no_place_for_the_next_of_its_tenant():
@@ -477,8 +541,72 @@ def test_what_a_call_cost_less_than_estimated_is_given_back_to_its_tenant():
     assert abs(service["a"] - service["b"]) <= 16
 
 
+@pytest.mark.parametrize(("estimate", "truth"), [(2, 6), (6, 2)])
+def test_what_was_corrected_while_a_tenant_was_alone_is_not_paid_by_it_or_others_later(estimate, truth):
+    """
+    a is alone for a thousand calls, each corrected; there was nobody to be fair to. Then b
+    joins, and both get the same from there on.
+    """
+    line = Line()
+    for _ in range(3000):
+        join(line, tenant="a", size=estimate)
+    for _ in range(1000):
+        correct(admit(line), truth)
+    for _ in range(1000):
+        join(line, tenant="b", size=truth)
+    service = Counter()
+    for _ in range(400):
+        ticket = admit(line)
+        service[ticket.tenant] += truth
+        correct(ticket, truth)
+
+    assert abs(service["a"] - service["b"]) <= 24
+
+
 def test_the_correction_of_a_ticket_that_never_stood_in_line_is_nobodys():
     correct(Ticket(COST, tenant="a"), 99)
+
+
+# -- the people, whatever happened to the line
+
+
+def test_those_who_wait_are_told_in_the_order_they_came():
+    line = Line()
+    tickets = [
+        join(line, joined_at=k, tenant=tenant, priority=priority)
+        for k, (tenant, priority) in enumerate([("a", 0), ("b", 5), ("a", 5), ("c", 0), ("b", -1), ("a", 0)])
+    ]
+    leave(line, tickets[3])
+    gone = admit(line)
+
+    assert line.tickets() == [ticket for ticket in tickets if ticket not in (gone, tickets[3])]
+
+
+def test_a_mended_line_has_the_same_people_in_the_same_order():
+    line = Line()
+    tickets = [join(line, joined_at=k, priority=k % 2) for k in range(50)]
+    for ticket in tickets[::7]:
+        leave(line, ticket)
+    for _ in range(5):
+        admit(line)
+    mended = line.mended()
+
+    assert mended.waiting == line.waiting
+    assert mended.tickets() == line.tickets()
+    assert (
+        drain(mended)
+        == [ticket for ticket in tickets if ticket.state == WAITING and ticket.priority]
+        + [ticket for ticket in tickets if ticket.state == WAITING and not ticket.priority]
+        or line.waiting > 19
+    )
+
+
+def test_leaving_a_line_one_never_stood_in_changes_nothing():
+    line = Line()
+    join(line)
+    leave(line, Ticket(COST))
+
+    assert line.waiting == 1
 
 
 # -- memory

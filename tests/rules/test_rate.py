@@ -473,6 +473,24 @@ def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
     assert rule.enter(cost, at) == 1
 
 
+@given(limits, starts, steps, sixteenths)
+@settings(deadline=None, max_examples=250)
+def test_being_late_by_the_slack_loses_nothing_and_by_more_might(limits, start, steps, parts):
+    """
+    From the earliest moment on the bucket still fills for so long, to the nanosecond.
+    """
+    amount, per_ns, burst = limits
+    cost = min(cost_of(limits, parts, 1), max(amount, burst))
+    for rule, bucket, now, _take in play(limits, start, steps):
+        at = rule.earliest((cost,), now)
+        slack = rule.slack((cost,), now)
+        assert slack >= 0
+        if slack:
+            earned = bucket.exact_level(at) + Fraction(amount * slack, per_ns)
+            assert bucket.exact_level(at + slack) == earned
+            assert earned + Fraction(amount, per_ns) > burst
+
+
 @given(limits, starts, steps)
 @settings(deadline=None, max_examples=250)
 def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(limits, start, steps):
@@ -919,6 +937,21 @@ def test_what_left_a_strict_window_is_not_refunded_to_the_bucket_that_follows_it
     new.settle(5, 0, 0, SECOND)
 
     assert new.level(SECOND) == 10
+
+
+def test_a_refund_of_the_very_instant_of_a_change_from_strict_gives_back_nothing_the_clamp_took():
+    """
+    Strict ten, five taken; in the same instant a bucket of three follows, full, and two are
+    taken. Without the five it would have been full just as well: one is left.
+    """
+    old = StrictRule(Rate(10, strict=True), 0)
+    assert old.enter((5,), 0) == 1
+    new = successor(old, 10, SECOND, 3, 0)
+    assert new.enter((2,), 0) == 1
+
+    new.settle(5, 0, 0, 0)
+
+    assert new.level(0) == 1
 
 
 def test_each_rate_goes_on_where_the_one_of_its_unit_and_period_stood():

@@ -10,7 +10,9 @@ import pytest
 
 from headgate import Dispatch
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this platform")
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="no interval timers on this platform"
+)
 
 
 class Interrupted(BaseException):

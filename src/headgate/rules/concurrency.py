@@ -21,8 +21,8 @@ class ConcurrencyRule:
     __slots__ = (
         "_ceiling",
         "_episode",
-        "_in_force",
         "_regrow",
+        "_regrows_from",
         "adaptive",
         "in_flight",
         "limit",
@@ -40,49 +40,54 @@ class ConcurrencyRule:
         self.throttled_in_flight = 0
         self._regrow = regrow
         self._episode = 0  # the last one that was answered by a cut
-        self._ceiling: int | None = None  # what that cut left; None when it has grown back
-        self._in_force = limit  # at the last decision
+        self._ceiling = limit or 0  # what that cut left ...
+        self._regrows_from: int | None = None  # ... and when it begins to grow back
 
     def fits(self) -> bool:
         """Is there a place, when nothing throttles and nothing is growing back?"""
         return self.limit is None or self.in_flight < self.limit
 
-    def fits_throttled(self, episode: int) -> bool:
+    def fits_throttled(self) -> bool:
         """Is there a place for one who is admitted while throttled?"""
         if not self.fits():
             return False
-        if not self.adaptive:
-            return self.throttled_limit is None or self.throttled_in_flight < self.throttled_limit
-        assert self._in_force is not None  # adaptive has a concurrency to adapt
+        if self.adaptive:
+            return self.in_flight < self._ceiling
+        return self.throttled_limit is None or self.throttled_in_flight < self.throttled_limit
+
+    def fits_regrowing(self, now: int) -> bool:
+        """Is there a place while what was cut grows back?"""
+        return self.in_flight < self.in_force(now)
+
+    def hear(self, episode: int, began_at: int, throttled_until: int, before: int | None = None) -> None:
+        """There has been a signal. An episode cuts, once, what was in force when it began.
+
+        `before` is when the throttling by the episode before it ended.
+        """
         if episode != self._episode:
+            if before is not None:
+                self._regrows_from = before
+            self._ceiling = max(1, self.in_force(began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR)
             self._episode = episode
-            self._in_force = self._ceiling = max(1, self._in_force * _CUT_NUMERATOR // _CUT_DENOMINATOR)
-        return self.in_flight < self._in_force
+        self._regrows_from = throttled_until
 
-    @property
-    def throttled_places(self) -> int | None:
-        """How many may be inside while throttled; None if throttling does not limit them."""
-        return self._in_force if self.adaptive else self.throttled_limit
+    def in_force(self, now: int) -> int:
+        """Adaptive: how many places there are, with what has grown back by now."""
+        assert self.limit is not None  # there is a concurrency to adapt
+        if self._regrows_from is None:
+            return self.limit
+        grown = max(0, now - self._regrows_from)
+        if grown >= self._regrow:
+            return self.limit
+        return self._ceiling + (self.limit - self._ceiling) * grown // self._regrow
 
-    @property
-    def regrowing(self) -> bool:
-        """Has a cut not been made good yet?"""
-        return self._ceiling is not None
-
-    def fits_regrowing(self, now: int, ended_at: int) -> bool:
-        """Is there a place while what was cut grows back, from the end of the throttling on?"""
-        assert self.limit is not None
-        assert self._ceiling is not None
-        missing = self.limit - self._ceiling
-        if now - ended_at >= self._regrow:
-            self._in_force, self._ceiling = self.limit, None
-        else:
-            self._in_force = self._ceiling + missing * (now - ended_at) // self._regrow
-        return self.in_flight < self._in_force
-
-    def grows_at(self, ended_at: int) -> int | None:
+    def grows_at(self) -> int | None:
         """When will growing back alone make room for one more? None: it will not."""
-        if self._ceiling is None or self.limit is None or self.in_flight >= self.limit:
+        if self._regrows_from is None or self.limit is None or self.in_flight >= self.limit:
             return None
         missing = self.in_flight + 1 - self._ceiling
-        return ended_at + -(-missing * self._regrow // (self.limit - self._ceiling))
+        return self._regrows_from + -(-missing * self._regrow // (self.limit - self._ceiling))
+
+    def throttled_places(self, now: int) -> int | None:
+        """How many may be inside while throttled; None if throttling does not limit them."""
+        return self.in_force(now) if self.adaptive else self.throttled_limit

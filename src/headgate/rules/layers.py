@@ -69,15 +69,22 @@ class Layers:
                 load *= weight.penalty
         if mode == REFUSED:
             return REFUSED
-        if places is not None and not (places.fits() if mode == ADMITTED else self._fits_throttled()):
+        if places is not None and not (places.fits() if mode == ADMITTED else places.fits_throttled()):
             return REFUSED
         if weight is not None and not weight.fits(load):
             return REFUSED
         first = self._first_rate
-        if first is not None and not (
-            self._enter_rates(cost, now) if self._other_rates else first.enter(cost, now)
-        ):
-            return REFUSED
+        if first is not None:
+            others = self._other_rates
+            if others:
+                for rate in others:
+                    if not rate.fits(cost, now):
+                        return REFUSED
+            if not first.enter(cost, now):
+                return REFUSED
+            if others:
+                for rate in others:
+                    rate.enter(cost, now)
         # What is held is taken last and without a call, so that Ctrl-C cannot come in between.
         if weight is not None:
             weight.in_flight += load
@@ -94,26 +101,25 @@ class Layers:
         if self.reentry is not None and now < until:
             return REFUSED
         places = self.places
+        if places is not None and places.adaptive:
+            self._tell_places()
+            if now >= until + self.tail and not places.fits_regrowing(now):
+                return REFUSED
         if now < until + self.tail and (places is not None or self.weight is not None):
             return THROTTLED  # without either nothing would be any tighter
-        if places is not None and places.regrowing and not places.fits_regrowing(now, until + self.tail):
-            return REFUSED
         return ADMITTED
 
-    def _enter_rates(self, cost: tuple[int, ...], now: int) -> bool:
-        for rate in self._other_rates:
-            if not rate.fits(cost, now):
-                return False
-        if not self.rates[0].enter(cost, now):
-            return False
-        for rate in self._other_rates:
-            rate.enter(cost, now)
-        return True
+    def _tell_places(self) -> None:
+        places, window, until = self.places, self.window, self.throttled_until
+        if places is not None and places.adaptive and window is not None and until is not None:
+            assert window.opened_at is not None
+            before = None if window.before is None else window.before + self.tail
+            places.hear(window.episode, window.opened_at, until, before)
 
-    def _fits_throttled(self) -> bool:
-        assert self.places is not None
-        assert self.window is not None
-        return self.places.fits_throttled(self.window.episode)
+    def throttled_places(self, now: int) -> int | None:
+        """How many may be inside while throttled; None if throttling does not limit them."""
+        self._tell_places()
+        return None if self.places is None else self.places.throttled_places(now)
 
     @property
     def throttled_until(self) -> int | None:
@@ -143,37 +149,50 @@ class Layers:
         window, places, weight = self.window, self.places, self.weight
         if self.reentry is not None and window is not None and window.closed(now):
             return "window", window.until
-        throttled = self.throttled(now)
-        binding: str | None = None
-        at = now
+        self._tell_places()
+        if self.throttled(now):
+            return self._held_by_throttled(cost, now)
+        if places is not None and not places.fits():
+            return "concurrency", None
+        if weight is not None and not weight.fits(cost[BYTES]):
+            return "bytes", None
+        binding, at = self._held_by_rate(cost, now)
+        if places is not None and places.adaptive and not places.fits_regrowing(now):
+            grows = places.grows_at()
+            return "concurrency", None if grows is None else max(at, grows)
+        return binding, at if binding else None
+
+    def _held_by_throttled(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
+        places, weight, until = self.places, self.weight, self.throttled_until
+        assert until is not None
+        binding, at = self._held_by_rate(cost, now)
+        # Somebody leaving may let it in before, but the end of the mode is certain news.
+        if places is not None and not places.fits_throttled():
+            return "throttled concurrency" if places.fits() else "concurrency", max(at, until)
+        if weight is not None and not weight.fits(cost[BYTES] * weight.penalty):
+            return "bytes", max(at, until)
+        return binding, at if binding else None
+
+    def _held_by_rate(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int]:
+        binding, at = None, now
         for rate in self.rates:
             earliest = rate.earliest(cost, now)
             if earliest > at:
                 binding, at = rate.name, earliest
-        until = self.throttled_until
-        load = cost[BYTES]
-        if throttled:
-            assert until is not None
-            # Somebody leaving may let it in before, but the mode's end is the latest news.
-            if weight is not None and not weight.fits(load * weight.penalty):
-                binding, at = "bytes", max(at, until)
-            if places is not None and not self._fits_throttled():
-                full = not places.fits()
-                binding, at = ("concurrency" if full else "throttled concurrency"), max(at, until)
-            return binding, at if binding else None
-        if places is not None and not places.fits():
-            return "concurrency", None
-        if weight is not None and not weight.fits(load):
-            return "bytes", None
-        if places is not None and places.regrowing and until is not None:
-            grows = None if places.fits_regrowing(now, until) else places.grows_at(until)
-            if grows is not None:
-                binding, at = "concurrency", max(at, grows)
-        return binding, at if binding else None
+        return binding, at
 
-    def slack(self, cost: tuple[int, ...], now: int) -> int:
-        """How much later than it could one may be let in without any rate going unused."""
-        return min((rate.slack(cost, now) for rate in self.rates), default=0)
+    def patience(self, cost: tuple[int, ...], now: int, waiting: int) -> int:
+        """How much later than it could the line may look, so that several go in at once.
+
+        No later than leaves every rate fully used, and than makes the wait of the last in
+        line a sixteenth longer. Nothing unless a rate is what they wait for.
+        """
+        if waiting < 16 or not self.rates:
+            return 0
+        if self.held_by(cost, now)[0] != self._held_by_rate(cost, now)[0]:
+            return 0
+        slack = min(rate.slack(cost, now) for rate in self.rates)
+        return min(slack // 2, waiting // 16 * self.size(cost))
 
     def size(self, cost: tuple[int, ...]) -> int:
         """How long this cost occupies the rate it weighs on most, in nanoseconds: what tenants share."""
@@ -184,12 +203,14 @@ class Layers:
         return size
 
     def certain_wait(self, cost: tuple[int, ...], now: int) -> tuple[str, int] | None:
-        """The rate that makes this cost wait longest, and until when, if nothing can be given back."""
-        if self.places is None or not self.places.in_flight:
-            worst = max(self.rates, key=lambda rate: rate.earliest(cost, now), default=None)
-            if worst is not None and worst.earliest(cost, now) > now:
-                return worst.name, worst.earliest(cost, now)
-        return None
+        """The rate that makes this cost wait longest, and until when; None if that may yet change.
+
+        It may while somebody is inside, who may turn out to have cost less than estimated.
+        """
+        if self.places is None or self.places.in_flight:
+            return None
+        binding, at = self._held_by_rate(cost, now)
+        return None if binding is None else (binding, at)
 
     # -- after the call
 

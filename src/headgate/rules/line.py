@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,13 +74,14 @@ class Ticket:
 class Flow:
     """One tenant's tickets, in the order they came."""
 
-    __slots__ = ("band", "correction", "finish", "gone", "queued", "start", "tickets")
+    __slots__ = ("band", "correction", "entry", "finish", "gone", "share", "start", "tickets")
 
     def __init__(self, band: Band) -> None:
         self.band = band
         self.tickets: deque[Ticket] = deque()
-        self.queued = False  # is it in the band's order? Perhaps only with tickets that left
         self.gone = 0  # tickets that left and have not been swept out yet
+        self.entry = 0  # the serial number of its entry in the band's order; 0: nobody waits
+        self.share = 1  # its weight, while somebody waits
         self.start = 0  # the virtual time at which its first ticket is due
         self.finish = 0  # ... and at which what it was served will be paid off
         self.correction = 0  # what calls cost more than estimated, to be paid by the next
@@ -100,29 +101,48 @@ class Band:
 
     A tenant's first ticket is due now, each further one when those before it are paid for at
     the tenant's share. A thousand tickets of one tenant are thus a thousand steps ahead of
-    the first ticket of another.
+    the first ticket of another. "Now" is a virtual time that passes with what is served, the
+    slower the more tenants wait for it.
     """
 
-    __slots__ = ("_clock", "_flows", "_order", "_serial", "passed_over", "priority", "waiting")
+    __slots__ = (
+        "_clock",
+        "_flows",
+        "_latest",
+        "_order",
+        "_serial",
+        "_shares",
+        "_waiting_flows",
+        "passed_over",
+        "priority",
+        "waiting",
+    )
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.waiting = 0
         self.passed_over = 0  # admissions of higher priorities since one of this was admitted
         self._clock = 0
+        self._latest = 0  # the latest finish of all: the clock has no business beyond it
         self._serial = 0
         self._flows: dict[Hashable, Flow] = {}
-        self._order: list[tuple[int, int, Flow]] = []  # heap of flows with tickets, by start
+        # Heap of flows by start. An entry whose serial number is not its flow's is void.
+        self._order: list[tuple[int, int, Flow]] = []
+        self._waiting_flows = 0
+        self._shares = 0  # of those flows
 
     def join(self, ticket: Ticket) -> None:
         flow = self._flows.get(ticket.tenant)
         if flow is None:
             flow = self._flows[ticket.tenant] = Flow(self)
-        if not flow.queued:
-            flow.queued = True
+        if not flow.entry:
+            if self.first() is not None:  # who is first stays first, whoever comes
+                self._clock = max(self._clock, self._order[0][0])
             flow.start = max(self._clock, flow.finish)
-            self._serial += 1
-            heappush(self._order, (flow.start, self._serial, flow))
+            flow.share = ticket.share
+            self._waiting_flows += 1
+            self._shares += flow.share
+            self._enlist(flow)
         flow.tickets.append(ticket)
         ticket.flow = flow
         self.waiting += 1
@@ -130,10 +150,11 @@ class Band:
     def first(self) -> Ticket | None:
         order = self._order
         while order:
-            ticket = order[0][2].first()
-            if ticket is not None:
-                return ticket
-            heappop(order)[2].queued = False  # all its tickets have left
+            _, serial, flow = order[0]
+            if flow.entry == serial:
+                tickets = flow.tickets
+                return tickets[0] if tickets[0].state == WAITING else flow.first()
+            heappop(order)
         return None
 
     def admit(self, ticket: Ticket) -> None:
@@ -142,37 +163,56 @@ class Band:
         assert flow is not None
         flow.tickets.popleft()
         self.waiting -= 1
-        self._clock = flow.start
-        flow.finish = flow.start + max(0, ticket.size * _FINE // ticket.share + flow.correction)
+        if len(self._flows) == 1 and flow.first() is not None:
+            flow.correction = 0
+            return  # nobody to be fair to: its start stands for now
+        size = ticket.size * _FINE
+        flow.finish = flow.start + max(0, size // ticket.share + flow.correction)
         flow.correction = 0
+        self._latest = max(self._latest, flow.finish)
+        self._clock = max(flow.start, min(self._clock + size // self._shares, self._latest))
         if flow.first() is not None:
             flow.start = flow.finish
-            self._serial += 1
-            heapreplace(self._order, (flow.start, self._serial, flow))
+            self._enlist(flow)
         else:
-            heappop(self._order)
-            flow.queued = False
-            if len(self._flows) > 2 * len(self._order) + 16:
-                self._forget_paid()
+            self._delist(flow)
 
     def leave(self, ticket: Ticket) -> None:
         flow = ticket.flow
         assert flow is not None
         self.waiting -= 1
         flow.gone += 1
-        if flow.gone > 16 and 2 * flow.gone > len(flow.tickets):
+        if flow.first() is None:
+            self._delist(flow)
+            if flow.finish <= self._clock:
+                self._flows.pop(ticket.tenant, None)
+        elif flow.gone > 16 and 2 * flow.gone > len(flow.tickets):
             flow.tickets = deque(other for other in flow.tickets if other.state == WAITING)
             flow.gone = 0
-
-    def _forget_paid(self) -> None:
-        # A flow that waits for nothing and has paid for what it got is as good as new.
-        self._flows = {
-            tenant: flow for tenant, flow in self._flows.items() if flow.queued or flow.finish > self._clock
-        }
 
     def tickets(self) -> Iterator[Ticket]:
         for flow in self._flows.values():
             yield from (ticket for ticket in flow.tickets if ticket.state == WAITING)
+
+    def _enlist(self, flow: Flow) -> None:
+        self._serial += 1
+        flow.entry = self._serial
+        heappush(self._order, (flow.start, self._serial, flow))
+        if len(self._order) > 2 * self._waiting_flows + 16:
+            self._order = [entry for entry in self._order if entry[2].entry == entry[1]]
+            heapify(self._order)
+
+    def _delist(self, flow: Flow) -> None:
+        flow.entry = 0
+        self._waiting_flows -= 1
+        self._shares -= flow.share
+        if len(self._flows) > 2 * self._waiting_flows + 16:
+            # A flow that waits for nothing and has paid for what it got is as good as new.
+            self._flows = {
+                tenant: flow
+                for tenant, flow in self._flows.items()
+                if flow.entry or flow.finish > self._clock
+            }
 
 
 class Line:
@@ -196,6 +236,9 @@ class Line:
 
     def first(self) -> Ticket | None:
         """Who is next; None if nobody waits."""
+        bands = self._bands
+        if len(bands) == 1:
+            return bands[0].first()
         band = self._next_band()
         return None if band is None else band.first()
 
@@ -208,19 +251,20 @@ class Line:
         if len(self._bands) > 1:
             band.passed_over = 0
             for other in self._bands:
-                if other.priority < band.priority and other.waiting:
+                if other.priority < band.priority:
                     other.passed_over += 1
-        if not self.waiting:
-            self._bands.clear()
+        if not band.waiting:
+            self._bands.remove(band)
 
     def leave(self, ticket: Ticket) -> None:
         """One who waits gives up. The ticket must no longer be WAITING."""
         if ticket.flow is None:
             return  # it never got as far as standing in line
+        band = ticket.flow.band
         self.waiting -= 1
-        ticket.flow.band.leave(ticket)
-        if not self.waiting:
-            self._bands.clear()
+        band.leave(ticket)
+        if not band.waiting:
+            self._bands.remove(band)
 
     def tickets(self) -> list[Ticket]:
         """All who wait, in the order they came."""
@@ -236,18 +280,12 @@ class Line:
         return line
 
     def _next_band(self) -> Band | None:
-        bands = self._bands
-        if len(bands) == 1:
-            return bands[0]
-        best = None
-        for band in bands:
-            if not band.waiting:
-                continue
-            if best is None:
-                best = band
-            elif band.passed_over >= _TURN - 1:
+        # Sooner by one for each further one who may want a turn at the same time.
+        turn = max(1, _TURN + 1 - len(self._bands))
+        for band in self._bands[1:]:
+            if band.passed_over >= turn:
                 return band
-        return best
+        return self._bands[0] if self._bands else None
 
 
 def correct(ticket: Ticket, size: int) -> None:

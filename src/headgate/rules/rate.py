@@ -220,22 +220,28 @@ class RateRule:
 
         What could be taken a moment ago still can, up to the new burst; nothing more.
         """
+        # Marks of this instant count for permits given out before it, not for later ones.
+        mark = now + 1
         if not isinstance(old, RateRule):
-            missing = self.rate.burst - max(0, old.level(now))
-            if missing > 0:
-                self._earned = now * self._scale + missing * self._cost
+            missing = max(0, self.rate.burst - old.level(now))
+            self._earned = now * self._scale + missing * self._cost
+            self._low_times.append(mark)
+            self._low_ticks.append(0)  # nothing of the old window can be refunded here
             return
         backlog = max(0, old._earned - now * old._scale)
-        # Levels in ticks of the old bucket, rounded so that nothing is gained.
-        level = (old._tolerance - backlog) * self._cost // old._cost
-        shift = self._tolerance - level
-        self._earned = now * self._scale + max(0, shift)
-        # Refunds that are still due go on in the new ticks, at most what they were.
+        # In ticks of this bucket, rounded so that nothing is gained.
+        level = min((old._tolerance - backlog) * self._cost // old._cost, self._tolerance)
+        self._earned = now * self._scale + self._tolerance - level
+        # Refunds that are still due go on, up to where the smaller burst was full.
         self._full_at = old._full_at
-        change = min(0, max(0, shift) - -(-backlog * self._cost // old._cost))
+        due = min(old.rate.burst * self._cost, self._tolerance) - level
         for at, low in zip(old._low_times, old._low_ticks, strict=True):
-            self._low_times.append(at)
-            self._low_ticks.append(max(0, low * self._cost // old._cost + change))
+            converted = low * self._cost // old._cost
+            if converted < due:
+                self._low_times.append(at)
+                self._low_ticks.append(converted)
+        self._low_times.append(mark)
+        self._low_ticks.append(due)
 
 
 class StrictRule:
@@ -245,7 +251,7 @@ class StrictRule:
     many, and such an entry counts until the last of them has left the window.
     """
 
-    __slots__ = ("_groups", "_quantum", "_used", "column", "name", "rate")
+    __slots__ = ("_groups", "_latest", "_quantum", "_used", "column", "name", "rate")
 
     def __init__(self, rate: Rate, column: int) -> None:
         self.rate = rate
@@ -253,7 +259,8 @@ class StrictRule:
         self.name = rate.name
         self._quantum = 0 if rate.amount <= _MOST_GROUPS else rate.per_ns // _MOST_GROUPS
         self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
-        self._used = 0
+        self._used = 0  # by all groups
+        self._latest = _LONG_AGO  # a clock that goes back grants nothing again
 
     def enter(self, cost: tuple[int, ...], now: int) -> int:
         """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
@@ -264,20 +271,19 @@ class StrictRule:
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
         """Would `enter` take it?"""
-        self._forget(now)
         need = cost[self.column]
-        return self._used + need <= self.rate.amount or not need
+        return not need or need <= self.level(now)
 
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
         """When could the cost be taken, if nobody else came? At or before now: at once."""
-        self._forget(now)
-        excess = self._used + cost[self.column] - self.rate.amount
-        if excess <= 0 or not cost[self.column]:
+        need = cost[self.column]
+        excess = need - self.rate.amount + self._used
+        if not need or excess <= 0:
             return now
         for _first, last, taken in self._groups:
             excess -= taken
             if excess <= 0:
-                return last + self.rate.per_ns
+                return max(now, last + self.rate.per_ns)
         return now + self.rate.per_ns
 
     def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
@@ -292,46 +298,50 @@ class StrictRule:
 
     def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
         """Replace what was estimated at `taken_at` by what it was."""
-        self._forget(now)
         if actual > estimate:
             self._add(actual - estimate, now)
             return
-        back = estimate - actual
         for group in self._groups:
             if group[0] <= taken_at <= group[1]:
-                back = min(back, group[2])
+                back = min(estimate - actual, group[2])
                 group[2] -= back
                 self._used -= back
+                if not group[2]:
+                    self._groups.remove(group)
                 return
 
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative when more was used than estimated."""
-        self._forget(now)
-        return self.rate.amount - self._used
+        gone = max(now, self._latest) - self.rate.per_ns
+        used = self._used
+        for _first, last, taken in self._groups:
+            if last > gone:
+                break
+            used -= taken
+        return self.rate.amount - used
 
     def follow(self, old: RateRule | StrictRule, now: int) -> None:
         """Continue where the rule this one replaces stands: a change of limits creates nothing."""
         if isinstance(old, StrictRule):
             self._groups.extend(list(group) for group in old._groups)
             self._used = old._used
-            return
-        missing = min(self.rate.amount, old.rate.burst) - max(0, old.level(now))
-        if missing > 0:
-            self._add(missing, now)
+            self._latest = old._latest
+        else:
+            self._add(max(0, self.rate.amount - old.level(now)), now)
 
     def _add(self, taken: int, now: int) -> None:
         if not taken:
             return
-        self._used += taken
         groups = self._groups
-        if groups and (now <= groups[-1][1] or now < groups[-1][0] + self._quantum):
-            groups[-1][1] = max(now, groups[-1][1])
-            groups[-1][2] += taken
-        else:
-            groups.append([now, now, taken])
-
-    def _forget(self, now: int) -> None:
-        groups = self._groups
+        now = self._latest = max(now, self._latest)
         gone = now - self.rate.per_ns
         while groups and groups[0][1] <= gone:
             self._used -= groups.popleft()[2]
+        self._used += taken
+        if groups and (
+            now <= groups[-1][1] or now < groups[-1][0] + self._quantum or len(groups) > _MOST_GROUPS + 1
+        ):
+            groups[-1][1] = now
+            groups[-1][2] += taken
+        else:
+            groups.append([now, now, taken])

@@ -19,12 +19,13 @@ class Window:
     one burst are one episode.
     """
 
-    __slots__ = ("ceiling", "episode", "generation", "opened_at", "unended", "until")
+    __slots__ = ("before", "ceiling", "episode", "generation", "opened_at", "unended", "until")
 
     def __init__(self, ceiling: int | None = None) -> None:
         self.ceiling = ceiling
         self.until: int | None = None
         self.opened_at: int | None = None
+        self.before: int | None = None  # the end of the episode before this one
         self.generation = 0
         self.episode = 0
         self.unended = False  # a window ran, or runs, whose end nobody has noticed yet
@@ -40,9 +41,10 @@ class Window:
         if self.ceiling is not None:
             duration = min(duration, self.ceiling)
         was_closed = self.closed(now)
-        if self.opened_at is None or (sent_at >= self.opened_at if sent_at is not None else not was_closed):
+        if self.opened_at is None or (sent_at > self.opened_at if sent_at is not None else not was_closed):
             self.episode += 1
             self.opened_at = now
+            self.before = self.until
         end = now + duration
         if self.until is not None and end <= self.until:
             return None

@@ -1,0 +1,181 @@
+"""What callers hold: an admission that is entered, and the permit it gives.
+
+Rules of this room: a permit is settled once, whoever does it and however often; every field is
+written without a call in between, so that nothing can come between taking and writing down.
+"""
+
+from __future__ import annotations
+
+from .limits import read_cost
+from .rules.layers import THROTTLED
+from .rules.line import Ticket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from .gate import Gate
+    from .verdict import Verdict
+
+SETTLED = 0
+
+
+class Permit:
+    """The right to run now. Settle it when the call is over; a `with` block does it for you.
+
+    `waited` is how many seconds it took to get it, `throttled` whether it was given under the
+    tighter rules that follow a backoff signal.
+    """
+
+    __slots__ = ("_cost", "_era", "_mode", "_scoped", "_taken_at", "_ticket", "_waited")
+    _cost: tuple[int, ...]
+    _era: Era
+    _mode: int
+    _taken_at: int
+    # Only there once an `async with` block answers for the permit.
+    _scoped: bool
+    # Only there if the call had to wait: most do not, and storing takes time.
+    _ticket: Ticket
+    _waited: int
+
+    @property
+    def waited(self) -> float:
+        return getattr(self, "_waited", 0) / 1e9
+
+    @property
+    def throttled(self) -> bool:
+        return abs(self._mode) == THROTTLED
+
+    def settle(
+        self,
+        *,
+        tokens: int | None = None,
+        bytes: int | None = None,
+        cost: int | Mapping[str, int] | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        """The call is over: give the place back, and replace estimates by facts.
+
+        What is not given is taken to have cost what was estimated. Only the first call does
+        anything. A verdict of `throttled(retry_after)` opens the gate's backoff window.
+        """
+        gate = self._era.gate
+        actual = None
+        if tokens is not None or bytes is not None or cost is not None:
+            actual = gate._actual_cost(self._cost, tokens, bytes, cost)
+        if self._mode > SETTLED:
+            gate._settle(self, actual)
+            if verdict is not None:
+                gate._learn(verdict, self._taken_at)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._mode > SETTLED:
+            self._era.gate._settle(self)
+
+    def __repr__(self) -> str:
+        state = "running" if self._mode > SETTLED else "settled"
+        return f"<Permit of {self._era.gate._key!r}, {state}, waited {self.waited:.3f} s>"
+
+
+class HoldingPermit(Permit):
+    """A permit that keeps others out as long as it is held, and so must not be lost.
+
+    Not even if Ctrl-C strikes on the way into or out of a `with` block. A task is cancelled
+    instead of interrupted, so an `async with` answers for its permit by itself; and it must,
+    for the collector may come to the permit of an abandoned task before it ends the block.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self._mode > SETTLED and not hasattr(self, "_scoped"):
+            self._era.gate._recover(self)
+
+
+class Admission:
+    """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
+
+    __slots__ = ("_bytes", "_cost", "_gate", "_permit", "_priority", "_tenant", "_timeout", "_tokens")
+    _bytes: int
+    _cost: int | Mapping[str, int] | None
+    _gate: Gate
+    _permit: Permit | None
+    _priority: int
+    _tenant: Hashable
+    _timeout: int | None
+    _tokens: int
+
+    def __enter__(self) -> Permit:
+        gate = self._gate
+        permit = self._enter_now()
+        if permit is None:
+            ticket = self._take_ticket()
+            parker = ticket.parker = gate._clock.thread_parker(gate._ring, ticket)
+            try:
+                gate._join(ticket, self._timeout)
+                parker.park()
+            except BaseException:
+                gate._give_back(ticket)
+                raise
+            finally:
+                parker.retire()
+            permit = gate._claim(ticket)
+        self._permit = permit
+        return permit
+
+    async def __aenter__(self) -> Permit:
+        gate = self._gate
+        permit = self._enter_now()
+        if permit is None:
+            ticket = self._take_ticket()
+            parker = ticket.parker = gate._clock.loop_parker(gate._ring, ticket)
+            try:
+                gate._join(ticket, self._timeout)
+                await parker
+            except BaseException:
+                gate._give_back(ticket)
+                raise
+            finally:
+                parker.retire()
+            permit = gate._claim(ticket)
+        self._permit = permit
+        permit._scoped = True
+        return permit
+
+    def _enter_now(self) -> Permit | None:
+        if self._permit is not None:
+            raise RuntimeError("this admission is in use already; call admit() once for every call")
+        return self._gate.try_admit(self._bytes, self._tokens, self._cost, self._priority, self._tenant)
+
+    def _take_ticket(self) -> Ticket:
+        cost = read_cost(self._gate._columns, self._bytes, self._tokens, self._cost)
+        return Ticket(cost, priority=self._priority, tenant=self._tenant)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        permit = self._permit
+        self._permit = None
+        if permit is not None and permit._mode > SETTLED:
+            self._gate._settle(permit)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, tb)
+
+
+class Era:
+    """The life of a gate in one process. A fork begins another: earlier permits no longer count."""
+
+    __slots__ = ("gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate

@@ -1,0 +1,85 @@
+"""The documentation runs: every python block of README and docs, and every doctest in the source."""
+
+import doctest
+import gc
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import headgate
+from headgate import Dispatch, WindowRegistry
+
+ROOT = Path(__file__).parent.parent
+HOUSE = Path(headgate.__file__).parent
+FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>\w*)")
+
+
+def python_blocks(page):
+    """(line of the opening fence, source) of each python block, in order."""
+    blocks, opened = [], None
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = FENCE.match(line)
+        if opened is None:
+            if fence:
+                opened, started, source = fence, number, []
+        elif line.strip() == opened["ticks"]:
+            if opened["language"] == "python":
+                blocks.append((started, "".join(source)))
+            opened = None
+        else:
+            source.append(line.removeprefix(opened["indent"]) + "\n")
+    assert opened is None, f"{page.name}, line {started}: the block is never closed"
+    return blocks
+
+
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if python_blocks(page)]
+MODULES = [
+    ".".join(("headgate", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(HOUSE.rglob("*.py"))
+    if path.stem != "__main__"
+]
+
+
+@pytest.fixture(autouse=True)
+def _names_of_its_own(monkeypatch):
+    """Every page and module is a program of its own: it finds no names that another has left."""
+    monkeypatch.setattr(Dispatch, "_names", {})
+    monkeypatch.setattr(WindowRegistry, "_named", {})
+
+
+def run_program(source, line, page, namespace):
+    """Run a block. Its tracebacks show the lines of the page."""
+    code = compile("\n" * line + source, str(page), "exec", dont_inherit=True)
+    try:
+        exec(code, namespace)
+    except Exception as error:
+        where = f"{page.relative_to(ROOT)}, block at line {line}"
+        raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def run_session(source, line, page, namespace):
+    """Run a block of >>> and compare what it prints."""
+    session = doctest.DocTestParser().get_doctest(source, {}, str(page.relative_to(ROOT)), str(page), line)
+    session.globs = namespace  # not a copy: later blocks go on with what this one defines
+    report = []
+    if doctest.DocTestRunner(verbose=False).run(session, out=report.append, clear_globs=False).failed:
+        where = f"{page.relative_to(ROOT)}, block at line {line}"
+        pytest.fail(f"{where} prints something else\n{''.join(report)}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_block_of_a_page_runs_as_it_is_written(page):
+    namespace = {"__name__": page.stem}
+    for line, source in python_blocks(page):
+        run = run_session if ">>>" in source else run_program
+        run(source, line, page, namespace)
+    namespace.clear()
+    gc.collect()  # a permit that a page has dropped is told here, and not in the test after it
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_the_source_print_what_they_say(name, capsys):
+    failed = doctest.testmod(importlib.import_module(name)).failed
+    assert not failed, capsys.readouterr().out
