@@ -85,7 +85,7 @@ class Visitors:
                 with gate.admit(**arguments) as permit:
                     visit.permit = permit
                     assert gone.wait(PATIENCE)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever befell the visitor is the result
                 visit.error = error
             finally:
                 visit.over.set()
@@ -102,7 +102,7 @@ class Visitors:
                 async with gate.admit(**arguments) as permit:
                     visit.permit = permit
                     await asyncio.wait_for(gone.wait(), PATIENCE)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever befell the visitor is the result
                 visit.error = error
             finally:
                 visit.over.set()
