@@ -18,6 +18,7 @@ from .errors import (
     UnknownResource,
     WaitTimeout,
 )
+from .limiters import Capacity, MemoryLimiter, RateLimiter
 from .limits import Rate
 from .permit import Admission, Permit
 
@@ -30,6 +31,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Admission",
     "BackoffWindow",
+    "Capacity",
     "CapacityExhausted",
     "Closed",
     "CostTooLarge",
@@ -41,9 +43,11 @@ __all__ = [
     "InvalidLimit",
     "InvalidWindow",
     "LineFull",
+    "MemoryLimiter",
     "Permit",
     "Rate",
     "RateLevel",
+    "RateLimiter",
     "Refused",
     "StoreError",
     "UnknownName",

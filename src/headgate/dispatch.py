@@ -15,7 +15,7 @@ from .waiting import SYSTEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable, Mapping
     from typing import ClassVar, Literal, TypeVar
 
     from .events import Observer
@@ -86,7 +86,8 @@ class Dispatch(Gate):
     seconds. With `pause=True` nobody goes at all before the window's end.
 
     `concurrency`, `throttled_concurrency` or `byte_budget` of None takes that layer away.
-    Two Dispatches share nothing unless they are given the same `window`.
+    Two Dispatches share nothing unless they are given the same `window`. Tenants that wait
+    share by cost, equally unless `weights` gives some of them more, e.g. `{"gold": 4}`.
     """
 
     __slots__ = ("_name", "window")
@@ -106,6 +107,7 @@ class Dispatch(Gate):
         rates: Rates = (),
         pause: bool = False,
         max_waiting: int | None = None,
+        weights: Mapping[Hashable, int] | None = None,
         name: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
@@ -137,7 +139,13 @@ class Dispatch(Gate):
             rates=successors((), read, columns, 0),
         )
         super().__init__(
-            key, layers, columns=columns, max_waiting=max_waiting, observer=observer, clock=clock
+            key,
+            layers,
+            columns=columns,
+            max_waiting=max_waiting,
+            weights=weights,
+            observer=observer,
+            clock=clock,
         )
         self.window = window
         window._watch(self)

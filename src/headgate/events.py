@@ -61,6 +61,13 @@ class Retuned(Event):
     rates: tuple[str, ...]
 
 
+class CapacityReduced(Event):
+    """Somebody announced that the API gives less than was configured."""
+
+    __slots__ = ("reason",)
+    reason: str
+
+
 class WindowEvent(Event):
     """Something happened to a backoff window."""
 

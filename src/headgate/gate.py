@@ -42,6 +42,14 @@ if TYPE_CHECKING:
         def _start_clean(self) -> None: ...
 
 
+def _read_weights(weights: Mapping[Hashable, int]) -> dict[Hashable, int]:
+    if not hasattr(weights, "items"):
+        raise InvalidConfig(f'weights={weights!r} is not a mapping; write e.g. weights={{"gold": 4}}')
+    return {
+        tenant: positive_int(weight, f"weights[{tenant!r}]", example=4) for tenant, weight in weights.items()
+    }
+
+
 def _barred(_cost: tuple[int, ...], _now: int) -> int:
     return SETTLED
 
@@ -72,6 +80,7 @@ class Gate:
         "_permit_kind",
         "_tray",
         "_watch",
+        "_weights",
     )
 
     def __init__(
@@ -81,6 +90,7 @@ class Gate:
         *,
         columns: Mapping[str, int] = COLUMNS,
         max_waiting: int | None = None,
+        weights: Mapping[Hashable, int] | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -92,6 +102,7 @@ class Gate:
         self._layers = layers
         self._columns = columns
         self._max_waiting = max_waiting
+        self._weights = None if weights is None else _read_weights(weights)
         self._observer = observer
         self._clock = clock
         self._now = clock.now

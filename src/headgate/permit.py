@@ -155,8 +155,10 @@ class Admission:
         return self._gate.try_admit(self._bytes, self._tokens, self._cost, self._priority, self._tenant)
 
     def _take_ticket(self) -> Ticket:
-        cost = read_cost(self._gate._columns, self._bytes, self._tokens, self._cost)
-        return Ticket(cost, priority=self._priority, tenant=self._tenant)
+        gate = self._gate
+        cost = read_cost(gate._columns, self._bytes, self._tokens, self._cost)
+        share = 1 if gate._weights is None else gate._weights.get(self._tenant, 1)
+        return Ticket(cost, priority=self._priority, tenant=self._tenant, share=share)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

@@ -23,7 +23,17 @@ REFUSED, ADMITTED, THROTTLED = 0, 1, 2
 class Layers:
     """Window, concurrency, bytes and rates. Any of them may be absent."""
 
-    __slots__ = ("_first_rate", "_other_rates", "places", "rates", "reentry", "tail", "weight", "window")
+    __slots__ = (
+        "_first_rate",
+        "_other_rates",
+        "final",
+        "places",
+        "rates",
+        "reentry",
+        "tail",
+        "weight",
+        "window",
+    )
 
     def __init__(
         self,
@@ -34,12 +44,14 @@ class Layers:
         places: ConcurrencyRule | None = None,
         weight: WeightRule | None = None,
         rates: Sequence[RateRule | StrictRule] = (),
+        final: bool = False,
     ) -> None:
         self.window = window
         self.tail = tail  # how long after its end a window still counts as recent
         self.reentry = reentry  # given: nobody goes before the window ends
         self.places = places
         self.weight = weight
+        self.final = final  # what was taken is never corrected afterwards
         self.set_rates(rates)
 
     def set_rates(self, rates: Sequence[RateRule | StrictRule]) -> None:
@@ -207,7 +219,7 @@ class Layers:
 
         It may while somebody is inside, who may turn out to have cost less than estimated.
         """
-        if self.places is None or self.places.in_flight:
+        if not self.final and (self.places is None or self.places.in_flight):
             return None
         binding, at = self._held_by_rate(cost, now)
         return None if binding is None else (binding, at)

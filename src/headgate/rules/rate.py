@@ -14,7 +14,7 @@ from ..limits import COLUMNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from ..limits import Rate
 
@@ -208,7 +208,18 @@ class RateRule:
             times[:] = times[1::2] + times[len(times) // 2 * 2 :]
             lows[:] = lows[::2]
 
+    def give_back(self, amount: int, now: int) -> None:
+        """Put units back that were taken, whenever that was; never above full."""
+        ticks = now * self._scale
+        if self._earned > ticks:
+            self._earned = max(ticks, self._earned - amount * self._cost)
+            self._note_low(now, self._earned - ticks)
+
     # -- changing the limit, and looking at it
+
+    def full(self, now: int) -> bool:
+        """Is nothing missing?"""
+        return self._earned <= now * self._scale
 
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative while in debt."""
@@ -310,6 +321,22 @@ class StrictRule:
                     self._groups.remove(group)
                 return
 
+    def give_back(self, amount: int, now: int) -> None:
+        """Put units back that were taken, the latest first; never above full."""
+        gone = max(now, self._latest) - self.rate.per_ns
+        while amount and self._groups and self._groups[-1][1] > gone:
+            group = self._groups[-1]
+            back = min(amount, group[2])
+            group[2] -= back
+            self._used -= back
+            amount -= back
+            if not group[2]:
+                self._groups.pop()
+
+    def full(self, now: int) -> bool:
+        """Is nothing missing?"""
+        return self.level(now) >= self.rate.amount
+
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative when more was used than estimated."""
         gone = max(now, self._latest) - self.rate.per_ns
@@ -345,3 +372,87 @@ class StrictRule:
             groups[-1][2] += taken
         else:
             groups.append([now, now, taken])
+
+
+class KeyedRates:
+    """The same rates for any number of keys, each key a bucket of its own and one number a rate.
+
+    A bucket that has filled up again is as good as new, so it is forgotten: whoever was not
+    touched for as long as the emptiest bucket takes to fill is dropped with its generation.
+    """
+
+    __slots__ = ("_fill", "_old", "_rules", "_turn_at", "_young", "rates")
+
+    def __init__(self, rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS) -> None:
+        self.rates = tuple(rates)
+        # The arithmetic of a bucket, lent to one key at a time.
+        self._rules = [RateRule(rate, columns[rate.unit]) for rate in rates]
+        self._fill = max(-(-(rule._most + rule._tolerance) // rule._scale) for rule in self._rules)
+        self._turn_at: int | None = None
+        self._young: dict[Hashable, int | tuple[int, ...]] = {}
+        self._old: dict[Hashable, int | tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def enter(self, key: Hashable, cost: tuple[int, ...], now: int) -> bool:
+        """Take the cost from the key's buckets if it fits all of them, or change nothing."""
+        state = self._find(key, now)
+        rules = self._rules
+        if len(rules) == 1:
+            rule = rules[0]
+            rule._earned = _LONG_AGO if state is None else state  # type: ignore[assignment]
+            entered = rule.enter(cost, now)
+            if entered:
+                self._young[key] = rule._earned
+        else:
+            self._lend(state)
+            entered = all(rule.fits(cost, now) for rule in rules)
+            if entered:
+                for rule in rules:
+                    rule.enter(cost, now)
+                self._young[key] = tuple(rule._earned for rule in rules)
+        return bool(entered)
+
+    def levels(self, key: Hashable, now: int) -> tuple[int, ...]:
+        """Units that could be taken at once, for each rate."""
+        self._lend(self._find(key, now))
+        return tuple(rule.level(now) for rule in self._rules)
+
+    def refusal(self, cost: tuple[int, ...]) -> tuple[str, str] | None:
+        """Why this cost can never be taken, and which rate says so; or None."""
+        for rule in self._rules:
+            why = rule.refusal(cost)
+            if why is not None:
+                return why, rule.name
+        return None
+
+    def move_out(self, key: Hashable, now: int) -> tuple[RateRule, ...]:
+        """Rules of its own for a key that needs more than a number, standing where it stood."""
+        self._lend(self._find(key, now))
+        self._young.pop(key, None)
+        own = tuple(RateRule(rule.rate, rule.column) for rule in self._rules)
+        for rule, lent in zip(own, self._rules, strict=True):
+            rule._earned = lent._earned
+        return own
+
+    def _find(self, key: Hashable, now: int) -> int | tuple[int, ...] | None:
+        if self._turn_at is None or now >= self._turn_at:
+            late = self._turn_at is not None and now >= self._turn_at + self._fill
+            self._old = {} if late else self._young
+            self._young = {}
+            self._turn_at = now + self._fill
+        state = self._young.get(key)
+        if state is None and self._old:
+            state = self._old.pop(key, None)
+            if state is not None:
+                self._young[key] = state
+        return state
+
+    def _lend(self, state: int | tuple[int, ...] | None) -> None:
+        rules = self._rules
+        for i, rule in enumerate(rules):
+            if state is None:
+                rule._earned = _LONG_AGO
+            else:
+                rule._earned = state[i] if isinstance(state, tuple) else state

@@ -1,0 +1,518 @@
+"""Rates by themselves: one for a function, or one for each of a million resources.
+
+Both kinds wait at a gate like everybody else: in order, with time-outs, in threads and tasks.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from itertools import islice
+
+from . import events
+from .errors import Closed, CostTooLarge, InvalidConfig, UnknownResource
+from .gate import Gate, start_clean_after_fork
+from .limits import COLUMNS, REQUESTS, SECOND, Rate, positive_int, read_cost, read_rates, seconds_to_ns
+from .permit import Admission
+from .rules.concurrency import ConcurrencyRule
+from .rules.layers import Layers
+from .rules.rate import KeyedRates, successors
+from .values import Value
+from .waiting import SYSTEM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Any, ParamSpec, Protocol, TypeVar
+
+    from .events import Observer
+    from .limits import Rates, Seconds
+    from .permit import Permit
+    from .rules.rate import RateRule
+    from .waiting import Clock
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    class Limiter(Protocol):
+        """What every limiter of named resources does, in one process or in many."""
+
+        def set_capacity(
+            self,
+            resource: str,
+            capacity: int,
+            window: Seconds,
+            *,
+            burst: int | None = None,
+            strict: bool = False,
+        ) -> None: ...
+        def set_rates(self, resource: str, rates: Rates) -> None: ...
+        def acquire(
+            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+        ) -> None: ...
+        async def acquire_async(
+            self,
+            resource: str,
+            *,
+            cost: int | Mapping[str, int] = 1,
+            timeout: Seconds | None = None,  # noqa: ASYNC109
+        ) -> None: ...
+        def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool: ...
+        def slot(
+            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+        ) -> Admission: ...
+        def release(self, resource: str, *, refund: bool = True) -> None: ...
+        def get_capacity(self, resource: str) -> Capacity | None: ...
+        def announce_reduced(self, resource: str, reason: str) -> None: ...
+        def remove(self, resource: str) -> None: ...
+        def close(self) -> None: ...
+
+
+class RateLimiter:
+    """Never more than so many calls in any trailing minute: object, `with`, or decorator.
+
+    >>> from headgate import RateLimiter
+    >>> from headgate.testing import ManualClock
+    >>> clock = ManualClock(auto_advance=True)
+    >>> limiter = RateLimiter(2, clock=clock)
+    >>> @limiter
+    ... def call(n):
+    ...     return n, clock.seconds()
+    >>> [call(n) for n in range(3)]
+    [(0, 0.0), (1, 0.0), (2, 60.0)]
+
+    Calls inside the window are not paced: all of them may come at once. To pace them, or for
+    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(
+        self, requests_per_minute: int = 60, *, rate: Rate | str | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        if rate is None:
+            positive_int(requests_per_minute, "requests_per_minute", example=60)
+            rate = Rate(requests_per_minute, 60, strict=True)
+        (read,) = read_rates(rate)
+        if read.unit != "requests":
+            raise InvalidConfig(
+                f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
+            )
+        rates = successors((), (read,), COLUMNS, 0)
+        self._gate = Gate(read.name, Layers(rates=rates, final=True), clock=clock)
+
+    def acquire(self, *, timeout: Seconds | None = None) -> None:
+        """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
+        with self._gate.admit(timeout=timeout):
+            pass
+
+    async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
+        """The same for a task."""
+        async with self._gate.admit(timeout=timeout):
+            pass
+
+    def try_acquire(self) -> bool:
+        """Take a place if there is one right now and nobody waits for it."""
+        return self._gate.try_admit() is not None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    async def __aenter__(self) -> None:
+        await self.acquire_async()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, sync or async: each call waits for a place first."""
+        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
+        from inspect import iscoroutinefunction  # noqa: PLC0415
+
+        if iscoroutinefunction(fn):
+
+            @wraps(fn)
+            async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
+                await self.acquire_async()
+                return await fn(*args, **kwargs)
+
+            return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
+
+        @wraps(fn)
+        def wait_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.acquire()
+            return fn(*args, **kwargs)
+
+        return wait_then_call
+
+    def __repr__(self) -> str:
+        return f"<RateLimiter {self._gate._layers.rates[0].rate}>"
+
+
+class Capacity(Value):
+    """How one resource stands. `available` of `total` could go now; `window` is in seconds.
+
+    `share` is the part of the total that this process may use: here, all of it.
+    """
+
+    __slots__ = ("available", "in_flight", "resource", "share", "total", "window")
+    resource: str
+    available: int
+    total: int
+    window: float
+    in_flight: int
+    share: int
+
+
+class _Resource:
+    """One configured resource: its gate, and how many calls are under way."""
+
+    __slots__ = ("gate", "places")
+
+    def __init__(self, gate: Gate, places: ConcurrencyRule) -> None:
+        self.gate = gate
+        self.places = places
+
+    def release(self, now: int, *, refund: bool) -> None:
+        if self.places.in_flight > 0:
+            self.places.in_flight -= 1
+            if refund:
+                for rule in self.gate._layers.rates:
+                    if rule.column == REQUESTS:
+                        rule.give_back(1, now)
+
+    def retire(self) -> bool:
+        """Close the gate if nobody is there and nothing is missing: then it is as good as none."""
+
+        def close_if_idle(now: int) -> bool:
+            gate = self.gate
+            rates = gate._layers.rates
+            if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
+                return False
+            gate._closed = True
+            gate._bar(True)
+            return True
+
+        return self.gate._under_lock(close_if_idle)
+
+
+class MemoryLimiter:
+    """Token buckets by resource name, in this process, for threads and event loops.
+
+    >>> from headgate import MemoryLimiter
+    >>> limiter = MemoryLimiter()
+    >>> limiter.set_capacity("openai", 60, 60)         # 60 a minute
+    >>> with limiter.slot("openai"):                   # `async with` in a task
+    ...     limiter.get_capacity("openai").in_flight
+    1
+    >>> limiter.get_capacity("openai").available       # the token stays spent
+    59
+
+    With `rates`, every resource that nobody configured gets those on first use, so that one
+    limiter serves a million users. Such a resource takes about as much memory as a dictionary
+    entry, and is forgotten when its bucket is full again.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_closed",
+        "_columns",
+        "_keyed",
+        "_lock",
+        "_moved_out",
+        "_now",
+        "_observer",
+        "_resources",
+        "_template",
+    )
+
+    def __init__(self, *, rates: Rates = (), observer: Observer | None = None, clock: Clock = SYSTEM) -> None:
+        if observer is not None and not callable(observer):
+            raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
+        self._template = read_rates(rates)
+        self._columns = dict(COLUMNS)
+        for rate in self._template:
+            self._columns.setdefault(rate.unit, len(self._columns))
+        simple = self._template and not any(rate.strict for rate in self._template)
+        self._keyed = KeyedRates(self._template, self._columns) if simple else None
+        self._observer = observer
+        self._clock = clock
+        self._now = clock.now
+        self._resources: dict[str, _Resource] = {}
+        self._moved_out: dict[str, None] = {}  # made from the template, and to be forgotten again
+        self._closed = False
+        self._lock = allocate_lock()
+        start_clean_after_fork(self)
+
+    # -- configuring
+
+    def set_capacity(
+        self, resource: str, capacity: int, window: Seconds, *, burst: int | None = None, strict: bool = False
+    ) -> None:
+        """So many tokens every `window` seconds, all of them at once if they have gathered.
+
+        A smaller `burst` paces them; `strict` means never more than that in any stretch of
+        `window` seconds. Setting it again keeps what is there, up to the new capacity.
+        """
+        positive_int(capacity, "capacity", example=60)
+        rate = Rate(capacity, window, burst=capacity if burst is None else burst, strict=strict)
+        self.set_rates(resource, rate)
+
+    def set_rates(self, resource: str, rates: Rates) -> None:
+        """Several windows and units for one resource, in one decision."""
+        read = read_rates(rates)
+        if not read:
+            raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
+        if not isinstance(resource, str) or not resource:
+            raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
+        with self._lock:
+            self._raise_if_closed()
+            self._moved_out.pop(resource, None)
+            known = self._resources.get(resource) or self._take_in_locked(resource)
+            if known is None:
+                self._resources[resource] = self._make_locked(resource, read)
+        if known is not None:
+            known.gate._retune(read)
+
+    def remove(self, resource: str) -> None:
+        """Forget a resource. Whoever waits for it is told UnknownResource."""
+        with self._lock:
+            known = self._resources.pop(resource, None)
+            self._moved_out.pop(resource, None)
+        if known is not None:
+            known.gate.close()
+
+    def close(self) -> None:
+        """Refuse everybody who waits and everybody who comes. A second time raises Closed."""
+        with self._lock:
+            self._raise_if_closed()
+            self._closed = True
+            resources = list(self._resources.values())
+        for resource in resources:
+            resource.gate.close()
+
+    # -- acquiring
+
+    def acquire(
+        self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+    ) -> None:
+        """Wait for tokens, in line.
+
+        Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
+        foreseen), or CapacityExhausted with `timeout=0`.
+        """
+        if not self._take_quickly(resource, cost):
+            self._keep(self.slot(resource, cost=cost, timeout=timeout).__enter__())
+
+    async def acquire_async(
+        self,
+        resource: str,
+        *,
+        cost: int | Mapping[str, int] = 1,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
+    ) -> None:
+        """The same for a task."""
+        if not self._take_quickly(resource, cost):
+            self._keep(await self.slot(resource, cost=cost, timeout=timeout).__aenter__())
+
+    def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
+        """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
+        if self._take_quickly(resource, cost):
+            return True
+        known = self._resources.get(resource)
+        if known is None:
+            return False
+        try:
+            permit = known.gate.try_admit(cost=cost)
+        except Closed:
+            return False
+        if permit is None:
+            return False
+        self._keep(permit)
+        return True
+
+    def slot(
+        self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+    ) -> Slot:
+        """Wait for tokens and be under way for the length of a `with` or `async with` block.
+
+        The tokens stay spent when the block ends, so the rate holds. This is what you want.
+        """
+        slot = Slot()
+        slot._limiter = self
+        slot._resource = resource
+        slot._bytes = slot._tokens = slot._priority = 0
+        slot._cost = cost
+        slot._timeout = None if timeout is None else seconds_to_ns(timeout, "timeout")
+        slot._tenant = slot._permit = None
+        return slot
+
+    def release(self, resource: str, *, refund: bool = True) -> None:
+        """A call that was acquired is over. Does nothing if none is under way.
+
+        Beware: it also gives the token back, and then a rate limits nothing but how many are
+        under way at once. `refund=False` keeps the token spent; `slot` does so by itself.
+        """
+        known = self._resources.get(resource)
+        if known is not None:
+            known.gate._change(lambda now: known.release(now, refund=refund))
+
+    # -- looking and telling
+
+    def get_capacity(self, resource: str) -> Capacity | None:
+        """How the resource stands; None if nobody configured it."""
+        known = self._resources.get(resource)
+        if known is not None:
+            with known.gate._lock:
+                rule = known.gate._layers.rates[0]
+                level = rule.level(self._now())
+                in_flight = known.places.in_flight
+            return _capacity(resource, rule.rate, level, in_flight)
+        if self._keyed is None:
+            return (
+                None
+                if not self._template
+                else _capacity(resource, self._template[0], self._template[0].amount, 0)
+            )
+        with self._lock:
+            levels = self._keyed.levels(resource, self._now())
+        return _capacity(resource, self._template[0], levels[0], 0)
+
+    def announce_reduced(self, resource: str, reason: str) -> None:
+        """Tell observers that the API gives less than we think. Changes nothing here."""
+        if self._observer is not None and not self._closed:
+            event = events.CapacityReduced(key=resource, at=self._now() / SECOND, reason=reason)
+            events.tell(self._observer, event)
+
+    def __len__(self) -> int:
+        """How many resources are remembered."""
+        with self._lock:
+            return len(self._resources) + (0 if self._keyed is None else len(self._keyed))
+
+    # -- inside
+
+    def _take_quickly(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Take from a resource that is no more than a number. False: it needs a gate."""
+        keyed = self._keyed
+        if keyed is None or resource in self._resources or self._closed:
+            return False
+        price = read_cost(self._columns, 0, 0, cost)
+        with self._lock:
+            entered = resource not in self._resources and keyed.enter(resource, price, self._now())
+        if not entered:
+            never = keyed.refusal(price)
+            if never is not None:
+                raise CostTooLarge(never[0], rule=never[1])
+        return entered
+
+    def _entrance(self, resource: str) -> Gate:
+        """The gate of a resource, made from the template if need be."""
+        with self._lock:
+            self._raise_if_closed()
+            known = self._resources.get(resource)
+            if known is None:
+                known = self._take_in_locked(resource)
+                if known is None:
+                    raise UnknownResource(
+                        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
+                    )
+                self._moved_out[resource] = None
+            return known.gate
+
+    def _take_in_locked(self, resource: str) -> _Resource | None:
+        """Give a resource of the template a gate of its own."""
+        if not self._template:
+            return None
+        self._forget_idle_locked()
+        rules = None if self._keyed is None else self._keyed.move_out(resource, self._now())
+        known = self._resources[resource] = self._make_locked(resource, self._template, rules)
+        return known
+
+    def _make_locked(
+        self, resource: str, rates: tuple[Rate, ...], rules: tuple[RateRule, ...] | None = None
+    ) -> _Resource:
+        columns = dict(self._columns)
+        for rate in rates:
+            columns.setdefault(rate.unit, len(columns))
+        places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
+        layers = Layers(places=places, rates=rules or successors((), rates, columns, 0), final=True)
+        gate = Gate(resource, layers, columns=columns, observer=self._observer, clock=self._clock)
+        return _Resource(gate, places)
+
+    def _forget_idle_locked(self) -> None:
+        """Look at the two that were moved out longest ago: are they full and idle again?"""
+        for resource in list(islice(self._moved_out, 2)):
+            del self._moved_out[resource]
+            if self._resources[resource].retire():
+                del self._resources[resource]
+            else:
+                self._moved_out[resource] = None
+
+    def _keep(self, permit: Permit) -> None:
+        """An acquired call is under way until release() says otherwise."""
+        permit._mode = -permit._mode
+        gate = permit._era.gate
+        places, most = gate._layers.places, gate._layers.rates[0].rate.amount
+        assert places is not None
+        if places.in_flight > most:
+            # Whoever never releases must not be counted for ever: no more than all tokens are out.
+            gate._under_lock(lambda _now: setattr(places, "in_flight", min(places.in_flight, most)))
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed("the limiter was closed", rule="closed")
+
+    def _raise_if_gone(self, resource: str) -> None:
+        """A gate turned us away: for good, or only because it was made anew meanwhile?"""
+        self._raise_if_closed()
+        if resource not in self._resources and not self._template:
+            raise UnknownResource(f"{resource!r} was removed while this call waited for it")
+
+    def _start_clean(self) -> None:
+        self._lock = allocate_lock()
+
+    def __repr__(self) -> str:
+        return f"<MemoryLimiter of {len(self)} resources>"
+
+
+class Slot(Admission):
+    """A place at a resource, for the length of a block."""
+
+    __slots__ = ("_limiter", "_resource")
+    _limiter: MemoryLimiter
+    _resource: str
+
+    def __enter__(self) -> Permit:
+        while True:
+            self._gate = self._limiter._entrance(self._resource)
+            try:
+                return super().__enter__()
+            except Closed:
+                self._limiter._raise_if_gone(self._resource)
+
+    async def __aenter__(self) -> Permit:
+        while True:
+            self._gate = self._limiter._entrance(self._resource)
+            try:
+                return await super().__aenter__()
+            except Closed:
+                self._limiter._raise_if_gone(self._resource)
+
+
+def _capacity(resource: str, rate: Rate, level: int, in_flight: int) -> Capacity:
+    return Capacity(
+        resource=resource,
+        available=max(0, level),
+        total=rate.amount,
+        window=rate.per,
+        in_flight=in_flight,
+        share=rate.amount,
+    )
