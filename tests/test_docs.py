@@ -51,9 +51,8 @@ def _names_of_its_own(monkeypatch):
 
 def run_program(source, line, page, namespace):
     """Run a block. Its tracebacks show the lines of the page."""
-    code = compile("\n" * line + source, str(page), "exec", dont_inherit=True)
     try:
-        exec(code, namespace)
+        exec(compile("\n" * line + source, str(page), "exec", dont_inherit=True), namespace)
     except Exception as error:
         where = f"{page.relative_to(ROOT)}, block at line {line}"
         raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error

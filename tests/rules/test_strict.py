@@ -547,3 +547,18 @@ def test_a_strict_window_that_follows_a_bucket_keeps_its_debt():
     new.follow(old, 0)
 
     assert new.level(0) == -15
+
+
+def test_raising_a_strict_limit_creates_nothing():
+    """
+    Ten a minute, all used; made six hundred a minute: what was used leaves the window when it
+    would have, and until then nothing is there that was not there before (P6, ML-10).
+    """
+    old, new = a_rule(10, MINUTE), a_rule(600, MINUTE)
+    assert old.enter((10,), 0) == 1
+
+    new.follow(old, SECOND)
+
+    assert new.level(SECOND) == 0
+    assert new.level(MINUTE) == 10
+    assert new.level(MINUTE + SECOND) == 600

@@ -86,6 +86,8 @@ class ConcurrencyRule:
         if self._regrows_from is None or self.limit is None or self.in_flight >= self.limit:
             return None
         missing = self.in_flight + 1 - self._ceiling
+        if missing <= 0:
+            return self._regrows_from
         return self._regrows_from + -(-missing * self._regrow // (self.limit - self._ceiling))
 
     def throttled_places(self, now: int) -> int | None:

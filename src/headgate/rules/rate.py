@@ -231,7 +231,8 @@ class RateRule:
 
         What could be taken a moment ago still can, up to the new burst; nothing more.
         """
-        # Marks of this instant count for permits given out before it, not for later ones.
+        # A mark of this instant must count for permits given out before the change. That it
+        # counts for those of the same instant after it makes their refunds smaller, never larger.
         mark = now + 1
         if not isinstance(old, RateRule):
             missing = max(0, self.rate.burst - old.level(now))
@@ -268,7 +269,7 @@ class StrictRule:
         self.rate = rate
         self.column = column
         self.name = rate.name
-        self._quantum = 0 if rate.amount <= _MOST_GROUPS else rate.per_ns // _MOST_GROUPS
+        self._quantum = 0 if rate.amount <= _MOST_GROUPS else -(-rate.per_ns // _MOST_GROUPS)
         self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
         self._used = 0  # by all groups
         self._latest = _LONG_AGO  # a clock that goes back grants nothing again
@@ -353,8 +354,7 @@ class StrictRule:
             self._groups.extend(list(group) for group in old._groups)
             self._used = old._used
             self._latest = old._latest
-        else:
-            self._add(max(0, self.rate.amount - old.level(now)), now)
+        self._add(max(0, self.level(now) - old.level(now)), now)
 
     def _add(self, taken: int, now: int) -> None:
         if not taken:
