@@ -112,6 +112,25 @@ def test_a_thread_may_still_answer_a_virtual_loop():
     assert run(main) == 7
 
 
+def test_a_thread_that_waits_on_the_clock_of_a_virtual_loop_is_served():
+    """The loop sleeps for real until the thread waits; then time may pass."""
+
+    async def main(clock):
+        gate = Dispatch(rates="1/s burst 1", clock=clock)
+        begun = threading.Event()
+
+        def work():
+            begun.wait(0.02)
+            for _ in range(3):
+                with gate.admit():
+                    pass
+            return clock.seconds()
+
+        return await asyncio.to_thread(work)
+
+    assert run(main) == 2.0
+
+
 def test_the_recorder_keeps_events_by_kind():
     seen = Recorder()
     gate = Dispatch(observer=seen)

@@ -569,7 +569,7 @@ class Gate:
         if tokens is not None:
             row[1] = amount(tokens, "tokens")
         if bytes is not None:
-            row[2] = max(0, amount(bytes, "bytes"))
+            row[2] = amount(max(0, bytes) if isinstance(bytes, int) else bytes, "bytes")
         return tuple(row)
 
     def _learn(self, verdict: Verdict, sent_at: int) -> None:

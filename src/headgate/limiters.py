@@ -263,7 +263,9 @@ class MemoryLimiter:
         `window` seconds. Setting it again keeps what is there, up to the new capacity.
         """
         positive_int(capacity, "capacity", example=60)
-        rate = Rate(capacity, window, burst=capacity if burst is None else burst, strict=strict)
+        if burst is None and not strict:
+            burst = capacity
+        rate = Rate(capacity, window, burst=burst, strict=strict)
         self.set_rates(resource, rate)
 
     def set_rates(self, resource: str, rates: Rates) -> None:

@@ -26,17 +26,20 @@ REQUESTS, TOKENS, BYTES = 0, 1, 2
 COLUMNS = {"requests": REQUESTS, "tokens": TOKENS, "bytes": BYTES}
 
 _PERIODS = {
-    "s": 1,
-    "sec": 1,
-    "second": 1,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86400,
-    "day": 86400,
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND,
+    "sec": SECOND,
+    "second": SECOND,
+    "min": 60 * SECOND,
+    "minute": 60 * SECOND,
+    "h": 3600 * SECOND,
+    "hour": 3600 * SECOND,
+    "d": 86400 * SECOND,
+    "day": 86400 * SECOND,
 }
-_PERIOD_NAMES = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
+_PERIOD_NAMES = {_PERIODS[name]: name for name in ("ns", "us", "ms", "second", "minute", "hour", "day")}
 
 
 def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:
@@ -113,7 +116,13 @@ class Rate(Value):
     ) -> None:
         amount = positive_int(amount, "amount", example=500)
         per_ns = positive_seconds_to_ns(per, "per")
-        if burst is None:
+        if strict:
+            if burst is not None:
+                raise InvalidLimit(
+                    f"burst={burst!r} and strict=True: a strict rate has no burst; leave out one"
+                )
+            burst = amount  # all of it may come at once, but nothing more in the same window
+        elif burst is None:
             burst = max(1, amount * SECOND // per_ns)
         if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
             raise InvalidLimit(f'unit={unit!r} is not a unit; write one word, e.g. unit="tokens"')
@@ -144,10 +153,11 @@ class Rate(Value):
     @property
     def name(self) -> str:
         """Unit and period, e.g. `tokens/minute`: how snapshots and errors call this limit."""
-        seconds, rest = divmod(self.per_ns, SECOND)
-        if rest:
-            return f"{self.unit}/{self.per:g}s"
-        return f"{self.unit}/{_PERIOD_NAMES.get(seconds) or f'{seconds}s'}"
+        name = _PERIOD_NAMES.get(self.per_ns)
+        if name is None:
+            unit = next(unit for unit in ("s", "ms", "us", "ns") if self.per_ns % _PERIODS[unit] == 0)
+            name = f"{self.per_ns // _PERIODS[unit]}{unit}"
+        return f"{self.unit}/{name}"
 
     def __str__(self) -> str:
         return f"{self.amount} {self.name} " + ("strict" if self.strict else f"burst {self.burst}")
@@ -156,12 +166,13 @@ class Rate(Value):
         return f"Rate.parse({str(self)!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rate_again, (self.amount, self.per_ns, self.burst, self.unit, self.strict)
+        burst = None if self.strict else self.burst
+        return _rate_again, (self.amount, self.per_ns, burst, self.unit, self.strict)
 
 
-def _rate_again(amount: int, per_ns: int, burst: int, unit: str, strict: bool) -> Rate:
+def _rate_again(amount: int, per_ns: int, burst: int | None, unit: str, strict: bool) -> Rate:
     rate = Rate(amount, 1, burst=burst, unit=unit, strict=strict)
-    object.__setattr__(rate, "per_ns", per_ns)
+    object.__setattr__(rate, "per_ns", per_ns)  # seconds as a float might not be exact
     return rate
 
 
@@ -197,16 +208,14 @@ def _parse_rate(text: str) -> Rate:
     if strict and burst is not None:
         raise wrong("a strict rate has no burst")
     rate_amount = _parse_number(amount_text, "the amount", wrong)
+    per_ns = _parse_period(period, wrong)
     try:
-        return Rate(
-            rate_amount,
-            _parse_period(period, wrong),
-            burst=burst,
-            unit=unit.strip() or "requests",
-            strict=strict,
-        )
+        rate = Rate(rate_amount, burst=1 if burst is None else burst, unit=unit.strip() or "requests")
     except InvalidLimit as error:
         raise wrong(str(error).partition(";")[0]) from None
+    if burst is None and not strict:
+        burst = max(1, rate_amount * SECOND // per_ns)
+    return _rate_again(rate_amount, per_ns, burst, rate.unit, strict)
 
 
 def _parse_number(text: str, what: str, wrong: _Complaint) -> int:
@@ -219,16 +228,16 @@ def _parse_number(text: str, what: str, wrong: _Complaint) -> int:
 def _parse_period(text: str, wrong: _Complaint) -> int:
     name = text.lstrip("0123456789")
     count = int(text[: len(text) - len(name)] or 1)
-    seconds = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
-    if seconds is None:
+    ns = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
+    if ns is None:
         from difflib import get_close_matches  # noqa: PLC0415 - only ever needed by a typo
 
         close = get_close_matches(name, [*_PERIODS, *(f"{word}s" for word in _PERIODS)], 1)
         hint = f", did you mean {close[0]!r}?" if close else ""
-        raise wrong(f"{name!r} is not a period (s, minute, hour, day){hint}")
+        raise wrong(f"{name!r} is not a period (ms, s, minute, hour, day){hint}")
     if count == 0:
         raise wrong("a period of zero lasts no time")
-    return seconds * count
+    return ns * count
 
 
 if TYPE_CHECKING:

@@ -60,6 +60,7 @@ class ManualClock:
         self._lock = threading.Lock()
         self._due: list[tuple[int, int, Callable[[int], object]]] = []
         self._serial = 0
+        self._nudge: Callable[[], object] | None = None  # wakes the loop that waits for something due
 
     def now(self) -> int:
         """Integer nanoseconds, as every clock."""
@@ -77,13 +78,16 @@ class ManualClock:
         """Have something done when the clock reaches that many seconds."""
         self._call_at(round(when * SECOND), lambda _at: act())
 
-    def _call_at(self, at: int, act: Callable[[int], object]) -> None:
+    def _call_at(self, at: int, act: Callable[[int], object] | None) -> None:
         with self._lock:
             if at > self._now:
                 self._serial += 1
-                heappush(self._due, (at, self._serial, act))
-                return
-        act(at)
+                heappush(self._due, (at, self._serial, act))  # type: ignore[misc]  # not None yet
+                act = None
+        if act is not None:
+            act(at)
+        elif self._nudge is not None:
+            self._nudge()
 
     def _advance_to(self, target: int) -> None:
         while True:
@@ -236,6 +240,12 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         super().__init__(_JumpingSelector(clock))
+        clock._nudge = self._nudged
+        self._owner = threading.get_ident()
+
+    def _nudged(self) -> None:
+        if threading.get_ident() != self._owner and not self.is_closed():
+            self.call_soon_threadsafe(lambda: None)  # a thread waits on our clock: time may pass
 
     def time(self) -> float:
         return self._clock.seconds()
