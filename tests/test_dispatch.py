@@ -167,6 +167,13 @@ def test_a_cost_that_is_no_amount_is_refused_and_takes_nothing(arguments, clock)
     assert dispatch.snapshot() == before
 
 
+def test_arguments_without_a_name_are_refused_because_nobody_could_tell_what_they_mean(clock):
+    dispatch = Dispatch(clock=clock)
+    for method in (dispatch.admit, dispatch.try_admit):
+        with pytest.raises(TypeError, match=r"write \w+\(tokens=1200\) or"):
+            method(1200)
+
+
 # -- executing
 
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
         def _start_clean(self) -> None: ...
 
 
+_NOT_A_KEYWORD = "{0}({1!r}) does not say of what; write {0}(tokens={1!r}) or {0}(bytes={1!r})"
+
+
 def _read_weights(weights: Mapping[Hashable, int]) -> dict[Hashable, int]:
     if not hasattr(weights, "items"):
         raise InvalidConfig(f'weights={weights!r} is not a mapping; write e.g. weights={{"gold": 4}}')
@@ -138,9 +141,12 @@ class Gate:
 
     # -- what callers do
 
+    # The arguments are keywords: `admit(1200)` would be anybody's guess. Python's own way to
+    # say so takes a tenth of the whole call, so the first argument says it.
+
     def admit(
         self,
-        *,
+        _keywords_only: None = None,
         bytes: int = 0,
         tokens: int = 0,
         cost: int | Mapping[str, int] | None = None,
@@ -157,6 +163,8 @@ class Gate:
         Raises WaitTimeout after `timeout` seconds, CapacityExhausted with `timeout=0`,
         LineFull, CostTooLarge or Closed.
         """
+        if _keywords_only is not None:
+            raise TypeError(_NOT_A_KEYWORD.format("admit", _keywords_only))
         admission = Admission()
         admission._gate = self
         admission._bytes = bytes
@@ -166,13 +174,13 @@ class Gate:
         admission._priority = priority
         admission._tenant = tenant
         admission._permit = None
-        if priority.__class__ is not int:
+        if priority and priority.__class__ is not int:
             raise InvalidConfig(f"priority={priority!r} is not a whole number; higher goes first, 0 is usual")
         return admission
 
-    # Not keyword-only, as the arguments of `admit` are: that alone would cost a tenth of the call.
     def try_admit(
         self,
+        _keywords_only: None = None,
         bytes: int = 0,
         tokens: int = 0,
         cost: int | Mapping[str, int] | None = None,
@@ -184,6 +192,8 @@ class Gate:
         Takes what `admit` takes. Settle the permit when the call is over, or use it as
         `with permit:`. Raises CostTooLarge or Closed where no later try could succeed.
         """
+        if _keywords_only is not None:
+            raise TypeError(_NOT_A_KEYWORD.format("try_admit", _keywords_only))
         if bytes or tokens or cost is not None:
             price = read_cost(self._columns, bytes, tokens, cost)
         else:

@@ -99,6 +99,9 @@ class HoldingPermit(Permit):
             self._era.gate._recover(self)
 
 
+_IN_USE = "this admission is in use already; call admit() once for every call"
+
+
 class Admission:
     """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
 
@@ -113,8 +116,10 @@ class Admission:
     _tokens: int
 
     def __enter__(self) -> Permit:
+        if self._permit is not None:
+            raise RuntimeError(_IN_USE)
         gate = self._gate
-        permit = self._enter_now()
+        permit = gate.try_admit(None, self._bytes, self._tokens, self._cost, self._priority, self._tenant)
         if permit is None:
             ticket = self._take_ticket()
             parker = ticket.parker = gate._clock.thread_parker(gate._ring, ticket)
@@ -131,8 +136,10 @@ class Admission:
         return permit
 
     async def __aenter__(self) -> Permit:
+        if self._permit is not None:
+            raise RuntimeError(_IN_USE)
         gate = self._gate
-        permit = self._enter_now()
+        permit = gate.try_admit(None, self._bytes, self._tokens, self._cost, self._priority, self._tenant)
         if permit is None:
             ticket = self._take_ticket()
             parker = ticket.parker = gate._clock.loop_parker(gate._ring, ticket)
@@ -148,11 +155,6 @@ class Admission:
         self._permit = permit
         permit._scoped = True
         return permit
-
-    def _enter_now(self) -> Permit | None:
-        if self._permit is not None:
-            raise RuntimeError("this admission is in use already; call admit() once for every call")
-        return self._gate.try_admit(self._bytes, self._tokens, self._cost, self._priority, self._tenant)
 
     def _take_ticket(self) -> Ticket:
         gate = self._gate
@@ -171,7 +173,10 @@ class Admission:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, tb)
+        permit = self._permit
+        self._permit = None
+        if permit is not None and permit._mode > SETTLED:
+            self._gate._settle(permit)
 
 
 class Era:

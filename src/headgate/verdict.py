@@ -10,16 +10,11 @@ from .values import Value
 
 
 class Verdict(Value):
-    """One of `SUCCEEDED`, `FAILED`, `IGNORED`, or `throttled(retry_after)`."""
+    """What an outcome was, e.g. `throttled(retry_after)`."""
 
     __slots__ = ("kind", "retry_after")
     kind: str
     retry_after: float | None
-
-
-SUCCEEDED = Verdict(kind="succeeded", retry_after=None)
-FAILED = Verdict(kind="failed", retry_after=None)
-IGNORED = Verdict(kind="ignored", retry_after=None)
 
 
 def throttled(retry_after: float) -> Verdict:
