@@ -441,3 +441,43 @@ def test_the_documented_pattern_waits_sends_and_reports():
     assert window.remaining == 1.0
     assert call_api() == 500
     assert clock.seconds() == 8.0
+
+
+def test_a_generation_of_a_forgotten_window_clears_no_newer_one(clock):
+    """D-05, D-07: the object was forgotten and made anew; its generations go on."""
+    registry = WindowRegistry(clock=clock)
+    window = registry.for_key("api")
+    window.set(1)
+    seen = window.generation
+    del window
+    clock.advance(2)
+    registry.for_key("other")
+    registry.for_key("api").set(60)
+    assert registry.for_key("api").clear(generation=seen) is False
+    assert registry.for_key("api").should_backoff()
+
+
+def test_a_cleared_window_that_nobody_holds_is_forgotten(clock):
+    registry = WindowRegistry(clock=clock)
+    registry.for_key("api").set(86_400)
+    registry.for_key("api").clear()
+    assert len(registry) == 0
+
+
+def test_events_are_right_on_a_clock_below_zero():
+    """No moment of time means "none"."""
+    clock, seen = ManualClock(start=-1000), Recorder()
+    window = BackoffWindow(observer=seen, clock=clock)
+    window.set(1000)
+    clock.advance(500)
+    window.clear()
+    assert (seen.events[0].duration, seen.events[1].remaining) == (1000.0, 500.0)
+
+
+def test_the_end_of_a_window_is_told_with_its_own_generation(clock):
+    seen = Recorder()
+    window = BackoffWindow(observer=seen, clock=clock)
+    window.set(10)
+    clock.advance(10)
+    window.set(0)
+    assert seen.of(events.WindowEnded)[0].generation == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
@@ -1067,3 +1068,52 @@ def test_a_permit_that_is_dropped_is_recovered_with_a_warning(clock):
     with pytest.warns(ResourceWarning, match="dropped without settle"):
         del permit
     assert dispatch.snapshot().in_flight == 0
+
+
+def test_a_window_that_opens_again_in_the_middle_of_the_spread_is_waited_for_anew():
+    """The second in line was due at 40; a new window from 11 to 12 lets it go at 12."""
+
+    async def main(clock):
+        window = BackoffWindow(spread=60, clock=clock)
+        dispatch = Dispatch("api", window=window, pause=True, clock=clock)
+        window.set(10)
+        times = []
+
+        async def visitor():
+            async with dispatch.admit():
+                times.append(clock.seconds())
+
+        clock.at(11, lambda: window.set(1))
+        await asyncio.gather(visitor(), visitor())
+        return times
+
+    assert run(main) == [10.0, 12.0]
+
+
+def test_what_adaptive_concurrency_does_to_episodes_nobody_saw_is_what_it_does_to_all(clock):
+    """Two episodes are two cuts, whether or not somebody looked in between."""
+    left = []
+    for look in (True, False):
+        dispatch = Dispatch(concurrency=100, throttled_concurrency="adaptive", backoff_window=10, clock=clock)
+        dispatch.set_backoff(10)
+        clock.advance(20)
+        if look:
+            dispatch.snapshot()
+        dispatch.set_backoff(10)
+        left.append(dispatch.snapshot().throttled_concurrency)
+        clock.advance(100)
+    assert left == [49, 49]
+
+
+@pytest.mark.parametrize("priority", [None, "high", 1.5, True])
+def test_a_priority_that_is_no_number_is_refused_also_when_nobody_waits(priority, clock):
+    with pytest.raises(InvalidConfig, match="priority="):
+        Dispatch(clock=clock).admit(priority=priority)
+
+
+def test_a_dispatch_that_nobody_uses_any_more_is_gone_without_a_collection():
+    dispatch = Dispatch("api", rates="10/s")
+    dispatch.try_admit().settle()
+    gone = weakref.ref(dispatch)
+    del dispatch
+    assert gone() is None

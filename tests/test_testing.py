@@ -71,6 +71,38 @@ def test_a_lone_caller_that_only_another_can_help_is_helped():
     assert got == [0.0]
 
 
+def test_a_lone_caller_goes_on_moving_the_time_after_another_has_helped():
+    """It waits for a place first, and only then for the rate."""
+    clock = ManualClock(auto_advance=True)
+    gate = Dispatch(concurrency=1, rates="1/s burst 1", clock=clock)
+    permit = gate.try_admit()
+    got = []
+
+    def wait():
+        with gate.admit():
+            got.append(clock.seconds())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not gate.snapshot().waiting:
+        threading.Event().wait(0.001)
+    permit.settle()
+    thread.join(20)
+    assert got == [1.0]
+
+
+def test_alarms_that_were_cancelled_are_not_slept_for():
+    clock = ManualClock(auto_advance=True)
+    gate = Dispatch(rates="1/s burst 1", clock=clock)
+    for _ in range(3):
+        with gate.admit(timeout=50):
+            pass
+    window = BackoffWindow(clock=clock)
+    window.set(100)
+    window.wait()
+    assert clock.sleeps == [1.0, 1.0, 100.0]
+
+
 def test_an_hour_of_a_thousand_tasks_takes_a_moment():
     async def main(clock):
         gate = Dispatch(rates="1000/hour burst 1", clock=clock)

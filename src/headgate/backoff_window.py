@@ -7,9 +7,9 @@ Dispatch that uses it, obeys.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import isfinite
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from . import events
 from .errors import CapacityExhausted, InvalidConfig, InvalidWindow, WaitTimeout
@@ -56,9 +56,9 @@ class BackoffWindow:
         "_key",
         "_observer",
         "_registry",
+        "_spread",
         "_watchers",
         "_window",
-        "spread",
     )
 
     def __init__(
@@ -70,13 +70,13 @@ class BackoffWindow:
         clock: Clock = SYSTEM,
     ) -> None:
         self._window = Window(None if ceiling is None else positive_seconds_to_ns(ceiling, "ceiling"))
-        self.spread = seconds_to_ns(spread, "spread") / SECOND
+        self._spread = seconds_to_ns(spread, "spread")
         self._clock = clock
         self._observer = observer
         self._key: Hashable = None
         self._registry: WindowRegistry | None = None
         self._kept = False  # by its registry, because the window is open
-        self._watchers: WeakSet[Gate] | None = None
+        self._watchers: tuple[ref[Gate], ...] = ()
         self._gate = Gate(
             "window", Layers(window=self._window, reentry=self._reentry()), observer=None, clock=clock
         )
@@ -102,25 +102,40 @@ class BackoffWindow:
         refused had been sent: refusals of calls sent before the window opened are echoes of
         the same episode, not new ones.
         """
-        duration_ns = seconds_to_ns(duration, "duration")
-        sent_ns = None if sent_at is None else _moment(sent_at)
+        self._signal(
+            seconds_to_ns(duration, "duration"), reason, None if sent_at is None else _moment(sent_at)
+        )
+
+    def _signal(self, duration: int, reason: str, sent_at: int | None) -> None:
         window = self._window
+        before = window.generation
 
         def close(now: int) -> tuple[bool, str | None, int, int]:
             ended = window.ended(now)
-            change = window.set(duration_ns, now, sent_at=sent_ns)
-            return ended, change, now, window.generation
+            change = window.set(duration, now, sent_at=sent_at)
+            assert window.until is not None
+            return ended, change, now, window.until - now
 
-        ended, change, now, generation = self._gate._change(close)
+        try:
+            ended, change, now, left = self._gate._change(close)
+        finally:
+            self._have_them_look()
         if ended:
-            self._tell(events.WindowEnded(key=self._key, at=now / SECOND, generation=generation - 1))
+            self._tell(events.WindowEnded(key=self._key, at=now / SECOND, generation=before))
         if change is None:
             return
         if self._registry is not None:
             self._registry._keep(self)
         kind = events.WindowSet if change == "set" else events.WindowExtended
-        left = max(0, (window.until or now) - now) / SECOND
-        self._tell(kind(key=self._key, at=now / SECOND, generation=generation, duration=left, reason=reason))
+        self._tell(
+            kind(
+                key=self._key,
+                at=now / SECOND,
+                generation=window.generation,
+                duration=max(0, left) / SECOND,
+                reason=reason,
+            )
+        )
 
     def clear(self, *, generation: int | None = None) -> bool:
         """End the window now and wake everybody who waits for it. True if it was open.
@@ -131,13 +146,16 @@ class BackoffWindow:
         window = self._window
 
         def open_up(now: int) -> tuple[bool, int, int]:
-            left = (window.until or now) - now
+            left = 0 if window.until is None else window.until - now
             return window.clear(now, generation=generation), now, left
 
-        cleared, now, left = self._gate._change(open_up)
+        try:
+            cleared, now, left = self._gate._change(open_up)
+        finally:
+            self._have_them_look()
         if cleared:
-            for gate in self._watching():
-                gate._look_again()
+            if self._registry is not None:
+                self._registry._let_go(self)
             self._tell(
                 events.WindowCleared(
                     key=self._key, at=now / SECOND, generation=window.generation, remaining=left / SECOND
@@ -173,7 +191,7 @@ class BackoffWindow:
     # -- waiting
 
     def wait(self, timeout: Seconds | None = None) -> bool:
-        """Sleep until no window is open. False: it still was at the timeout."""
+        """Sleep until no window is open and it is one's turn. False: that took longer than the timeout."""
         try:
             with self._gate.admit(timeout=timeout):
                 self._notice_end(self._clock.now())
@@ -193,16 +211,25 @@ class BackoffWindow:
     # -- for Dispatch and the registry
 
     def _reentry(self) -> Reentry:
-        return Reentry(self._window, round(self.spread * SECOND))
+        return Reentry(self._window, self._spread)
 
     def _watch(self, gate: Gate) -> None:
         """That gate's line depends on this window, and its observer wants to hear of it."""
-        if self._watchers is None:
-            self._watchers = WeakSet()
-        self._watchers.add(gate)
+
+        def add(_now: int) -> None:
+            # A new tuple each time: whoever is reading the old one is not disturbed.
+            living = (watcher for watcher in self._watchers if watcher() is not None)
+            self._watchers = (*living, ref(gate))
+
+        self._gate._under_lock(add)
 
     def _watching(self) -> list[Gate]:
-        return [] if self._watchers is None else list(self._watchers)
+        return [gate for watcher in self._watchers if (gate := watcher()) is not None]
+
+    def _have_them_look(self) -> None:
+        """The lines of those gates may move, or must wait for longer."""
+        for gate in self._watching():
+            gate._look_again()
 
     def _notice_end(self, now: int) -> None:
         if self._window.unended and self._gate._change(self._window.ended):
@@ -243,6 +270,7 @@ class WindowRegistry:
         "__weakref__",
         "_ceiling",
         "_clock",
+        "_generation",
         "_lock",
         "_observer",
         "_open",
@@ -269,6 +297,7 @@ class WindowRegistry:
         self._windows: WeakValueDictionary[Hashable, BackoffWindow] = WeakValueDictionary()
         self._open: list[tuple[int, int, BackoffWindow]] = []  # kept alive until their end, by end
         self._serial = 0
+        self._generation = 0  # of the latest signal: a window that is made anew goes on from there
         self._lock = allocate_lock()
         start_clean_after_fork(self)
 
@@ -293,6 +322,7 @@ class WindowRegistry:
                 )
                 window._key = key
                 window._registry = self
+                window._window.generation = self._generation
                 self._windows[key] = window
             return window
 
@@ -306,11 +336,20 @@ class WindowRegistry:
         """An open window must survive even if nobody holds it."""
         with self._lock:
             self._forget_ended_locked()
+            self._generation = max(self._generation, window.generation)
             until = window._window.until
             if not window._kept and until is not None:
                 window._kept = True
                 self._serial += 1
                 heappush(self._open, (until, self._serial, window))
+
+    def _let_go(self, window: BackoffWindow) -> None:
+        """A cleared window need not be kept any longer."""
+        with self._lock:
+            if window._kept:
+                window._kept = False
+                self._open = [entry for entry in self._open if entry[2] is not window]
+                heapify(self._open)
 
     def _forget_ended_locked(self) -> None:
         now = self._clock.now()

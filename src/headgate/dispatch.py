@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .events import Observer
     from .limits import Rates, Seconds
+    from .permit import Permit
     from .verdict import Verdict
     from .waiting import Clock
 
@@ -234,12 +235,18 @@ class Dispatch(Gate):
                 ),
             )
         if self._tray:
-            self._empty_tray()
+            self._carry_out()
+        self.window._notice_end(now)
         return snapshot
 
     def _learn(self, verdict: Verdict, sent_at: int) -> None:
         if verdict.kind == "throttled" and verdict.retry_after is not None:
-            self.window.set(verdict.retry_after, reason="throttled", sent_at=sent_at / SECOND)
+            duration = seconds_to_ns(verdict.retry_after, "retry_after")
+            self.window._signal(duration, "throttled", sent_at)
+
+    def _tell_admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
+        self.window._notice_end(permit._taken_at)  # what let it in may have been the end of the window
+        super()._tell_admitted(permit, rule, tenant)
 
     def __repr__(self) -> str:
         rates = ", ".join(str(rule.rate) for rule in self._layers.rates) or "no rates"

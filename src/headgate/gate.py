@@ -42,6 +42,9 @@ if TYPE_CHECKING:
         def _start_clean(self) -> None: ...
 
 
+# How late, in nanoseconds, the one who keeps the time may be before its deputy looks.
+_GRACE = 20_000_000
+
 _NOT_A_KEYWORD = "{0}({1!r}) does not say of what; write {0}(tokens={1!r}) or {0}(bytes={1!r})"
 
 
@@ -67,6 +70,7 @@ class Gate:
         "_clock",
         "_closed",
         "_columns",
+        "_deputy",
         "_enter",
         "_enter_unasked",
         "_era",
@@ -115,6 +119,7 @@ class Gate:
         self._closed = False
         self._outbox: deque[Ticket] = deque()  # granted or refused, and not woken yet
         self._watch: tuple[Ticket, int] | None = None  # who keeps the time, and until when
+        self._deputy: Ticket | None = None  # a thread that looks if the loop of that one is blocked
         self._binding: str | None = None  # the rule that held the first in line when last asked
         self._era = Era(self)
         # Permits and tickets given back while the lock was taken. A finalizer may run this
@@ -174,7 +179,7 @@ class Gate:
         admission._priority = priority
         admission._tenant = tenant
         admission._permit = None
-        if priority and priority.__class__ is not int:
+        if priority.__class__ is not int:
             raise InvalidConfig(f"priority={priority!r} is not a whole number; higher goes first, 0 is usual")
         return admission
 
@@ -208,7 +213,7 @@ class Gate:
             permit._cost = price
             permit._taken_at = now
         if self._tray:
-            self._empty_tray()
+            self._carry_out()
         if not mode:
             self._raise_if_hopeless(price)
             return None
@@ -233,6 +238,8 @@ class Gate:
 
     def _join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
+        if not ticket.parker.on_loop and (self._deputy is None or self._deputy.state != WAITING):
+            self._deputy = ticket
         refused = self._under_lock(lambda now: self._join_locked(ticket, timeout, now))
         if refused is not None:
             self._tell_refused(ticket, refused)
@@ -242,6 +249,7 @@ class Gate:
 
     def _join_locked(self, ticket: Ticket, timeout: int | None, now: int) -> Refused | None:
         ticket.joined_at = now
+        ticket.era = self._era
         ticket.cost = self._at_full_length(ticket.cost)
         ticket.size = self._layers.size(ticket.cost)
         refused = self._refuse_locked(ticket, now, timeout)
@@ -251,8 +259,9 @@ class Gate:
         if timeout is not None:
             ticket.deadline = now + timeout
         line, watch = self._line, self._watch
+        first = line.first()
         line.join(ticket)
-        if line.waiting == 1 or line.first() is ticket or (watch is not None and now >= watch[1]):
+        if line.first() is not first or (watch is not None and now >= watch[1]):
             self._advance_locked(now)  # otherwise it only stands behind those who wait anyway
         return None
 
@@ -284,7 +293,7 @@ class Gate:
 
     def _explain_locked(self, cost: tuple[int, ...], now: int) -> tuple[str, float | None]:
         """What stands in the way of this cost, and in how many seconds it may be gone."""
-        rule, at = self._layers.held_by(cost, now)
+        rule, at = self._held_by_locked(cost, now)
         if rule is None:
             return self._binding or "line", None
         return rule, None if at is None else (at - now) / 1e9
@@ -313,7 +322,7 @@ class Gate:
         ticket.granted = None  # the permit may know the ticket: leave no circle for the collector
         assert isinstance(permit, Permit)
         if self._observer is not None:
-            self._tell_admitted(permit, ticket.rule, ticket.tenant)
+            self._tell_admitted(permit, ticket.rule if permit._waited else None, ticket.tenant)
         return permit
 
     # -- the turn of the line
@@ -355,7 +364,9 @@ class Gate:
         self._binding, at = self._held_by_locked(first.cost, now)
         if at is not None and self._clock.quantum:
             # Rather several at a time than a timer for each.
-            at += min(self._clock.quantum, self._layers.patience(first.cost, now, line.waiting))
+            at += min(
+                self._clock.quantum, self._layers.patience(first.cost, now, line.waiting, self._binding)
+            )
         self._watch = None if at is None else (first, at)
         if not self._busy:
             self._bar(True)
@@ -375,22 +386,34 @@ class Gate:
         return self._layers.held_by(cost, now)
 
     def _carry_out(self) -> None:
-        """Wake and set the alarm. Whoever cannot be reached any more gives up the place."""
-        outbox = self._outbox
-        while outbox:
-            try:
-                ticket = outbox[0]
-                reached = ticket.parker.wake()
-                outbox.remove(ticket)  # only now: an interrupted waking is done again
-            except (IndexError, ValueError):
-                continue  # another thread was quicker
-            if not reached:
-                self._give_back(ticket)
-        watch = self._watch
-        if watch is not None and watch[0].state == WAITING and not watch[0].parker.alarm(watch[1]):
-            self._give_back(watch[0])
-        if self._tray:
+        """Wake, set alarms and take back what lies in the tray, until all is quiet."""
+        while True:
+            outbox = self._outbox
+            while outbox:
+                try:
+                    ticket = outbox[0]
+                    reached = ticket.parker.wake()
+                    outbox.remove(ticket)  # only now: an interrupted waking is done again
+                except (IndexError, ValueError):
+                    continue  # another thread was quicker
+                if not reached:
+                    self._tray.append((ticket, None))  # its loop is closed: the next may have the place
+            watch = self._watch
+            if watch is not None:
+                self._set_alarm(*watch)
+            if not self._tray or self._lock.locked():
+                return
             self._empty_tray()
+
+    def _set_alarm(self, first: Ticket, at: int) -> None:
+        if first.state != WAITING:
+            return
+        if not first.parker.alarm(at):
+            self._tray.append((first, None))
+        deputy = self._deputy
+        if deputy is not None and first.parker.on_loop and deputy.state == WAITING:
+            # Somebody may block that loop: perhaps this very thread, by waiting here.
+            deputy.parker.alarm(at + _GRACE)
 
     def _ring(self, ticket: Ticket) -> None:
         """The alarm of a waiter: time to look again, and perhaps its time is up."""
@@ -415,7 +438,7 @@ class Gate:
 
     def _look_again(self) -> None:
         """Something changed outside the gate that may let somebody in."""
-        self._change(lambda _now: None)
+        self._change(lambda _now: self._layers.hear_window())
 
     def _change(self, alter: Callable[[int], T]) -> T:
         """Alter the rules under the lock, then let the line look again."""
@@ -480,7 +503,7 @@ class Gate:
         if self._lock.locked():
             # Perhaps by this very thread, if a finalizer brought us here: never wait for it.
             self._tray.append((what, actual))
-            self._empty_tray()
+            self._carry_out()
             return
         # Whoever takes the lock between the look and here holds it for arithmetic only, and
         # nobody who holds a gate's lock waits for another unless that one was free when it
@@ -501,26 +524,22 @@ class Gate:
 
     def _empty_tray(self) -> None:
         tray = self._tray
-        while tray and not self._lock.locked():
-            settled: list[tuple[Permit | Ticket, tuple[int, ...] | None]] = []
-            try:
-                with self._lock:
-                    while tray:
-                        what, actual = tray[0]
-                        if self._take_back_locked(what, actual):
-                            settled.append((what, actual))
-                        tray.popleft()
-                    if self._busy:
-                        self._advance_locked(self._now())
-            except BaseException:
-                self._mend()
-                raise
-            finally:
-                if self._outbox or self._watch:
-                    self._carry_out()
-            if self._observer is not None:
-                for what, actual in settled:
-                    self._tell_settled(what, actual)
+        settled: list[tuple[Permit | Ticket, tuple[int, ...] | None]] = []
+        try:
+            with self._lock:
+                while tray:
+                    what, actual = tray[0]
+                    if self._take_back_locked(what, actual):
+                        settled.append((what, actual))
+                    tray.popleft()
+                if self._busy:
+                    self._advance_locked(self._now())
+        except BaseException:
+            self._mend()
+            raise
+        if self._observer is not None:
+            for what, actual in settled:
+                self._tell_settled(what, actual)
 
     def _take_back_locked(self, what: Permit | Ticket, actual: tuple[int, ...] | None) -> bool:
         """Undo a permit or a ticket, once. True if a call was settled by it."""
@@ -530,6 +549,8 @@ class Gate:
             elif what._mode > SETTLED:
                 self._settle_locked(what, actual)
                 return True
+        elif what.era is not self._era:
+            what.state = DONE  # it stood in the line of the parent, before a fork
         elif what.state == WAITING:
             what.state = DONE
             self._line.leave(what)
@@ -552,8 +573,10 @@ class Gate:
 
     def _recover(self, permit: Permit) -> None:
         """A permit was dropped without being settled: nobody else will give it back."""
+        if permit._era is not self._era:
+            return  # the parent's, before a fork
         self._tray.append((permit, None))
-        self._empty_tray()
+        self._carry_out()
         if not self._lock.locked() and not sys.is_finalizing():
             warnings.warn(
                 f"a permit of {self._key!r} was dropped without settle(); its place has been given back. "
@@ -638,7 +661,7 @@ class Gate:
         self._era = Era(self)
         self._tray.clear()
         self._outbox.clear()
-        self._watch = None
+        self._watch = self._deputy = None
         self._line = Line()
         self._layers.empty()
         self._bar(self._closed)

@@ -461,7 +461,8 @@ class MemoryLimiter:
     def _keep(self, permit: Permit) -> None:
         """An acquired call is under way until release() says otherwise."""
         permit._mode = -permit._mode
-        gate = permit._era.gate
+        gate = permit._era.gate()
+        assert gate is not None
         places, most = gate._layers.places, gate._layers.rates[0].rate.amount
         assert places is not None
         if places.in_flight > most:

@@ -6,6 +6,8 @@ written without a call in between, so that nothing can come between taking and w
 
 from __future__ import annotations
 
+from weakref import ref
+
 from .limits import read_cost
 from .rules.layers import THROTTLED
 from .rules.line import Ticket
@@ -61,7 +63,9 @@ class Permit:
         What is not given is taken to have cost what was estimated. Only the first call does
         anything. A verdict of `throttled(retry_after)` opens the gate's backoff window.
         """
-        gate = self._era.gate
+        gate = self._era.gate()
+        if gate is None:
+            return  # nobody is left to give it back to
         actual = None
         if tokens is not None or bytes is not None or cost is not None:
             actual = gate._actual_cost(self._cost, tokens, bytes, cost)
@@ -77,11 +81,12 @@ class Permit:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         if self._mode > SETTLED:
-            self._era.gate._settle(self)
+            self.settle()
 
     def __repr__(self) -> str:
         state = "running" if self._mode > SETTLED else "settled"
-        return f"<Permit of {self._era.gate._key!r}, {state}, waited {self.waited:.3f} s>"
+        gate = self._era.gate()
+        return f"<Permit of {None if gate is None else gate._key!r}, {state}, waited {self.waited:.3f} s>"
 
 
 class HoldingPermit(Permit):
@@ -96,8 +101,13 @@ class HoldingPermit(Permit):
 
     def __del__(self) -> None:
         if self._mode > SETTLED and not hasattr(self, "_scoped"):
-            self._era.gate._recover(self)
+            gate = self._era.gate()
+            if gate is not None:
+                gate._recover(self)
 
+
+_ON_ITS_WAY = Permit()  # stands for the permit that somebody waits for
+_ON_ITS_WAY._mode = SETTLED
 
 _IN_USE = "this admission is in use already; call admit() once for every call"
 
@@ -123,14 +133,17 @@ class Admission:
         if permit is None:
             ticket = self._take_ticket()
             parker = ticket.parker = gate._clock.thread_parker(gate._ring, ticket)
+            self._permit = _ON_ITS_WAY
             try:
                 gate._join(ticket, self._timeout)
                 parker.park()
             except BaseException:
+                self._permit = None
                 gate._give_back(ticket)
                 raise
             finally:
                 parker.retire()
+            self._permit = None
             permit = gate._claim(ticket)
         self._permit = permit
         return permit
@@ -143,14 +156,17 @@ class Admission:
         if permit is None:
             ticket = self._take_ticket()
             parker = ticket.parker = gate._clock.loop_parker(gate._ring, ticket)
+            self._permit = _ON_ITS_WAY
             try:
                 gate._join(ticket, self._timeout)
                 await parker
             except BaseException:
+                self._permit = None
                 gate._give_back(ticket)
                 raise
             finally:
                 parker.retire()
+            self._permit = None
             permit = gate._claim(ticket)
         self._permit = permit
         permit._scoped = True
@@ -185,4 +201,4 @@ class Era:
     __slots__ = ("gate",)
 
     def __init__(self, gate: Gate) -> None:
-        self.gate = gate
+        self.gate = ref(gate)  # a gate that nobody uses any more goes, without waiting for the collector

@@ -101,7 +101,13 @@ class ManualClock:
 
     def _next_due(self) -> int | None:
         with self._lock:
-            return self._due[0][0] if self._due else None
+            while self._due:
+                at, _, act = self._due[0]
+                alarm = getattr(act, "__self__", None)
+                if not isinstance(alarm, _Alarm) or alarm.is_set_to(at):
+                    return at
+                heappop(self._due)  # an alarm that was cancelled, or set to ring earlier
+            return None
 
     def _jump(self) -> bool:
         """Go to the next moment at which something is due. False: there is none."""
@@ -142,28 +148,37 @@ class _Alarm:
             self._at = None
             self._ring(self._ticket)
 
+    def is_set_to(self, at: int) -> bool:
+        return self._at == at
+
     def cancel(self) -> None:
         self._at = None
 
 
 class _ThreadParker:
+    on_loop = False
+
     def __init__(self, clock: ManualClock, ring: Callable[[Ticket], None], ticket: Ticket) -> None:
         self._clock = clock
         self._alarm = _Alarm(clock, ring, ticket)
-        self._woken = threading.Event()
+        self._woken = False
+        self._stirred = threading.Event()  # woken, or there is something to jump to
 
     def park(self) -> None:
-        while self._clock.auto_advance and not self._woken.is_set():
-            if not self._clock._jump():
-                break  # only somebody else can help now
-        self._woken.wait()
+        while not self._woken:
+            if self._clock.auto_advance and self._clock._jump():
+                continue
+            self._stirred.wait()
+            self._stirred.clear()
 
     def wake(self) -> bool:
-        self._woken.set()
+        self._woken = True
+        self._stirred.set()
         return True
 
     def alarm(self, at: int) -> bool:
         self._alarm.set(at)
+        self._stirred.set()
         return True
 
     def retire(self) -> None:
@@ -171,6 +186,8 @@ class _ThreadParker:
 
 
 class _LoopParker(LoopParker):
+    on_loop = False  # the clock keeps its alarm, whatever the loop does
+
     __slots__ = ("_alarm", "_clock")
 
     def __init__(self, clock: ManualClock, ring: Callable[[Ticket], None], ticket: Ticket) -> None:
@@ -191,7 +208,12 @@ class _LoopParker(LoopParker):
         if self._loop.is_closed():
             return False
         self._alarm.set(at)
+        if self._clock.auto_advance:
+            return self._on_loop(self._jump_soon)
         return True
+
+    def _jump_soon(self) -> None:
+        self._loop.call_soon(self._jump)
 
     def retire(self) -> None:
         self._alarm.cancel()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     class Parker(Protocol):
         """Where one waiter sleeps."""
 
+        on_loop: bool  # does its alarm need an event loop that runs?
+
         def wake(self) -> bool:
             """End the sleep. False: the sleeper can no longer be reached."""
 
@@ -62,6 +64,8 @@ _LONGEST_SLEEP = 86_400.0
 
 class ThreadParker:
     """A thread sleeps on a lock that others release. It keeps its own alarm by a time-out."""
+
+    on_loop = False
 
     __slots__ = ("_alarm_at", "_latch", "_now", "_owner", "_ring", "_ticket", "_woken")
 
@@ -112,6 +116,8 @@ class ThreadParker:
 
 class LoopParker:
     """A task sleeps on a future. Its loop keeps the alarm by a timer, without waking the task."""
+
+    on_loop = True
 
     __slots__ = ("_alarm_at", "_future", "_loop", "_now", "_ring", "_thread", "_ticket", "_timer")
 

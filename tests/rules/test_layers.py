@@ -384,11 +384,11 @@ def test_the_line_may_look_a_little_later_when_many_wait_for_a_rate():
     layers = Layers(places=ConcurrencyRule(1000, None), rates=[RateRule(Rate(100, burst=50), 0)])
     assert layers.enter((50, 0, 0), 0) == ADMITTED
 
-    assert layers.patience(ONE, 0, 15) == 0
-    assert layers.patience(ONE, 0, 160) == 100_000_000
-    assert layers.patience(ONE, 0, 1600) == 245_000_000
-    layers.places.limit = 1
-    assert layers.patience(ONE, 0, 160) == 0
+    assert layers.patience(ONE, 0, 15, "requests/second") == 0
+    assert layers.patience(ONE, 0, 160, "requests/second") == 100_000_000
+    assert layers.patience(ONE, 0, 1600, "requests/second") == 245_000_000
+    for other in ("concurrency", "window", None):
+        assert layers.patience(ONE, 0, 160, other) == 0
 
 
 def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
@@ -396,7 +396,7 @@ def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
     layers = Layers(rates=rates)
     assert layers.enter((50, 0, 0), 0) == ADMITTED
 
-    assert layers.patience(ONE, 0, 160) == 0
+    assert layers.patience(ONE, 0, 160, "requests/second") == 0
 
 
 def test_a_wait_for_a_rate_is_certain_while_nobody_is_inside():

@@ -1,5 +1,6 @@
 """A forked child starts clean: a free lock, an empty line, nobody inside."""
 
+import asyncio
 import os
 import threading
 import warnings
@@ -102,3 +103,30 @@ def test_what_was_used_stays_used_and_an_open_window_stays_open_in_the_child():
         assert 59 < gate.window.remaining <= 60
 
     assert in_a_child(check) == 0
+
+
+def test_tickets_of_the_parent_give_nothing_back_in_the_child():
+    """One granted and not yet claimed, one waiting: the child may close both, and nothing is invented."""
+    gate = Dispatch("gate", concurrency=1)
+    holder = gate.try_admit()
+    visits = [gate.admit().__aenter__() for _ in range(2)]
+
+    async def main():
+        for visit in visits:
+            visit.send(None)  # each now waits in line
+        holder.settle()  # the first is granted, and does not know it yet
+
+    asyncio.run(main())
+
+    def check():
+        for visit in visits:
+            visit.close()
+        snapshot = gate.snapshot()
+        assert (snapshot.in_flight, snapshot.waiting) == (0, 0)
+        with gate.admit(timeout=5):
+            assert gate.try_admit() is None
+
+    assert in_a_child(check) == 0
+    for visit in visits:
+        visit.close()
+    assert gate.snapshot().in_flight == 0

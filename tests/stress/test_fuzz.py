@@ -12,7 +12,7 @@ from collections import deque
 
 import pytest
 
-from headgate import Dispatch, Refused
+from headgate import BackoffWindow, Dispatch, Refused
 from headgate.rules.line import Line
 
 PLACES = 3
@@ -227,3 +227,84 @@ def test_a_finalizer_that_gives_back_while_the_lock_is_held_neither_blocks_nor_i
     assert gate.snapshot().in_flight in (0, 2)
     gate.try_admit().settle()
     assert gate.snapshot().in_flight == 0
+
+
+def test_a_loop_that_dies_with_thousands_of_waiters_takes_nobody_else_with_it():
+    gate = Dispatch("gate", concurrency=1)
+    holder = gate.try_admit()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    tasks = []
+
+    async def main():
+        tasks.extend(asyncio.ensure_future(gate.admit().__aenter__()) for _ in range(3000))
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert gate.snapshot().waiting == 3000
+    holder.settle()
+    assert (gate.snapshot().waiting, gate.snapshot().in_flight) == (0, 0)
+    tasks.clear()
+    gc.collect()
+    assert (gate.snapshot().waiting, gate.snapshot().in_flight) == (0, 0)
+
+
+def test_a_thread_that_blocks_the_loop_of_the_first_in_line_keeps_the_time_itself():
+    """Sync code that waits at the gate inside a running loop must not wait for that loop."""
+    gate = Dispatch("gate", rates="50/s burst 1")
+
+    async def main():
+        gate.try_admit().settle()
+        task = asyncio.ensure_future(gate.admit().__aenter__())
+        await asyncio.sleep(0)
+        with gate.admit(timeout=PATIENCE) as permit:  # the wrong colour, on purpose
+            waited = permit.waited
+        (await task).settle()
+        return waited
+
+    assert asyncio.run(main()) < PATIENCE
+
+
+def test_an_admission_that_is_entered_twice_at_once_is_refused_and_leaks_nothing():
+    gate = Dispatch("gate", concurrency=1)
+
+    async def main():
+        holder = gate.try_admit()
+        admission = gate.admit()
+
+        async def enter():
+            async with admission:
+                pass
+
+        first = asyncio.ensure_future(enter())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="in use already"):
+            await enter()
+        holder.settle()
+        await first
+
+    asyncio.run(main())
+    assert gate.snapshot().in_flight == 0
+
+
+def test_windows_may_be_set_while_others_begin_to_watch_them():
+    window = BackoffWindow()
+    stop = threading.Event()
+    kept = []
+
+    def watch():
+        while not stop.is_set():
+            kept.append(Dispatch(window=window))
+            if len(kept) > 50:
+                kept.clear()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        for _ in range(300):
+            window.set(0.001)
+            window.clear()
+    finally:
+        stop.set()
+        thread.join(PATIENCE)

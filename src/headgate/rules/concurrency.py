@@ -76,7 +76,9 @@ class ConcurrencyRule:
         assert self.limit is not None  # there is a concurrency to adapt
         if self._regrows_from is None:
             return self.limit
-        grown = max(0, now - self._regrows_from)
+        grown = now - self._regrows_from
+        if grown < 0:
+            return self._ceiling
         if grown >= self._regrow:
             return self.limit
         return self._ceiling + (self.limit - self._ceiling) * grown // self._regrow

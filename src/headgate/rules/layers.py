@@ -114,14 +114,15 @@ class Layers:
             return REFUSED
         places = self.places
         if places is not None and places.adaptive:
-            self._tell_places()
+            self.hear_window()
             if now >= until + self.tail and not places.fits_regrowing(now):
                 return REFUSED
         if now < until + self.tail and (places is not None or self.weight is not None):
             return THROTTLED  # without either nothing would be any tighter
         return ADMITTED
 
-    def _tell_places(self) -> None:
+    def hear_window(self) -> None:
+        """Let the places know of what was signalled to the window."""
         places, window, until = self.places, self.window, self.throttled_until
         if places is not None and places.adaptive and window is not None and until is not None:
             assert window.opened_at is not None
@@ -130,7 +131,7 @@ class Layers:
 
     def throttled_places(self, now: int) -> int | None:
         """How many may be inside while throttled; None if throttling does not limit them."""
-        self._tell_places()
+        self.hear_window()
         return None if self.places is None else self.places.throttled_places(now)
 
     @property
@@ -161,7 +162,7 @@ class Layers:
         window, places, weight = self.window, self.places, self.weight
         if self.reentry is not None and window is not None and window.closed(now):
             return "window", window.until
-        self._tell_places()
+        self.hear_window()
         if self.throttled(now):
             return self._held_by_throttled(cost, now)
         if places is not None and not places.fits():
@@ -193,15 +194,13 @@ class Layers:
                 binding, at = rate.name, earliest
         return binding, at
 
-    def patience(self, cost: tuple[int, ...], now: int, waiting: int) -> int:
+    def patience(self, cost: tuple[int, ...], now: int, waiting: int, binding: str | None) -> int:
         """How much later than it could the line may look, so that several go in at once.
 
         No later than leaves every rate fully used, and than makes the wait of the last in
         line a sixteenth longer. Nothing unless a rate is what they wait for.
         """
-        if waiting < 16 or not self.rates:
-            return 0
-        if self.held_by(cost, now)[0] != self._held_by_rate(cost, now)[0]:
+        if waiting < 16 or binding is None or binding != self._held_by_rate(cost, now)[0]:
             return 0
         slack = min(rate.slack(cost, now) for rate in self.rates)
         return min(slack // 2, waiting // 16 * self.size(cost))

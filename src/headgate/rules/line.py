@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WAITING, GRANTED, CLAIMED, DONE = range(4)
 
 # Of this many admissions one goes to each lower priority that waits, so none waits for ever.
+# With more than ten of them they take longer turns, lest the highest get less than half.
 _TURN = 20
 
 # Virtual time is counted in integers fine enough for weights that do not divide a cost.
@@ -32,6 +33,7 @@ class Ticket:
     __slots__ = (
         "cost",
         "deadline",
+        "era",
         "flow",
         "granted",
         "joined_at",
@@ -64,6 +66,7 @@ class Ticket:
         self.size = size  # how much of the gate's time it takes, for fairness among tenants
         self.share = share  # the weight of its tenant
         self.state = WAITING
+        self.era: object = None  # the life of the gate in which it joined
         self.flow: Flow | None = None
         self.granted: object = None  # what the waiter finds when it wakes: a permit ...
         self.refusal: Exception | None = None  # ... or why there is none
@@ -218,10 +221,11 @@ class Band:
 class Line:
     """Everybody who waits at one gate."""
 
-    __slots__ = ("_bands", "waiting")
+    __slots__ = ("_bands", "_turn_taken", "waiting")
 
     def __init__(self) -> None:
         self._bands: list[Band] = []  # highest priority first
+        self._turn_taken = False  # the last to go was of a lower priority: now the highest
         self.waiting = 0
 
     def join(self, ticket: Ticket) -> None:
@@ -249,6 +253,7 @@ class Line:
         self.waiting -= 1
         band.admit(ticket)
         if len(self._bands) > 1:
+            self._turn_taken = band is not self._bands[0]
             band.passed_over = 0
             for other in self._bands:
                 if other.priority < band.priority:
@@ -280,12 +285,16 @@ class Line:
         return line
 
     def _next_band(self) -> Band | None:
-        # Sooner by one for each further one who may want a turn at the same time.
-        turn = max(1, _TURN + 1 - len(self._bands))
-        for band in self._bands[1:]:
-            if band.passed_over >= turn:
-                return band
-        return self._bands[0] if self._bands else None
+        if not self._bands:
+            return None
+        top, *lower = self._bands
+        if lower and not self._turn_taken:
+            # All may be due at once, and then take turns with the highest.
+            turn = _TURN + 1 - 2 * len(lower) if len(lower) <= _TURN // 2 else 2 * len(lower)
+            most = max(lower, key=lambda band: band.passed_over)  # of several, the highest
+            if most.passed_over - top.passed_over >= turn:
+                return most
+        return top
 
 
 def correct(ticket: Ticket, size: int) -> None:
