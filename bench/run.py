@@ -23,6 +23,7 @@ PARTS = {
     "admission": "One admission, uncontended",
     "waiters": "Fifty thousand waiters",
     "contention": "Sixty-four threads",
+    "keys": "A million keys",
 }
 
 PREFACE = """\

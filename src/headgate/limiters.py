@@ -9,9 +9,19 @@ from _thread import allocate_lock
 from itertools import islice
 
 from . import events
-from .errors import Closed, CostTooLarge, InvalidConfig, UnknownResource
+from .errors import Closed, InvalidConfig, UnknownResource
 from .gate import Gate, start_clean_after_fork
-from .limits import COLUMNS, REQUESTS, SECOND, Rate, positive_int, read_cost, read_rates, seconds_to_ns
+from .limits import (
+    COLUMNS,
+    REQUESTS,
+    SECOND,
+    Rate,
+    positive_int,
+    positive_seconds_to_ns,
+    read_cost,
+    read_rates,
+    seconds_to_ns,
+)
 from .permit import Admission
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
@@ -21,14 +31,14 @@ from .waiting import SYSTEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, ParamSpec, Protocol, TypeVar
 
     from .events import Observer
     from .limits import Rates, Seconds
     from .permit import Permit
-    from .rules.rate import RateRule
+    from .rules.rate import RateRule, StrictRule
     from .waiting import Clock
 
     P = ParamSpec("P")
@@ -93,7 +103,10 @@ class RateLimiter:
         if rate is None:
             positive_int(requests_per_minute, "requests_per_minute", example=60)
             rate = Rate(requests_per_minute, 60, strict=True)
-        (read,) = read_rates(rate)
+        given = read_rates(rate)
+        if len(given) != 1:
+            raise InvalidConfig(f'rate={rate!r} is not one rate; write e.g. rate="100/s burst 20"')
+        (read,) = given
         if read.unit != "requests":
             raise InvalidConfig(
                 f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
@@ -136,12 +149,12 @@ class RateLimiter:
         from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
         from inspect import iscoroutinefunction  # noqa: PLC0415
 
-        if iscoroutinefunction(fn):
+        if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
 
             @wraps(fn)
             async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
                 await self.acquire_async()
-                return await fn(*args, **kwargs)
+                return await fn(*args, **kwargs)  # type: ignore[misc]  # it is one, if in disguise
 
             return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
 
@@ -172,17 +185,29 @@ class Capacity(Value):
 
 
 class _Resource:
-    """One configured resource: its gate, and how many calls are under way."""
+    """One resource with a gate of its own. Slots are counted by the gate, other calls here."""
 
-    __slots__ = ("gate", "places")
+    __slots__ = ("acquired", "gate", "places")
 
-    def __init__(self, gate: Gate, places: ConcurrencyRule) -> None:
+    def __init__(self, gate: Gate, places: ConcurrencyRule, acquired: int = 0) -> None:
         self.gate = gate
         self.places = places
+        self.acquired = acquired  # and not released
+
+    def keep(self, permit: Permit) -> None:
+        """What was acquired without a block is under way until it is released."""
+
+        def count(_now: int) -> None:
+            permit._mode = -permit._mode
+            self.places.in_flight -= 1
+            # More calls than tokens cannot be under way: who never releases is not counted for ever.
+            self.acquired = min(self.acquired + 1, self.gate._layers.rates[0].rate.amount)
+
+        self.gate._under_lock(count)
 
     def release(self, now: int, *, refund: bool) -> None:
-        if self.places.in_flight > 0:
-            self.places.in_flight -= 1
+        if self.acquired:
+            self.acquired -= 1
             if refund:
                 for rule in self.gate._layers.rates:
                     if rule.column == REQUESTS:
@@ -197,6 +222,7 @@ class _Resource:
             if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
                 return False
             gate._closed = True
+            gate._observer = None  # whoever comes too late goes on elsewhere: nothing to tell
             gate._bar(True)
             return True
 
@@ -263,6 +289,7 @@ class MemoryLimiter:
         `window` seconds. Setting it again keeps what is there, up to the new capacity.
         """
         positive_int(capacity, "capacity", example=60)
+        positive_seconds_to_ns(window, "window")
         if burst is None and not strict:
             burst = capacity
         rate = Rate(capacity, window, burst=burst, strict=strict)
@@ -273,22 +300,26 @@ class MemoryLimiter:
         read = read_rates(rates)
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
-        if not isinstance(resource, str) or not resource:
-            raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
-        with self._lock:
-            self._raise_if_closed()
-            self._moved_out.pop(resource, None)
-            known = self._resources.get(resource) or self._take_in_locked(resource)
-            if known is None:
-                self._resources[resource] = self._make_locked(resource, read)
-        if known is not None:
+        _check_name(resource)
+        while True:
+            with self._lock:
+                self._raise_if_closed()
+                self._moved_out.pop(resource, None)
+                known = self._resources.get(resource) or self._move_out_locked(resource)
+                if known is None:
+                    self._resources[resource] = self._make_locked(resource, read)
+                    return
             known.gate._retune(read)
+            if self._resources.get(resource) is known:
+                return  # otherwise it was forgotten in that instant
 
     def remove(self, resource: str) -> None:
         """Forget a resource. Whoever waits for it is told UnknownResource."""
         with self._lock:
             known = self._resources.pop(resource, None)
             self._moved_out.pop(resource, None)
+            if self._keyed is not None:
+                self._keyed.forget(resource)
         if known is not None:
             known.gate.close()
 
@@ -311,8 +342,9 @@ class MemoryLimiter:
         Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
         foreseen), or CapacityExhausted with `timeout=0`.
         """
+        slot = self.slot(resource, cost=cost, timeout=timeout)
         if not self._take_quickly(resource, cost):
-            self._keep(self.slot(resource, cost=cost, timeout=timeout).__enter__())
+            slot.keep(slot.__enter__())
 
     async def acquire_async(
         self,
@@ -322,23 +354,27 @@ class MemoryLimiter:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
     ) -> None:
         """The same for a task."""
+        slot = self.slot(resource, cost=cost, timeout=timeout)
         if not self._take_quickly(resource, cost):
-            self._keep(await self.slot(resource, cost=cost, timeout=timeout).__aenter__())
+            slot.keep(await slot.__aenter__())
 
     def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
         """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
-        if self._take_quickly(resource, cost):
+        _check_name(resource)
+        while not self._take_quickly(resource, cost):
+            try:
+                known = self._entrance(resource)
+                permit = known.gate.try_admit(cost=cost)
+            except UnknownResource:
+                return False
+            except Closed:
+                if self._closed or (resource not in self._resources and not self._template):
+                    return False
+                continue  # it was forgotten or made anew between looking and entering
+            if permit is None:
+                return False
+            known.keep(permit)
             return True
-        known = self._resources.get(resource)
-        if known is None:
-            return False
-        try:
-            permit = known.gate.try_admit(cost=cost)
-        except Closed:
-            return False
-        if permit is None:
-            return False
-        self._keep(permit)
         return True
 
     def slot(
@@ -348,12 +384,13 @@ class MemoryLimiter:
 
         The tokens stay spent when the block ends, so the rate holds. This is what you want.
         """
+        _check_name(resource)
         slot = Slot()
         slot._limiter = self
         slot._resource = resource
         slot._bytes = slot._tokens = slot._priority = 0
         slot._cost = cost
-        slot._timeout = None if timeout is None else seconds_to_ns(timeout, "timeout")
+        slot._timeout = slot._patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
         slot._tenant = slot._permit = None
         return slot
 
@@ -366,6 +403,9 @@ class MemoryLimiter:
         known = self._resources.get(resource)
         if known is not None:
             known.gate._change(lambda now: known.release(now, refund=refund))
+        elif self._keyed is not None:
+            with self._lock:
+                self._keyed.release(resource, self._now(), refund=refund)
 
     # -- looking and telling
 
@@ -373,20 +413,19 @@ class MemoryLimiter:
         """How the resource stands; None if nobody configured it."""
         known = self._resources.get(resource)
         if known is not None:
-            with known.gate._lock:
-                rule = known.gate._layers.rates[0]
-                level = rule.level(self._now())
-                in_flight = known.places.in_flight
-            return _capacity(resource, rule.rate, level, in_flight)
-        if self._keyed is None:
-            return (
-                None
-                if not self._template
-                else _capacity(resource, self._template[0], self._template[0].amount, 0)
+            return known.gate._under_lock(
+                lambda now: _capacity(
+                    resource, known.gate._layers.rates, known.places.in_flight + known.acquired, now
+                )
             )
+        if not self._template:
+            return None
+        if self._keyed is None:
+            return _capacity(resource, successors((), self._template, self._columns, 0), 0, self._now())
         with self._lock:
-            levels = self._keyed.levels(resource, self._now())
-        return _capacity(resource, self._template[0], levels[0], 0)
+            now = self._now()
+            rules, under_way = self._keyed.look(resource, now)
+            return _capacity(resource, rules, under_way, now)
 
     def announce_reduced(self, resource: str, reason: str) -> None:
         """Tell observers that the API gives less than we think. Changes nothing here."""
@@ -408,38 +447,61 @@ class MemoryLimiter:
             return False
         price = read_cost(self._columns, 0, 0, cost)
         with self._lock:
-            entered = resource not in self._resources and keyed.enter(resource, price, self._now())
-        if not entered:
-            never = keyed.refusal(price)
-            if never is not None:
-                raise CostTooLarge(never[0], rule=never[1])
+            now = self._now()
+            entered = resource not in self._resources and keyed.enter(resource, price, now)
+        if self._observer is not None and entered:
+            admitted = events.Admitted(
+                key=resource, at=now / SECOND, waited=0.0, rule=None, throttled=False, tenant=None
+            )
+            events.tell(self._observer, admitted)
         return entered
 
-    def _entrance(self, resource: str) -> Gate:
-        """The gate of a resource, made from the template if need be."""
+    def _entrance(self, resource: str) -> _Resource:
+        """The resource with its gate, made from the template if need be."""
+        idle: list[tuple[str, _Resource]] = []
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
             if known is None:
-                known = self._take_in_locked(resource)
-                if known is None:
+                if not self._template:
                     raise UnknownResource(
                         f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
                     )
+                known = self._move_out_locked(resource)
+                if known is None:
+                    known = self._resources[resource] = self._make_locked(resource, self._template)
+                idle = [(name, self._resources[name]) for name in islice(self._moved_out, 2)]
                 self._moved_out[resource] = None
-            return known.gate
-
-    def _take_in_locked(self, resource: str) -> _Resource | None:
-        """Give a resource of the template a gate of its own."""
-        if not self._template:
-            return None
-        self._forget_idle_locked()
-        rules = None if self._keyed is None else self._keyed.move_out(resource, self._now())
-        known = self._resources[resource] = self._make_locked(resource, self._template, rules)
+        for name, other in idle:
+            self._forget_if_idle(name, other)
         return known
 
+    def _move_out_locked(self, resource: str) -> _Resource | None:
+        """Give a resource that was no more than a number a gate of its own. None if it was not even that."""
+        state = None if self._keyed is None else self._keyed.move_out(resource, self._now())
+        if state is None:
+            return None
+        known = self._resources[resource] = self._make_locked(resource, self._template, *state)
+        return known
+
+    def _forget_if_idle(self, name: str, resource: _Resource) -> None:
+        """One that was moved out long ago: is it full and idle again? Else it goes to the end."""
+        retired = resource.retire()
+        with self._lock:
+            if self._resources.get(name) is not resource:
+                return
+            moved_out = self._moved_out.pop(name, self) is None
+            if retired:
+                del self._resources[name]
+            elif moved_out:
+                self._moved_out[name] = None
+
     def _make_locked(
-        self, resource: str, rates: tuple[Rate, ...], rules: tuple[RateRule, ...] | None = None
+        self,
+        resource: str,
+        rates: tuple[Rate, ...],
+        rules: tuple[RateRule, ...] | None = None,
+        acquired: int = 0,
     ) -> _Resource:
         columns = dict(self._columns)
         for rate in rates:
@@ -447,27 +509,7 @@ class MemoryLimiter:
         places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
         layers = Layers(places=places, rates=rules or successors((), rates, columns, 0), final=True)
         gate = Gate(resource, layers, columns=columns, observer=self._observer, clock=self._clock)
-        return _Resource(gate, places)
-
-    def _forget_idle_locked(self) -> None:
-        """Look at the two that were moved out longest ago: are they full and idle again?"""
-        for resource in list(islice(self._moved_out, 2)):
-            del self._moved_out[resource]
-            if self._resources[resource].retire():
-                del self._resources[resource]
-            else:
-                self._moved_out[resource] = None
-
-    def _keep(self, permit: Permit) -> None:
-        """An acquired call is under way until release() says otherwise."""
-        permit._mode = -permit._mode
-        gate = permit._era.gate()
-        assert gate is not None
-        places, most = gate._layers.places, gate._layers.rates[0].rate.amount
-        assert places is not None
-        if places.in_flight > most:
-            # Whoever never releases must not be counted for ever: no more than all tokens are out.
-            gate._under_lock(lambda _now: setattr(places, "in_flight", min(places.in_flight, most)))
+        return _Resource(gate, places, acquired)
 
     def _raise_if_closed(self) -> None:
         if self._closed:
@@ -489,31 +531,53 @@ class MemoryLimiter:
 class Slot(Admission):
     """A place at a resource, for the length of a block."""
 
-    __slots__ = ("_limiter", "_resource")
+    __slots__ = ("_known", "_limiter", "_patience", "_resource")
+    _known: _Resource
     _limiter: MemoryLimiter
+    _patience: int | None
     _resource: str
 
     def __enter__(self) -> Permit:
+        began = self._limiter._now()
         while True:
-            self._gate = self._limiter._entrance(self._resource)
+            self._come_in(began)
             try:
                 return super().__enter__()
             except Closed:
                 self._limiter._raise_if_gone(self._resource)
 
     async def __aenter__(self) -> Permit:
+        began = self._limiter._now()
         while True:
-            self._gate = self._limiter._entrance(self._resource)
+            self._come_in(began)
             try:
                 return await super().__aenter__()
             except Closed:
                 self._limiter._raise_if_gone(self._resource)
 
+    def keep(self, permit: Permit) -> None:
+        """Leave the block without ending the call."""
+        self._permit = None
+        self._known.keep(permit)
 
-def _capacity(resource: str, rate: Rate, level: int, in_flight: int) -> Capacity:
+    def _come_in(self, began: int) -> None:
+        self._known = self._limiter._entrance(self._resource)
+        self._gate = self._known.gate
+        if self._patience is not None:  # what it waited at a gate that was taken away counts
+            self._timeout = max(0, self._patience - (self._limiter._now() - began))
+
+
+def _check_name(resource: object) -> None:
+    if not isinstance(resource, str) or not resource:
+        raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
+
+
+def _capacity(resource: str, rules: Sequence[RateRule | StrictRule], in_flight: int, now: int) -> Capacity:
+    counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
+    rate = rules[0].rate
     return Capacity(
         resource=resource,
-        available=max(0, level),
+        available=max(0, min(rule.level(now) for rule in counting)),
         total=rate.amount,
         window=rate.per,
         in_flight=in_flight,

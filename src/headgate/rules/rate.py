@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-from ..limits import COLUMNS
+from ..limits import COLUMNS, REQUESTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ _MOST_LOWS = 64
 # How many groups a strict window remembers. Beyond it, calls close together share one and
 # leave the window with the last of them: under-use of at most one part in this many.
 _MOST_GROUPS = 128
+
+
+# How many bits of a key's number count its calls under way, and how far that goes.
+_COUNT_BITS = 16
+_MOST_COUNTED = (1 << _COUNT_BITS) - 1
 
 
 def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
@@ -379,6 +384,8 @@ class KeyedRates:
 
     A bucket that has filled up again is as good as new, so it is forgotten: whoever was not
     touched for as long as the emptiest bucket takes to fill is dropped with its generation.
+
+    The lowest bits of a key's first number count the calls that were taken and not released.
     """
 
     __slots__ = ("_fill", "_old", "_rules", "_turn_at", "_young", "rates")
@@ -386,7 +393,7 @@ class KeyedRates:
     def __init__(self, rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS) -> None:
         self.rates = tuple(rates)
         # The arithmetic of a bucket, lent to one key at a time.
-        self._rules = [RateRule(rate, columns[rate.unit]) for rate in rates]
+        self._rules = tuple(RateRule(rate, columns[rate.unit]) for rate in rates)
         self._fill = max(-(-(rule._most + rule._tolerance) // rule._scale) for rule in self._rules)
         self._turn_at: int | None = None
         self._young: dict[Hashable, int | tuple[int, ...]] = {}
@@ -397,27 +404,48 @@ class KeyedRates:
 
     def enter(self, key: Hashable, cost: tuple[int, ...], now: int) -> bool:
         """Take the cost from the key's buckets if it fits all of them, or change nothing."""
-        state = self._find(key, now)
+        count = self._lend(key, now)
         rules = self._rules
         if len(rules) == 1:
-            rule = rules[0]
-            rule._earned = _LONG_AGO if state is None else state  # type: ignore[assignment]
-            entered = rule.enter(cost, now)
-            if entered:
-                self._young[key] = rule._earned
+            entered = bool(rules[0].enter(cost, now))
         else:
-            self._lend(state)
             entered = all(rule.fits(cost, now) for rule in rules)
             if entered:
                 for rule in rules:
                     rule.enter(cost, now)
-                self._young[key] = tuple(rule._earned for rule in rules)
-        return bool(entered)
+        if entered:
+            self._store(key, count + 1)
+        return entered
 
-    def levels(self, key: Hashable, now: int) -> tuple[int, ...]:
-        """Units that could be taken at once, for each rate."""
-        self._lend(self._find(key, now))
-        return tuple(rule.level(now) for rule in self._rules)
+    def release(self, key: Hashable, now: int, *, refund: bool) -> None:
+        """A call that was taken is over. Does nothing if none is known to be under way."""
+        count = self._lend(key, now)
+        if count:
+            if refund:
+                for rule in self._rules:
+                    if rule.column == REQUESTS:
+                        rule.give_back(1, now)
+            self._store(key, count - 1)
+
+    def look(self, key: Hashable, now: int) -> tuple[tuple[RateRule, ...], int]:
+        """The key's rules, to be looked at before another key is lent them; and its calls under way."""
+        count = self._lend(key, now)
+        return self._rules, count
+
+    def move_out(self, key: Hashable, now: int) -> tuple[tuple[RateRule, ...], int] | None:
+        """Rules of its own for a key that needs more than a number; None if it has not been used."""
+        if self._find(key, now) is None:
+            return None
+        count = self._lend(key, now)
+        del self._young[key]
+        own = tuple(RateRule(rule.rate, rule.column) for rule in self._rules)
+        for rule, lent in zip(own, self._rules, strict=True):
+            rule._earned = lent._earned
+        return own, count
+
+    def forget(self, key: Hashable) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)
 
     def refusal(self, cost: tuple[int, ...]) -> tuple[str, str] | None:
         """Why this cost can never be taken, and which rate says so; or None."""
@@ -426,15 +454,6 @@ class KeyedRates:
             if why is not None:
                 return why, rule.name
         return None
-
-    def move_out(self, key: Hashable, now: int) -> tuple[RateRule, ...]:
-        """Rules of its own for a key that needs more than a number, standing where it stood."""
-        self._lend(self._find(key, now))
-        self._young.pop(key, None)
-        own = tuple(RateRule(rule.rate, rule.column) for rule in self._rules)
-        for rule, lent in zip(own, self._rules, strict=True):
-            rule._earned = lent._earned
-        return own
 
     def _find(self, key: Hashable, now: int) -> int | tuple[int, ...] | None:
         if self._turn_at is None or now >= self._turn_at:
@@ -449,10 +468,29 @@ class KeyedRates:
                 self._young[key] = state
         return state
 
-    def _lend(self, state: int | tuple[int, ...] | None) -> None:
+    def _lend(self, key: Hashable, now: int) -> int:
+        """Put the rules where the key stands, and answer how many of its calls are under way."""
+        state = self._find(key, now)
         rules = self._rules
-        for i, rule in enumerate(rules):
-            if state is None:
+        for rule in rules:
+            if rule._low_times:  # of another key; nothing here is ever refunded by settling
+                rule._low_times.clear()
+                rule._low_ticks.clear()
+        if state is None:
+            for rule in rules:
                 rule._earned = _LONG_AGO
-            else:
-                rule._earned = state[i] if isinstance(state, tuple) else state
+            return 0
+        if isinstance(state, int):
+            rules[0]._earned = state >> _COUNT_BITS
+            return state & _MOST_COUNTED
+        rules[0]._earned = state[0] >> _COUNT_BITS
+        for rule, earned in zip(rules[1:], state[1:], strict=True):
+            rule._earned = earned
+        return state[0] & _MOST_COUNTED
+
+    def _store(self, key: Hashable, count: int) -> None:
+        rules = self._rules
+        # More calls than tokens cannot be under way: those who never release are not counted for ever.
+        count = min(count, rules[0].rate.amount, _MOST_COUNTED)
+        first = rules[0]._earned << _COUNT_BITS | count
+        self._young[key] = first if len(rules) == 1 else (first, *(rule._earned for rule in rules[1:]))
