@@ -37,6 +37,7 @@ from headgate import (
     UnknownResource,
     WaitTimeout,
     events,
+    limiters,
 )
 from headgate.limiters import Slot
 from headgate.testing import ManualClock, Recorder, run
@@ -1778,7 +1779,9 @@ def test_try_acquire_is_not_misled_when_its_resource_is_forgotten_in_that_instan
     clock.advance(10)
 
     class Meanwhile(Mapping):
-        """A cost; while it is read, another thread (in effect) makes the limiter forget the user."""
+        """A cost; while it is first read, another thread (in effect) makes the limiter forget the user."""
+
+        read = False
 
         def __iter__(self):
             return iter(["requests"])
@@ -1787,12 +1790,48 @@ def test_try_acquire_is_not_misled_when_its_resource_is_forgotten_in_that_instan
             return 1
 
         def __getitem__(self, unit):
-            if limiter.get_capacity("another").available:  # once; who comes again may read it again
+            if not self.read:
+                self.read = True
                 with limiter.slot("another"):
                     pass
             return 1
 
     assert limiter.try_acquire("user", cost=Meanwhile())
+
+
+def test_trying_in_vain_leaves_a_key_the_number_that_it_is(clock):
+    """Issue 3, 4: only waiting takes a gate. Those who are refused most often must not cost most."""
+    limiter = MemoryLimiter(rates="1/minute", clock=clock)
+    for i in range(1000):
+        assert limiter.try_acquire(f"user {i}")
+        assert not limiter.try_acquire(f"user {i}")
+        with pytest.raises(CapacityExhausted):
+            limiter.acquire(f"user {i % 10}", timeout=0)
+    assert len(limiter._resources) <= 10
+
+
+def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configuration(clock, monkeypatch):
+    """Issue 3, 4: whichever comes first, what was set afterwards is what counts."""
+    limiter = MemoryLimiter(rates="1/s", clock=clock)
+    with limiter.slot("user"):
+        pass
+    clock.advance(10)
+    crowd = InThreads()
+    retire = limiters._Resource.retire
+
+    def retire_and_be_late(self):
+        retired = retire(self)
+        crowd.start(limiter.set_capacity, "user", 100, 60)
+        crowd.threads[-1].join(0.2)  # as far as it gets, in between
+        return retired
+
+    monkeypatch.setattr(limiters._Resource, "retire", retire_and_be_late)
+    with limiter.slot("another"):  # looks whom to forget
+        pass
+    monkeypatch.undo()
+    assert crowd.join() == [None]
+    assert limiter.get_capacity("user").total == 100
+    assert limiter.try_acquire("user", cost=50)
 
 
 TEMPLATES = {
@@ -2498,3 +2537,72 @@ def test_rate_limiters_are_spaced_by_no_less_than_their_window_under_load():
     assert all(later - earlier >= 60 * SECOND for earlier, later in zip(moments, moments[5:], strict=False))
     assert all(later >= earlier for earlier, later in pairwise(moments))
     assert len(moments) == 301
+
+
+# -- reducing, by choice
+
+
+def test_without_a_factor_an_announcement_changes_nothing_but_is_told(clock):
+    """R-2, ML-12."""
+    seen = Recorder()
+    limiter = MemoryLimiter(observer=seen, clock=clock)
+    limiter.set_capacity("api", 100, 60)
+    limiter.announce_reduced("api", "429")
+    assert limiter.get_capacity("api").total == 100
+    assert [event.reason for event in seen.of(events.CapacityReduced)] == ["429"]
+
+
+def test_with_a_factor_an_announcement_cuts_once_and_capacity_comes_back(clock):
+    """R-2, D-59, D-62: with recovery, and ten 429s of one burst are one cut."""
+    limiter = MemoryLimiter(reduce_factor=0.5, clock=clock)
+    limiter.set_capacity("api", 100, 60)
+    for _ in range(10):
+        limiter.announce_reduced("api", "429")
+    totals = []
+    for _ in range(9):
+        totals.append(limiter.get_capacity("api").total)
+        clock.advance(30)
+    assert totals == [50, 55, 60, 66, 72, 79, 86, 94, 100]
+    limiter.announce_reduced("nobody knows me", "429")
+    assert limiter.get_capacity("nobody knows me") is None
+
+
+def test_a_template_resource_can_be_reduced_and_is_forgotten_once_it_has_recovered(clock):
+    limiter = MemoryLimiter(rates="60/minute burst 60", reduce_factor=0.5, clock=clock)
+    limiter.acquire("user")
+    limiter.announce_reduced("user", "429")
+    assert limiter.get_capacity("user").total == 30
+    clock.advance(3600)
+    assert limiter.get_capacity("user").total == 60
+    clock.advance(3600)
+    for i in range(5):
+        with limiter.slot(f"other {i}"):
+            pass
+    assert "user" not in limiter._resources
+
+
+def test_setting_a_capacity_anew_ends_the_reduction(clock):
+    limiter = MemoryLimiter(reduce_factor=0.5, clock=clock)
+    limiter.set_capacity("api", 100, 60)
+    limiter.announce_reduced("api", "429")
+    limiter.set_capacity("api", 80, 60)
+    clock.advance(30)
+    assert limiter.get_capacity("api").total == 80
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduce_factor": 2.0},
+        {"reduce_factor": 0},
+        {"reduce_factor": "0.5"},
+        {"recovery_factor": 1},
+        {"recovery_factor": float("nan")},
+        {"recovery_interval": 0},
+        {"recovery_interval": -1},
+    ],
+)
+def test_factors_that_would_reduce_upwards_or_never_recover_are_refused(options):
+    """D-76 in spirit."""
+    with pytest.raises(InvalidLimit, match="write"):
+        MemoryLimiter(**options)

@@ -18,11 +18,13 @@ from .limits import (
     Rate,
     positive_int,
     positive_seconds_to_ns,
+    ratio,
     read_cost,
     read_rates,
     seconds_to_ns,
 )
 from .permit import Admission
+from .rules.capacity import Reduction
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
 from .rules.rate import KeyedRates, successors
@@ -244,6 +246,10 @@ class MemoryLimiter:
     With `rates`, every resource that nobody configured gets those on first use, so that one
     limiter serves a million users. Such a resource takes about as much memory as a dictionary
     entry, and is forgotten when its bucket is full again.
+
+    `announce_reduced` tells observers and changes nothing, unless there is a `reduce_factor`:
+    then it cuts the resource to that part of its rates, once per episode, and they grow back
+    by `recovery_factor` every `recovery_interval` seconds, whenever somebody next comes.
     """
 
     __slots__ = (
@@ -251,18 +257,39 @@ class MemoryLimiter:
         "_clock",
         "_closed",
         "_columns",
+        "_factor",
+        "_growth",
+        "_interval",
         "_keyed",
         "_lock",
         "_moved_out",
         "_now",
         "_observer",
+        "_reduced",
         "_resources",
         "_template",
     )
 
-    def __init__(self, *, rates: Rates = (), observer: Observer | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        *,
+        rates: Rates = (),
+        reduce_factor: float | None = None,
+        recovery_interval: Seconds = 30.0,
+        recovery_factor: float = 1.1,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
         if observer is not None and not callable(observer):
             raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
+        self._factor = (
+            None
+            if reduce_factor is None
+            else ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
+        )
+        self._interval = positive_seconds_to_ns(recovery_interval, "recovery_interval")
+        self._growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
+        self._reduced: dict[str, Reduction] = {}
         self._template = read_rates(rates)
         self._columns = dict(COLUMNS)
         for rate in self._template:
@@ -305,12 +332,13 @@ class MemoryLimiter:
             with self._lock:
                 self._raise_if_closed()
                 self._moved_out.pop(resource, None)
+                self._reduced.pop(resource, None)
                 known = self._resources.get(resource) or self._move_out_locked(resource)
-                if known is None:
+                if known is None or known.gate._closed:  # new, or just being forgotten
                     self._resources[resource] = self._make_locked(resource, read)
                     return
             known.gate._retune(read)
-            if self._resources.get(resource) is known:
+            if self._resources.get(resource) is known and not known.gate._closed:
                 return  # otherwise it was forgotten in that instant
 
     def remove(self, resource: str) -> None:
@@ -318,6 +346,7 @@ class MemoryLimiter:
         with self._lock:
             known = self._resources.pop(resource, None)
             self._moved_out.pop(resource, None)
+            self._reduced.pop(resource, None)
             if self._keyed is not None:
                 self._keyed.forget(resource)
         if known is not None:
@@ -362,6 +391,8 @@ class MemoryLimiter:
         """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
         _check_name(resource)
         while not self._take_quickly(resource, cost):
+            if self._no_more_than_a_number(resource, cost):
+                return False
             try:
                 known = self._entrance(resource)
                 permit = known.gate.try_admit(cost=cost)
@@ -411,6 +442,8 @@ class MemoryLimiter:
 
     def get_capacity(self, resource: str) -> Capacity | None:
         """How the resource stands; None if nobody configured it."""
+        if self._reduced:
+            self._recover(resource)
         known = self._resources.get(resource)
         if known is not None:
             return known.gate._under_lock(
@@ -428,10 +461,48 @@ class MemoryLimiter:
             return _capacity(resource, rules, under_way, now)
 
     def announce_reduced(self, resource: str, reason: str) -> None:
-        """Tell observers that the API gives less than we think. Changes nothing here."""
-        if self._observer is not None and not self._closed:
+        """The API gives less than we think: tell observers, and cut if there is a `reduce_factor`."""
+        if self._closed:
+            return
+        if self._factor is not None:
+            self._cut(resource, self._factor)
+        if self._observer is not None:
             event = events.CapacityReduced(key=resource, at=self._now() / SECOND, reason=reason)
             events.tell(self._observer, event)
+
+    def _cut(self, resource: str, factor: tuple[int, int]) -> None:
+        try:
+            known = self._entrance(resource)
+        except UnknownResource:
+            return
+        with self._lock:
+            now = self._now()
+            reduction = self._reduced.get(resource)
+            if reduction is None:
+                self._moved_out.pop(resource, None)  # it must not be forgotten meanwhile
+                rates = tuple(rule.rate for rule in known.gate._layers.rates)
+                reduction = Reduction(
+                    rates, factor=factor, growth=self._growth, interval=self._interval, now=now
+                )
+                self._reduced[resource] = reduction
+            elif not reduction.cut_again(factor, now):
+                return
+        known.gate._retune(reduction.rates(now))
+
+    def _recover(self, resource: str) -> None:
+        """Let a reduced resource have what has grown back by now."""
+        with self._lock:
+            reduction, known = self._reduced.get(resource), self._resources.get(resource)
+            if reduction is None or known is None:
+                return
+            rates = reduction.rates(self._now())
+            if rates == tuple(rule.rate for rule in known.gate._layers.rates):
+                return
+            if rates == reduction.original:
+                del self._reduced[resource]
+                if rates == self._template:
+                    self._moved_out[resource] = None
+        known.gate._retune(rates)
 
     def __len__(self) -> int:
         """How many resources are remembered."""
@@ -456,8 +527,17 @@ class MemoryLimiter:
             events.tell(self._observer, admitted)
         return entered
 
+    def _no_more_than_a_number(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Would it be of no use to make a gate just to be refused there?"""
+        keyed = self._keyed
+        if keyed is None or resource in self._resources or self._closed:
+            return False
+        return keyed.refusal(read_cost(self._columns, 0, 0, cost)) is None
+
     def _entrance(self, resource: str) -> _Resource:
         """The resource with its gate, made from the template if need be."""
+        if self._reduced:
+            self._recover(resource)
         idle: list[tuple[str, _Resource]] = []
         with self._lock:
             self._raise_if_closed()

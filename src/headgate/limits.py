@@ -176,6 +176,22 @@ def _rate_again(amount: int, per_ns: int, burst: int | None, unit: str, strict: 
     return rate
 
 
+def rate_of(rate: Rate, amount: int) -> Rate:
+    """The same rate for another amount, with a burst that is the same part of it."""
+    burst = None if rate.strict else max(1, rate.burst * amount // rate.amount)
+    return _rate_again(amount, rate.per_ns, burst, rate.unit, rate.strict)
+
+
+def ratio(value: float, what: str, *, low: float, high: float, example: float) -> tuple[int, int]:
+    """A factor strictly between two bounds, exactly, as a ratio of integers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
+        bounds = f"above {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+        raise InvalidConfig(f"{what}={value!r} is not a factor {bounds}; write e.g. {what}={example}")
+    # As it was written, not as it is stored: 1.1 is eleven tenths.
+    digits, _, decimals = f"{value:.9f}".rstrip("0").partition(".")
+    return int(digits + decimals), 10 ** len(decimals)
+
+
 def _parse_rate(text: str) -> Rate:
     if not isinstance(text, str):
         raise InvalidLimit(f'a rate is a Rate or a string, not {text!r}; write e.g. "500/minute"')
