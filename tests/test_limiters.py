@@ -1834,6 +1834,32 @@ def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configur
     assert limiter.try_acquire("user", cost=50)
 
 
+@pytest.mark.parametrize("ask", ["try_acquire", "acquire"])
+def test_ctrl_c_while_a_key_is_being_forgotten_leaves_it_usable(ask, clock, monkeypatch):
+    """The rule of the gate: what was begun is found again. So it is after a fork at that instant."""
+    limiter = MemoryLimiter(rates="1/s", clock=clock)
+    with limiter.slot("user"):
+        pass
+    clock.advance(10)
+    retire = limiters._Resource.retire
+
+    def interrupted(self):
+        retire(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limiters._Resource, "retire", interrupted)
+    with pytest.raises(KeyboardInterrupt), limiter.slot("another"):
+        pass
+    monkeypatch.undo()
+    crowd = InThreads()
+    crowd.start(getattr(limiter, ask), "user")
+    crowd.threads[0].join(1)
+    spinning = crowd.threads[0].is_alive()
+    limiter.close()  # ends it
+    crowd.join()
+    assert not spinning
+
+
 TEMPLATES = {
     "a bucket": "10/minute burst 3",
     "a fast bucket": "7/s burst 7",

@@ -102,6 +102,11 @@ class RateLimiter:
     def __init__(
         self, requests_per_minute: int = 60, *, rate: Rate | str | None = None, clock: Clock = SYSTEM
     ) -> None:
+        if rate is not None and requests_per_minute != 60:
+            raise InvalidConfig(
+                f"requests_per_minute={requests_per_minute!r} and rate={rate!r} are two limits; "
+                'write one of them, e.g. rate="100/s"'
+            )
         if rate is None:
             positive_int(requests_per_minute, "requests_per_minute", example=60)
             rate = Rate(requests_per_minute, 60, strict=True)
@@ -371,8 +376,11 @@ class MemoryLimiter:
         Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
         foreseen), or CapacityExhausted with `timeout=0`.
         """
-        slot = self.slot(resource, cost=cost, timeout=timeout)
+        _check_name(resource)
+        if timeout is not None:
+            seconds_to_ns(timeout, "timeout")  # a mistake shows when it is made, not when one has to wait
         if not self._take_quickly(resource, cost):
+            slot = self.slot(resource, cost=cost, timeout=timeout)
             slot.keep(slot.__enter__())
 
     async def acquire_async(
@@ -383,8 +391,11 @@ class MemoryLimiter:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
     ) -> None:
         """The same for a task."""
-        slot = self.slot(resource, cost=cost, timeout=timeout)
+        _check_name(resource)
+        if timeout is not None:
+            seconds_to_ns(timeout, "timeout")
         if not self._take_quickly(resource, cost):
+            slot = self.slot(resource, cost=cost, timeout=timeout)
             slot.keep(await slot.__aenter__())
 
     def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
@@ -542,7 +553,7 @@ class MemoryLimiter:
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
-            if known is None:
+            if known is None or known.gate._closed:  # the latter is just being forgotten, or was removed
                 if not self._template:
                     raise UnknownResource(
                         f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
@@ -643,8 +654,8 @@ class Slot(Admission):
     def _come_in(self, began: int) -> None:
         self._known = self._limiter._entrance(self._resource)
         self._gate = self._known.gate
-        if self._patience is not None:  # what it waited at a gate that was taken away counts
-            self._timeout = max(0, self._patience - (self._limiter._now() - began))
+        if self._patience:  # what it waited at a gate that was taken away counts
+            self._timeout = max(1, self._patience - (self._limiter._now() - began))
 
 
 def _check_name(resource: object) -> None:

@@ -379,6 +379,15 @@ class StrictRule:
             groups.append([now, now, taken])
 
 
+class _LentRule(RateRule):
+    """A bucket that is lent to many keys in turn, none of which ever settles."""
+
+    __slots__ = ()
+
+    def _note_low(self, now: int, backlog: int) -> None:
+        pass  # a memory for refunds would be of the wrong key
+
+
 class KeyedRates:
     """The same rates for any number of keys, each key a bucket of its own and one number a rate.
 
@@ -393,7 +402,7 @@ class KeyedRates:
     def __init__(self, rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS) -> None:
         self.rates = tuple(rates)
         # The arithmetic of a bucket, lent to one key at a time.
-        self._rules = tuple(RateRule(rate, columns[rate.unit]) for rate in rates)
+        self._rules = tuple(_LentRule(rate, columns[rate.unit]) for rate in rates)
         self._fill = max(-(-(rule._most + rule._tolerance) // rule._scale) for rule in self._rules)
         self._turn_at: int | None = None
         self._young: dict[Hashable, int | tuple[int, ...]] = {}
@@ -472,10 +481,6 @@ class KeyedRates:
         """Put the rules where the key stands, and answer how many of its calls are under way."""
         state = self._find(key, now)
         rules = self._rules
-        for rule in rules:
-            if rule._low_times:  # of another key; nothing here is ever refunded by settling
-                rule._low_times.clear()
-                rule._low_ticks.clear()
         if state is None:
             for rule in rules:
                 rule._earned = _LONG_AGO
