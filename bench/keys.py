@@ -4,7 +4,6 @@ Every candidate asks for each key once, "10/minute", in a process of its own, so
 the heap of another. The key strings are the same for all and exist before anything is measured.
 Memory is how much the process has grown since then (resident pages), garbage collected on both
 sides. The floor is a dictionary that keeps a number for each key: less is hardly possible.
-Libraries that would take more than about a minute get fewer keys; their row says how many.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from measure import number, table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FEWER = 20  # one key in so many for libraries that could not do them all in a minute
 TASKS = 1000
 
 
@@ -102,16 +100,16 @@ def throttled_keys(using: str, count: int) -> Callable[[str], object]:
     return limiter.limit
 
 
-KEYED: dict[str, tuple[Callable[[int], Callable[[str], object]], bool]] = {
-    "dict[key] = now()": (plain_dict, False),
-    "MemoryLimiter.try_acquire": (headgate_keys, False),
-    "MemoryLimiter, two rates": (headgate_two, False),
-    "limits FixedWindow": (partial(limits_keys, "FixedWindow"), False),
-    "limits MovingWindow": (partial(limits_keys, "MovingWindow"), False),
-    "throttled-py token_bucket": (partial(throttled_keys, "token_bucket"), False),
-    "throttled-py gcra": (partial(throttled_keys, "gcra"), False),
-    "pyrate-limiter sliding log": (partial(pyrate_keys, "sliding log"), True),
-    "pyrate-limiter GCRA": (partial(pyrate_keys, "GCRA"), True),
+KEYED: dict[str, Callable[[int], Callable[[str], object]]] = {
+    "dict[key] = now()": plain_dict,
+    "MemoryLimiter.try_acquire": headgate_keys,
+    "MemoryLimiter, two rates": headgate_two,
+    "limits FixedWindow": partial(limits_keys, "FixedWindow"),
+    "limits MovingWindow": partial(limits_keys, "MovingWindow"),
+    "throttled-py token_bucket": partial(throttled_keys, "token_bucket"),
+    "throttled-py gcra": partial(throttled_keys, "gcra"),
+    "pyrate-limiter sliding log": partial(pyrate_keys, "sliding log"),
+    "pyrate-limiter GCRA": partial(pyrate_keys, "GCRA"),
 }
 
 
@@ -124,8 +122,7 @@ def resident() -> int:
 
 def measure_one(name: str, count: int) -> None:
     """In a process of its own: touch every key once, and print what it took as JSON."""
-    make, _fewer = KEYED[name]
-    act = make(count)
+    act = KEYED[name](count)
     act("warm up")
     keys = [f"user:{i:08d}" for i in range(count)]
     gc.collect()
@@ -143,8 +140,7 @@ def print_keys(count: int, repeats: int) -> None:
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in KEYED}
     for turn in range(repeats):
         for name in KEYED if turn % 2 == 0 else reversed(KEYED):
-            keys = count // FEWER if KEYED[name][1] else count
-            command = [sys.executable, __file__, "--one", name, "--keys", str(keys)]
+            command = [sys.executable, __file__, "--one", name, "--keys", str(count)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             figures[name].append(json.loads(done.stdout.splitlines()[-1]))
     ours = figures["MemoryLimiter.try_acquire"]
@@ -153,11 +149,9 @@ def print_keys(count: int, repeats: int) -> None:
         slower = median(one["ns"] / mine["ns"] for one, mine in zip(many, ours, strict=True))
         bytes_each = median(one["bytes"] for one in many)
         more = median(one["bytes"] / max(1, mine["bytes"]) for one, mine in zip(many, ours, strict=True))
-        keys = count // FEWER if KEYED[name][1] else count
         rows.append(
             (
                 name,
-                f"{keys:,}",
                 number(median(one["ns"] for one in many)),
                 f"{slower:.1f}",
                 number(bytes_each),
@@ -165,9 +159,9 @@ def print_keys(count: int, repeats: int) -> None:
             )
         )
     print(f"{count:,} keys, each asked for once:")
-    table(("", "keys", "ns a key", "× ours", "bytes a key", "× ours"), rows)
+    table(("", "ns a key", "× ours", "bytes a key", "× ours"), rows)
     theirs = [row for row in rows if not row[0].startswith(("dict", "Memory"))]
-    fastest, smallest = (min(float(row[i]) for row in theirs) for i in (3, 5))
+    fastest, smallest = (min(float(row[i]) for row in theirs) for i in (2, 4))
     print(f"The nearest peer takes {fastest:.1f} times as long and {smallest:.1f} times as much memory.\n")
 
 

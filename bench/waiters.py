@@ -25,6 +25,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate import Dispatch
+from headgate.testing import ManualClock, run
 from headgate.waiting import LoopParker, SystemClock
 from measure import against, number, table
 
@@ -251,12 +252,34 @@ async def rate_run(count: int) -> Cpu:
     return await timed(count, waiter, lambda: gate.snapshot().waiting, lambda: None)
 
 
+async def jumping_run(count: int) -> Cpu:
+    """The same gate, line and batches, but time jumps where the loop would sleep.
+
+    What a process pays for waking up, cold, a thousand times is left out, as it is for the
+    semaphore, which never sleeps.
+    """
+
+    async def main(clock: ManualClock) -> Cpu:
+        clock.quantum = SystemClock.quantum
+        gate = rate_only(clock)
+        empty_bucket(gate)
+
+        async def waiter() -> None:
+            async with gate.admit():
+                pass
+
+        return await timed(count, waiter, lambda: gate.snapshot().waiting, lambda: None)
+
+    return await asyncio.to_thread(run, main)
+
+
 SEMAPHORE, TIMER = "asyncio.Semaphore(1)", f"bare futures and a timer, {RATE}/s"
 RUNS = {
     SEMAPHORE: semaphore_run,
     "Dispatch, concurrency=1": one_place_run,
     TIMER: timer_run,
     f"Dispatch, {RATE}/s": rate_run,
+    f"Dispatch, {RATE}/s, without sleeping": jumping_run,
 }
 
 

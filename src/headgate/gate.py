@@ -318,9 +318,8 @@ class Gate:
             self._tell_refused(ticket, ticket.refusal)
             raise ticket.refusal
         ticket.state = CLAIMED
-        permit = ticket.granted
+        permit: Permit = ticket.granted
         ticket.granted = None  # the permit may know the ticket: leave no circle for the collector
-        assert isinstance(permit, Permit)
         if self._observer is not None:
             self._tell_admitted(permit, ticket.rule if permit._waited else None, ticket.tenant)
         return permit

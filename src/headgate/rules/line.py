@@ -68,7 +68,7 @@ class Ticket:
         self.state = WAITING
         self.era: object = None  # the life of the gate in which it joined
         self.flow: Flow | None = None
-        self.granted: object = None  # what the waiter finds when it wakes: a permit ...
+        self.granted: Any = None  # what the waiter finds when it wakes: a permit ...
         self.refusal: Exception | None = None  # ... or why there is none
         self.rule: str | None = None  # what held the line when it was let in
         self.parker: Any = None  # where its waiter sleeps
@@ -164,9 +164,10 @@ class Band:
         """The first goes in; its tenant is next due when that is paid for."""
         flow = ticket.flow
         assert flow is not None
-        flow.tickets.popleft()
+        tickets = flow.tickets
+        tickets.popleft()
         self.waiting -= 1
-        if len(self._flows) == 1 and flow.first() is not None:
+        if len(self._flows) == 1 and tickets and (tickets[0].state == WAITING or flow.first() is not None):
             flow.correction = 0
             return  # nobody to be fair to: its start stands for now
         size = ticket.size * _FINE
