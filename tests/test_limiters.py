@@ -2632,3 +2632,20 @@ def test_factors_that_would_reduce_upwards_or_never_recover_are_refused(options)
     """D-76 in spirit."""
     with pytest.raises(InvalidLimit, match="write"):
         MemoryLimiter(**options)
+
+
+def test_every_wait_of_a_rate_limiter_is_reported_to_its_observer():
+    """RL-03: the fourth call of three a minute, at 20 s, waits 40 s; and says so."""
+    clock, seen = ManualClock(auto_advance=True), Recorder()
+    limiter = RateLimiter(3, observer=seen, clock=clock)
+    for gap in (10, 10, 0, 0):
+        limiter.acquire()
+        clock.advance(gap)
+    assert [(event.at, event.waited) for event in seen.of(events.Admitted)] == [
+        (0.0, 0.0),
+        (10.0, 0.0),
+        (20.0, 0.0),
+        (60.0, 40.0),
+    ]
+    with pytest.raises(InvalidConfig, match="observer="):
+        RateLimiter(observer="print")

@@ -94,13 +94,19 @@ class RateLimiter:
     [(0, 0.0), (1, 0.0), (2, 60.0)]
 
     Calls inside the window are not paced: all of them may come at once. To pace them, or for
-    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`.
+    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer`
+    is told how long each call waited.
     """
 
     __slots__ = ("_gate",)
 
     def __init__(
-        self, requests_per_minute: int = 60, *, rate: Rate | str | None = None, clock: Clock = SYSTEM
+        self,
+        requests_per_minute: int = 60,
+        *,
+        rate: Rate | str | None = None,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         if rate is not None and requests_per_minute != 60:
             raise InvalidConfig(
@@ -119,7 +125,7 @@ class RateLimiter:
                 f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
             )
         rates = successors((), (read,), COLUMNS, 0)
-        self._gate = Gate(read.name, Layers(rates=rates, final=True), clock=clock)
+        self._gate = Gate(read.name, Layers(rates=rates, final=True), observer=observer, clock=clock)
 
     def acquire(self, *, timeout: Seconds | None = None) -> None:
         """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
