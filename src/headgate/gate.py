@@ -350,6 +350,8 @@ class Gate:
             permit._cost = first.cost
             permit._taken_at = now
             permit._waited = now - first.joined_at
+            if first.parker.on_loop:
+                permit._scoped = True  # the ticket answers for it, until the block does
             if first.tenant is not None:
                 permit._ticket = first
             first.rule = binding
@@ -556,8 +558,8 @@ class Gate:
         elif what.state == GRANTED:
             what.state = DONE
             permit = what.granted
-            assert isinstance(permit, Permit)
-            self._settle_locked(permit, (0,) * len(permit._cost))  # it never ran: it cost nothing
+            if permit._mode > SETTLED:
+                self._settle_locked(permit, (0,) * len(permit._cost))  # it never ran: it cost nothing
         return False
 
     def _settle_locked(self, permit: Permit, actual: tuple[int, ...] | None) -> None:

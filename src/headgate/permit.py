@@ -36,7 +36,7 @@ class Permit:
     _era: Era
     _mode: int
     _taken_at: int
-    # Only there once an `async with` block answers for the permit.
+    # Only there while a task's ticket or `async with` block answers for the permit.
     _scoped: bool
     # Only there if the call had to wait: most do not, and storing takes time.
     _ticket: Ticket

@@ -308,3 +308,22 @@ def test_windows_may_be_set_while_others_begin_to_watch_them():
     finally:
         stop.set()
         thread.join(PATIENCE)
+
+
+def test_a_granted_permit_that_the_collector_finds_before_its_task_is_given_back_once():
+    """The finalizers of a dead loop's tasks run in any order."""
+    gate = Dispatch("gate", concurrency=1)
+    holder = gate.try_admit()
+    visit = gate.admit().__aenter__()
+
+    async def main():
+        visit.send(None)  # it waits in line
+        ticket = gate._line.first()
+        holder.settle()  # it is granted, and does not know it yet
+        ticket.granted.__del__()  # the collector comes to the permit first
+        assert gate.snapshot().in_flight == 1
+        gate._give_back(ticket.granted)  # and even if somebody gives it back meanwhile ...
+        visit.close()  # ... the task that is ended gives back nothing that is not there
+
+    asyncio.run(main())
+    assert gate.snapshot().in_flight == 0
