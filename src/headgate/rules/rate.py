@@ -397,10 +397,9 @@ class KeyedRates:
     The lowest bits of a key's first number count the calls that were taken and not released.
     """
 
-    __slots__ = ("_fill", "_old", "_rules", "_turn_at", "_young", "rates")
+    __slots__ = ("_fill", "_old", "_rules", "_turn_at", "_young")
 
     def __init__(self, rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS) -> None:
-        self.rates = tuple(rates)
         # The arithmetic of a bucket, lent to one key at a time.
         self._rules = tuple(_LentRule(rate, columns[rate.unit]) for rate in rates)
         self._fill = max(-(-(rule._most + rule._tolerance) // rule._scale) for rule in self._rules)
