@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,otel,prometheus
+EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,tenacity,otel,prometheus
 
 .PHONY: install test lint types demo bench docs clean
 

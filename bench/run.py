@@ -24,6 +24,7 @@ PARTS = {
     "waiters": "Fifty thousand waiters",
     "contention": "Sixty-four threads",
     "keys": "A million keys",
+    "resilience": "Retries and circuit breakers, when nothing fails",
 }
 
 PREFACE = """\

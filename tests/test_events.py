@@ -88,6 +88,6 @@ def test_events_and_errors_are_values_that_travel():
 
 
 def test_verdicts_are_values():
-    assert throttled(3) == Verdict(kind="throttled", retry_after=3)
+    assert throttled(3) == Verdict(kind="throttled", retry_after=3, again=True, may_have_run=False)
     with pytest.raises(ValueError, match="retry_after=-1"):
         throttled(-1)

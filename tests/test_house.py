@@ -14,7 +14,15 @@ FILES = sorted(HOUSE.rglob("*.py"))
 
 # What each room may import of the house. A room not listed here has no place in it yet.
 GROUND = {"errors", "values", "limits", "verdict", "events"}
-PUBLIC = {"backoff_window", "dispatch", "limiters"}
+PUBLIC = {
+    "backoff_window",
+    "dispatch",
+    "limiters",
+    "retries",
+    "circuit_breaker",
+    "token_budget",
+    "resilient_client",
+}
 MAY_IMPORT = {
     "errors": set(),
     "values": set(),
@@ -28,8 +36,18 @@ MAY_IMPORT = {
     "backoff_window": {*GROUND, "rules", "waiting", "gate"},
     "dispatch": {*GROUND, "rules", "waiting", "gate", "backoff_window"},
     "limiters": {*GROUND, "rules", "waiting", "gate", "permit"},
-    "http": {*GROUND, *PUBLIC, "permit", "http"},
-    "testing": {*GROUND, "rules", "waiting"},
+    "colours": {"errors"},
+    "outcomes": {*GROUND, "http"},  # its signals are pure, and of no other room
+    "registry": {"gate"},
+    "sharing": {*GROUND, "sharing"},
+    "retries": {*GROUND, "rules", "waiting", "gate", "colours", "outcomes"},
+    "circuit_breaker": {*GROUND, "rules", "waiting", "gate", "colours", "outcomes", "registry"},
+    "token_budget": {*GROUND, "rules", "waiting", "gate", "registry", "sharing"},
+    "resilient_client": {*GROUND, *PUBLIC, "rules", "waiting", "colours", "outcomes"},
+    "tenacity": {*GROUND, *PUBLIC, "rules", "waiting", "outcomes"},
+    "http": {*GROUND, *PUBLIC, "rules", "waiting", "gate", "permit", "registry", "outcomes", "http"},
+    "sandbox": {*GROUND, "rules", "waiting", "sandbox"},
+    "testing": {*GROUND, "rules", "waiting", "sandbox"},
     "__init__": {*GROUND, *PUBLIC, "permit", "http"},
 }
 IMPURE = {
@@ -116,9 +134,11 @@ def test_every_room_opens_with_its_rule(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-def test_only_the_gate_and_the_registries_make_locks():
+def test_locks_are_made_by_the_gate_by_registries_and_by_what_only_counts():
     makers = {room(path) for path in FILES if "allocate_lock()" in path.read_text()}
-    assert makers == {"gate", "backoff_window", "limiters", "waiting"}
+    registries = {"backoff_window", "limiters", "registry"}
+    counters = {"retries", "circuit_breaker", "token_budget", "sharing"}
+    assert makers <= {"gate", "waiting", *registries, *counters}
 
 
 def test_the_public_names_are_exactly_those_announced():
@@ -151,7 +171,17 @@ def test_importing_headgate_loads_the_standard_library_only_and_little_of_it():
         "socket",
         "random",
     }
-    assert "headgate.http" not in loaded
+    for room in (
+        "http",
+        "limiters",
+        "retries",
+        "circuit_breaker",
+        "token_budget",
+        "resilient_client",
+        "sharing",
+        "tenacity",
+    ):
+        assert f"headgate.{room}" not in loaded
     assert "headgate.testing" not in loaded
 
 

@@ -3,7 +3,9 @@
 from .backoff_window import BackoffWindow, WindowRegistry
 from .dispatch import Dispatch, DispatchSnapshot, RateLevel
 from .errors import (
+    BudgetExceeded,
     CapacityExhausted,
+    CircuitBreakerOpen,
     Closed,
     CostTooLarge,
     HeadgateError,
@@ -18,21 +20,32 @@ from .errors import (
     UnknownResource,
     WaitTimeout,
 )
-from .limiters import Capacity, MemoryLimiter, RateLimiter
-from .limits import Rate
+from .limits import Backoff, Rate
 from .permit import Admission, Permit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .circuit_breaker import BreakerRegistry, CircuitBreaker, CircuitState
     from .http.signals import parse_retry_after
+    from .limiters import Capacity, MemoryLimiter, RateLimiter
+    from .resilient_client import ResilienceConfig, ResilientClient
+    from .retries import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
+    from .token_budget import BudgetBook, Reservation, TokenBudget
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Admission",
+    "Backoff",
     "BackoffWindow",
+    "BreakerRegistry",
+    "BudgetBook",
+    "BudgetExceeded",
     "Capacity",
     "CapacityExhausted",
+    "CircuitBreaker",
+    "CircuitBreakerOpen",
+    "CircuitState",
     "Closed",
     "CostTooLarge",
     "Dispatch",
@@ -49,19 +62,54 @@ __all__ = [
     "RateLevel",
     "RateLimiter",
     "Refused",
+    "Reservation",
+    "ResilienceConfig",
+    "ResilientClient",
+    "RetryBudget",
     "StoreError",
+    "TokenBudget",
     "UnknownName",
     "UnknownResource",
     "WaitTimeout",
     "WindowRegistry",
     "parse_retry_after",
+    "retry",
+    "retry_with_backoff",
+    "retry_with_backoff_async",
+    "retrying",
 ]
+
+# Loaded when first asked for: those who only limit a rate should not wait for the rest.
+_LATER = {
+    "BreakerRegistry": "circuit_breaker",
+    "BudgetBook": "token_budget",
+    "Capacity": "limiters",
+    "CircuitBreaker": "circuit_breaker",
+    "CircuitState": "circuit_breaker",
+    "MemoryLimiter": "limiters",
+    "RateLimiter": "limiters",
+    "Reservation": "token_budget",
+    "ResilienceConfig": "resilient_client",
+    "ResilientClient": "resilient_client",
+    "RetryBudget": "retries",
+    "TokenBudget": "token_budget",
+    "parse_retry_after": "http.signals",
+    "retry": "retries",
+    "retry_with_backoff": "retries",
+    "retry_with_backoff_async": "retries",
+    "retrying": "retries",
+}
 
 
 def __getattr__(name: str) -> object:
-    # Reading headers needs regular expressions; those who never do should not wait for them.
-    if name == "parse_retry_after":
-        from .http.signals import parse_retry_after  # noqa: PLC0415
+    room = _LATER.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - once for each name
 
-        return parse_retry_after
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

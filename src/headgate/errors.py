@@ -12,6 +12,8 @@ HeadgateError
 │   ├── LineFull                           too many are waiting already
 │   ├── CostTooLarge                       can never fit
 │   ├── CapacityExhausted                  nothing left and the caller would not wait
+│   ├── CircuitBreakerOpen                 the far side is failing; __cause__ is why
+│   ├── BudgetExceeded                     .budget .remaining .retry_after (None: never)
 │   └── Closed                             the limiter was closed
 └── StoreError                           the shared store or bus could not be asked
 
@@ -72,11 +74,14 @@ class Refused(HeadgateError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling of exceptions.
-        return _rebuild, (type(self), self.why, self.rule, self.retry_after)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _rebuild(kind: type[Refused], why: str, rule: str, retry_after: float | None) -> Refused:
-    return kind(why, rule=rule, retry_after=retry_after)
+def _rebuild(kind: type[Refused], args: tuple[object, ...], facts: dict[str, object]) -> Refused:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 class WaitTimeout(Refused, TimeoutError):
@@ -93,6 +98,25 @@ class CostTooLarge(Refused):
 
 class CapacityExhausted(Refused):
     """Nothing is left, and the caller would not wait."""
+
+
+class CircuitBreakerOpen(Refused):
+    """The far side is failing, so it was not called. `__cause__` is the failure that opened the circuit."""
+
+
+class BudgetExceeded(Refused):
+    """The allowance does not cover the call.
+
+    `budget` names the one that does not, `remaining` is what it has left, and `retry_after` is in
+    how many seconds the call would fit: None if it never will.
+    """
+
+    def __init__(
+        self, why: str, *, rule: str, budget: str, remaining: int, retry_after: float | None = None
+    ) -> None:
+        super().__init__(why, rule=rule, retry_after=retry_after)
+        self.budget = budget
+        self.remaining = remaining
 
 
 class Closed(Refused):

@@ -104,7 +104,48 @@ class WindowEnded(WindowEvent):
     __slots__ = ()
 
 
-def tell(observer: Observer | None, event: Event) -> None:
+class Retrying(Event):
+    """A call failed with `error` and is tried again in `delay` seconds.
+
+    `retry` counts from 1; `max_retries` is None if there is no limit. `key` is the function's name.
+    """
+
+    __slots__ = ("delay", "error", "max_retries", "retry")
+    retry: int
+    max_retries: int | None
+    delay: float
+    error: Exception
+
+
+class CircuitEvent(Event):
+    """Something happened to a circuit breaker. `generation` counts its openings and closings."""
+
+    __slots__ = ("generation",)
+    generation: int
+
+
+class CircuitOpened(CircuitEvent):
+    """Nobody is let through for `duration` seconds: too much failed, and `error` was the last."""
+
+    __slots__ = ("duration", "error", "reason")
+    duration: float
+    reason: str
+    error: BaseException | None
+
+
+class CircuitProbing(CircuitEvent):
+    """The time is up: a call is let through to see how things are."""
+
+    __slots__ = ()
+
+
+class CircuitClosed(CircuitEvent):
+    """All is well again, by a probe that succeeded or by hand."""
+
+    __slots__ = ()
+
+
+def tell(observer: Callable[[Any], Any] | None, event: Event) -> None:
     """Give the event to the observer, who cannot do any harm by raising."""
     if observer is None:
         return

@@ -1,6 +1,7 @@
 """What the outcome of a call means, in our words.
 
-A verdict is what `permit.settle(verdict=...)` tells the gate, and the gate's rules learn from it.
+A verdict is what `permit.settle(verdict=...)` tells the gate, and what retries, breakers and budgets
+go by. `outcomes` makes one of an exception.
 """
 
 from __future__ import annotations
@@ -8,16 +9,36 @@ from __future__ import annotations
 from .limits import seconds_to_ns
 from .values import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
 
 class Verdict(Value):
-    """What an outcome was, e.g. `throttled(retry_after)`."""
+    """What an outcome was, e.g. `throttled(retry_after)`.
 
-    __slots__ = ("kind", "retry_after")
-    kind: str
+    `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again`: is
+    another try worth it? `may_have_run`: could it have been carried out all the same?
+    """
+
+    __slots__ = ("again", "kind", "may_have_run", "retry_after")
+    kind: Literal["succeeded", "throttled", "overloaded", "failed", "rejected", "exhausted"]
     retry_after: float | None
+    again: bool
+    may_have_run: bool
 
 
-def throttled(retry_after: float) -> Verdict:
+SUCCEEDED = Verdict(kind="succeeded", retry_after=None, again=False, may_have_run=True)
+
+# It answered, and the answer is no: the same request will get it again, and nobody is to blame but it.
+REJECTED = Verdict(kind="rejected", retry_after=None, again=False, may_have_run=False)
+
+
+# No wait helps: the money is gone, or the request is larger than the limit.
+EXHAUSTED = Verdict(kind="exhausted", retry_after=None, again=False, may_have_run=False)
+
+
+def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdict:
     """The API said "slow down", and for how many seconds.
 
     >>> from headgate import Dispatch
@@ -28,5 +49,26 @@ def throttled(retry_after: float) -> Verdict:
     >>> api.snapshot().backoff_active
     True
     """
-    seconds_to_ns(retry_after, "retry_after")
-    return Verdict(kind="throttled", retry_after=retry_after)
+    return _verdict("throttled", retry_after, again, may_have_run=False)
+
+
+def overloaded(retry_after: float | None = None, *, again: bool = True) -> Verdict:
+    """The far side cannot cope right now, whoever asks."""
+    return _verdict("overloaded", retry_after, again, may_have_run=False)
+
+
+def failed(retry_after: float | None = None, *, again: bool = True, may_have_run: bool = True) -> Verdict:
+    """Something broke on the way or on the far side, and may work the next time."""
+    return _verdict("failed", retry_after, again, may_have_run=may_have_run)
+
+
+def _verdict(
+    kind: Literal["throttled", "overloaded", "failed"],
+    retry_after: float | None,
+    again: bool,
+    *,
+    may_have_run: bool,
+) -> Verdict:
+    if retry_after is not None:
+        seconds_to_ns(retry_after, "retry_after")
+    return Verdict(kind=kind, retry_after=retry_after, again=again, may_have_run=may_have_run)

@@ -14,9 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Callable, Generator
-    from typing import Protocol
-
-    from .rules.line import Ticket
+    from typing import Any, Protocol
 
     class Parker(Protocol):
         """Where one waiter sleeps."""
@@ -51,10 +49,10 @@ if TYPE_CHECKING:
         def seconds(self) -> float:
             """The same in seconds."""
 
-        def thread_parker(self, ring: Callable[[Ticket], None], ticket: Ticket) -> ThreadParking:
+        def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParking:
             """A place for the calling thread to sleep; its alarm calls `ring(ticket)`."""
 
-        def loop_parker(self, ring: Callable[[Ticket], None], ticket: Ticket) -> LoopParking:
+        def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
             """The same for the running task."""
 
 
@@ -69,7 +67,7 @@ class ThreadParker:
 
     __slots__ = ("_alarm_at", "_latch", "_now", "_owner", "_ring", "_ticket", "_woken")
 
-    def __init__(self, now: Callable[[], int], ring: Callable[[Ticket], None], ticket: Ticket) -> None:
+    def __init__(self, now: Callable[[], int], ring: Callable[[Any], object], ticket: object) -> None:
         self._now = now
         self._ring = ring
         self._ticket = ticket
@@ -122,7 +120,7 @@ class LoopParker:
     __slots__ = ("_alarm_at", "_future", "_loop", "_now", "_ring", "_thread", "_ticket", "_timer")
 
     def __init__(
-        self, loop: AbstractEventLoop, now: Callable[[], int], ring: Callable[[Ticket], None], ticket: Ticket
+        self, loop: AbstractEventLoop, now: Callable[[], int], ring: Callable[[Any], object], ticket: object
     ) -> None:
         self._loop = loop
         self._now = now
@@ -199,10 +197,10 @@ class SystemClock:
     def seconds(self) -> float:
         return monotonic_ns() / 1e9
 
-    def thread_parker(self, ring: Callable[[Ticket], None], ticket: Ticket) -> ThreadParker:
+    def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParker:
         return ThreadParker(monotonic_ns, ring, ticket)
 
-    def loop_parker(self, ring: Callable[[Ticket], None], ticket: Ticket) -> LoopParker:
+    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParker:
         from asyncio import get_running_loop  # noqa: PLC0415 - whoever gets here has loaded it
 
         return LoopParker(get_running_loop(), monotonic_ns, ring, ticket)
@@ -212,3 +210,30 @@ class SystemClock:
 
 
 SYSTEM = SystemClock()
+
+
+def sleep(clock: Clock, duration: int) -> None:
+    """Let so many nanoseconds pass on that clock, for the calling thread alone."""
+    parker = clock.thread_parker(lambda _ticket: parker.wake(), None)
+    try:
+        parker.alarm(clock.now() + duration)
+        parker.park()
+    finally:
+        parker.retire()
+
+
+async def sleep_async(clock: Clock, duration: int) -> None:
+    """The same for the running task."""
+    parker = clock.loop_parker(lambda _ticket: parker.wake(), None)
+    try:
+        parker.alarm(clock.now() + duration)
+        await parker
+    finally:
+        parker.retire()
+
+
+def chance() -> float:
+    """The dice of whoever brings none: a number from 0 to 1."""
+    from random import random  # noqa: PLC0415 - importing it takes longer than importing headgate
+
+    return random()  # noqa: S311 - nobody gains anything by guessing it

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.limits import Rate
+from headgate.rules import rate as rates
 from headgate.rules.rate import RateRule, StrictRule, rule_for
 
 SECOND = 1_000_000_000
@@ -66,7 +67,7 @@ def a_rule(amount, per_ns=SECOND):
 def state(rule):
     """Everything the rule remembers, as values."""
     return {
-        name: [tuple(group) for group in value] if name == "_groups" else value
+        name: [tuple(entry) for entry in value] if name in ("_groups", "_moments") else value
         for name in StrictRule.__slots__
         for value in [getattr(rule, name)]
     }
@@ -562,3 +563,256 @@ def test_raising_a_strict_limit_creates_nothing():
     assert new.level(SECOND) == 0
     assert new.level(MINUTE) == 10
     assert new.level(MINUTE + SECOND) == 600
+
+
+# -- exact while there are few, and beyond by at most one part in 128
+
+
+def test_a_large_amount_is_exact_too_while_there_are_few_calls():
+    """
+    A million a minute: 600 000 at 0 s, 400 000 at 0.1 s, which is less than a 128th of a minute later.
+    Each leaves the window after its own minute.
+    """
+    rule = a_rule(10**6, MINUTE)
+    assert rule.enter((600_000,), 0) == 1
+    assert rule.enter((400_000,), SECOND // 10) == 1
+
+    assert rule.earliest((600_000,), SECOND) == MINUTE
+    assert rule.earliest((600_001,), SECOND) == MINUTE + SECOND // 10
+    assert rule.level(MINUTE - 1) == 0
+    assert rule.level(MINUTE) == 600_000
+    assert rule.enter((600_000,), MINUTE) == 1
+    assert rule.level(MINUTE + SECOND // 10) == 400_000
+
+
+@given(large_amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_any_amount_gives_the_answers_of_a_log_while_there_are_few_calls(amount, per_ns, start, steps):
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            assert take[0] == take[1]
+        assert log.level(now) == rule.level(now)
+        for cost in (0, 1, amount // 2, amount):
+            assert log.earliest(cost, now) == rule.earliest((cost,), now)
+
+
+def test_256_moments_are_exact_and_the_oldest_of_more_are_known_by_their_group():
+    """
+    One unit every 10 ms: after 256 of them everything is exact to the nanosecond; the 257th
+    makes the first leave with the last of its group, less than a 128th of a minute later.
+    """
+    rule, log = a_rule(10**6, MINUTE), Log(10**6, MINUTE)
+    step = SECOND // 100
+    for k in range(256):
+        assert rule.enter((1,), k * step) == 1
+        log.charge(1, k * step)
+    for k in range(256):
+        assert rule.level(MINUTE + k * step - 1) == log.level(MINUTE + k * step - 1)
+        assert rule.level(MINUTE + k * step) == log.level(MINUTE + k * step)
+
+    assert rule.enter((1,), 256 * step) == 1
+
+    assert rule.level(MINUTE) == 10**6 - 257
+    assert rule.level(MINUTE + MINUTE // 128) >= 10**6 - 257 + 1
+    assert len(rule._moments) == 256
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three moments and four groups: a history of a few steps is beyond them."""
+    monkeypatch.setattr(rates, "_MOST_MOMENTS", 3)
+    monkeypatch.setattr(rates, "_MOST_GROUPS", 4)
+
+
+def bound(log, now):
+    """What counts if each call stayed for a quarter longer: the error of four groups."""
+    return log.amount - log.used(now, longer=-(-log.per_ns // 4))
+
+
+def check_kept(rule):
+    """What the rule relies on."""
+    assert rule._used == sum(group[2] for group in rule._groups)
+    assert len(rule._moments) <= rates._MOST_MOMENTS
+    ends = [end for group in rule._groups for end in group[:2]]
+    assert ends == sorted(ends)
+    for group in rule._groups:
+        known = [units for at, units in rule._moments if group[0] <= at <= group[1]]
+        assert group[2] >= sum(known)
+        assert group[2] > 0
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_beyond_what_it_remembers_it_is_never_above_the_log_and_not_far_below(
+    few, amount, per_ns, start, steps
+):
+    """
+    Settled early or late, refunded or in debt: what has left the window is not given back.
+    """
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        check_kept(rule)
+        assert len(rule._groups) <= rates._MOST_GROUPS + 2
+        assert bound(log, now) <= rule.level(now) <= log.level(now)
+        if take is not None:
+            assert take[1] or not take[0]
+        at = rule.earliest((1,), now)
+        assert at >= log.earliest(1, now)
+        assert rule.fits((1,), at)
+        assert at == now or not rule.fits((1,), at - 1)
+
+
+def test_a_call_that_left_the_window_is_not_given_back_out_of_what_others_took(few):
+    """
+    Calls at 0, 100 and 200 share a group. The first leaves by itself, then the second is known
+    by the group only: a late refund of the first must not come out of what the others took.
+    """
+    rule = a_rule(100, 1000)
+    for at in (0, 100, 200):
+        assert rule.enter((10,), at) == 1
+    assert rule.enter((1,), 1000) == 1
+    assert rule.enter((1,), 1001) == 1
+    assert rule.level(1001) == 78
+
+    rule.settle(10, 0, 0, 1001)
+    assert rule.level(1001) == 78
+
+    rule.settle(10, 0, 100, 1001)
+    assert rule.level(1001) == 88
+
+
+@given(
+    st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(1, 40), st.sampled_from([0, 0, 16])
+)
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_units_put_back_are_the_latest_and_never_more_than_count(
+    few, amount, per_ns, start, steps, units, parts
+):
+    rule, now = a_rule(amount, per_ns), start
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):  # noqa: B007 - the last one
+        pass
+    now += per_ns * parts // 16
+    before = rule.used(now)
+    rule.give_back(units, now)
+
+    check_kept(rule)
+    assert max(0, before - units) <= rule.used(now) <= before
+
+
+# -- saved, restored, mended
+
+
+@given(
+    st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(-(10**20), 10**20), st.booleans()
+)
+@settings(deadline=None, max_examples=250)
+def test_what_was_saved_goes_on_as_if_nothing_had_happened(amount, per_ns, start, steps, shift, small):
+    """
+    Through plain integers, at other times of day: every answer of the restored rule is that of the old.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if small:
+            patch.setattr(rates, "_MOST_MOMENTS", 3)
+            patch.setattr(rates, "_MOST_GROUPS", 4)
+        for rule, _log, now, _take in play(amount, per_ns, start, steps):
+            again = a_rule(amount, per_ns)
+            again.restore([int(text) for text in map(str, rule.saved(shift))], shift, now)
+            check_kept(again)
+            for sixteenths in range(0, 33, 4):
+                moment = now + per_ns * sixteenths // 16
+                assert again.level(moment) == rule.level(moment)
+                for cost in (1, amount // 2, amount):
+                    assert again.earliest((cost,), moment) == rule.earliest((cost,), moment)
+
+
+@given(large_amounts, periods, starts, steps, st.integers(0, 48))
+@settings(deadline=None, max_examples=250)
+def test_a_state_from_the_future_counts_from_now(amount, per_ns, start, steps, sixteenths):
+    """
+    The clock was put back meanwhile: nothing is forgotten, and everything is gone after one window.
+    """
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):
+        earlier = now - per_ns * sixteenths // 16
+        again = a_rule(amount, per_ns)
+        again.restore(rule.saved(0), 0, earlier)
+        check_kept(again)
+        assert again.level(earlier) <= rule.level(now)
+        assert again.level(earlier + per_ns) == amount
+
+
+@given(st.lists(st.integers(-20, 20), max_size=14), st.integers(-5, 5))
+@settings(deadline=None, max_examples=1000)
+def test_what_was_never_saved_is_refused_or_can_be_counted(numbers, now):
+    """
+    Whatever a file says: ValueError, or a rule that goes on without one.
+    """
+    rule = a_rule(100, 10)
+    try:
+        rule.restore(numbers, 0, now)
+    except ValueError:
+        return
+    check_kept(rule)
+    for moment in range(now, now + 12):
+        rule.enter((1,), moment)
+        check_kept(rule)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0],
+        [1],
+        [2, 1, 1, 5, 0],
+        [1, 5, 4, 1, 0],  # ends before it begins
+        [1, 5, 5, 0, 0],  # of nothing
+        [2, 5, 6, 1, 6, 7, 1, 0],  # one inside the other
+        [1, 5, 5, 1, 0, 5],  # half a moment
+        [1, 5, 5, 1, 0, 5, 2],  # more than its group
+        [1, 5, 9, 3, 6, 6, 1],  # known though merged
+        [1, 5, 9, 3, 0, 10, 1],  # later than all groups
+        [1, 5, 9, 3, 0, 4, 1],  # earlier
+        [10**6, *[1] * 50],
+    ],
+)
+def test_numbers_that_are_no_state_are_refused(numbers):
+    with pytest.raises(ValueError):
+        a_rule(100, 10).restore(numbers, 0, 20)
+
+
+def test_nothing_is_saved_as_nothing():
+    rule = a_rule(10)
+    assert rule.saved(5) == []
+    rule.restore([], 5, 0)
+    assert rule.level(0) == 10
+
+
+def test_a_change_that_was_broken_off_is_mended_to_what_the_groups_hold():
+    """
+    The total was raised and the group not, or the other way round: the groups are believed.
+    """
+    rule = a_rule(100)
+    assert rule.enter((10,), 0) == 1
+    rule._used += 7
+    rule._groups.append([5, 5, 0])
+
+    rule.mend()
+
+    check_kept(rule)
+    assert rule.level(5) == 90
+    rule.settle(10, 4, 0, 5)
+    assert rule.level(5) == 96
+    assert rule.enter((5,), 6) == 1
+    assert rule.level(6) == 91
+    assert rule.level(2 * SECOND) == 100
+
+
+def test_what_another_counts_is_carried_on_and_nothing_is_added():
+    """
+    Unlike `follow`: seven of ten used is seven of a thousand used.
+    """
+    old, new = a_rule(10), a_rule(1000)
+    assert old.enter((7,), 0) == 1
+    new.carry_on(old)
+
+    assert new.level(0) == 993
+    new.settle(7, 0, 0, 1)
+    assert (new.level(1), old.level(1)) == (1000, 3)
