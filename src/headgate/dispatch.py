@@ -5,13 +5,14 @@ from __future__ import annotations
 from .backoff_window import BackoffWindow
 from .errors import InvalidConfig, UnknownName
 from .gate import Gate
-from .limits import COLUMNS, SECOND, positive_int, read_rates, seconds_to_ns
+from .limits import COLUMNS, SECOND, Backoff, positive_int, read_rates, seconds_to_ns
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
+from .rules.learning import Learner, unit_of
 from .rules.rate import successors
 from .rules.weight import WeightRule
 from .values import Value
-from .waiting import SYSTEM
+from .waiting import SYSTEM, chance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
     from typing import ClassVar, Literal, TypeVar
 
     from .events import Observer
+    from .http.signals import Signal
     from .limits import Rates, Seconds
     from .permit import Permit
+    from .rules.rate import RateRule, StrictRule
     from .verdict import Verdict
     from .waiting import Clock
 
     T = TypeVar("T")
+
+
+# A refusal that does not say for how long: everybody waits longer each time, up to a minute.
+_UNTOLD = Backoff(1, cap=60, jitter=("range", 0.5, 1.5))
+# Where the next window of a quota is far off and nobody said how far, it is tried this seldom.
+_QUOTA = Backoff(60, cap=900, jitter=("range", 0.5, 1.5))
+_SHORTEST_PAUSE = SECOND // 10
 
 
 class RateLevel(Value):
@@ -89,9 +99,12 @@ class Dispatch(Gate):
     `concurrency`, `throttled_concurrency` or `byte_budget` of None takes that layer away.
     Two Dispatches share nothing unless they are given the same `window`. Tenants that wait
     share by cost, equally unless `weights` gives some of them more, e.g. `{"gold": 4}`.
+
+    With `rates="auto"` the limits are those that responses state, given to `observe`, or else found by
+    trying. Rates that are configured are lowered to what responses state, never raised above.
     """
 
-    __slots__ = ("_name", "window")
+    __slots__ = ("_learner", "_name", "_random", "_untold", "window")
 
     _names: ClassVar[dict[str, Dispatch]] = {}
 
@@ -105,13 +118,14 @@ class Dispatch(Gate):
         byte_budget: int | None = 5 * 1024 * 1024,
         backoff_window: Seconds = 10.0,
         byte_penalty_multiplier: int = 20,
-        rates: Rates = (),
+        rates: Rates | Literal["auto"] = (),
         pause: bool = False,
         max_waiting: int | None = None,
         weights: Mapping[Hashable, int] | None = None,
         name: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
+        random: Callable[[], float] = chance,
     ) -> None:
         if window is None:
             window = BackoffWindow(clock=clock)
@@ -127,7 +141,11 @@ class Dispatch(Gate):
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="openai"')
         tail = seconds_to_ns(backoff_window, "backoff_window")
-        read = read_rates(rates)
+        now = clock.now()
+        self._learner = Learner(None if rates == "auto" else read_rates(rates), now)
+        self._random = random
+        self._untold = 0  # refusals in a row that did not say for how long
+        read = self._learner.rates()
         columns = dict(COLUMNS)
         for rate in read:
             columns.setdefault(rate.unit, len(columns))
@@ -137,7 +155,7 @@ class Dispatch(Gate):
             reentry=window._reentry() if pause else None,
             places=_places(concurrency, throttled_concurrency, tail),
             weight=_weight(byte_budget, byte_penalty_multiplier),
-            rates=successors((), read, columns, 0),
+            rates=successors((), read, columns, now),
         )
         super().__init__(
             key,
@@ -187,7 +205,100 @@ class Dispatch(Gate):
 
     def set_rates(self, rates: Rates) -> None:
         """Other rates from now on, for those who wait too. What was used stays used."""
-        self._retune(read_rates(rates))
+        read = read_rates(rates)
+        self._learner.configure(read)
+        self._retune(read)
+
+    def observe(self, signal: Signal, *, sent_at: float | None = None) -> None:
+        """Learn from what a response said, as `headgate.http.read_signal` reads it.
+
+        "Slow down" closes the shared window for as long as it asked and a little more, once for all calls
+        that hear the same. Stated limits become the rates, where these are "auto" or higher; what is said
+        to remain lowers what there is. `sent_at`, on the clock of the Dispatch (`time.monotonic()`), is when
+        the call was sent: without it, answers of one burst cannot be told from news.
+
+        >>> from headgate import Dispatch
+        >>> from headgate.http import read_signal
+        >>> api = Dispatch("api", rates="auto")
+        >>> headers = {"x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "599"}
+        >>> api.observe(read_signal(200, headers))
+        >>> api.snapshot().rates[0].limit
+        600
+        """
+        now = self._now()
+        sent = now if sent_at is None else min(now, round(sent_at * SECOND))
+        slow_down = signal.limited and signal.reason not in ("quota_exhausted", "too_large")
+        if slow_down:
+            self._close_window(signal, now, sent)
+        pause = self._under_lock(lambda now: self._learn_locked(signal, now, sent))
+        if pause:
+            self.window._signal(pause, "nothing remains", sent)
+        rates = self._learner.rates()
+        if rates != tuple(rule.rate for rule in self._layers.rates):
+            self._retune(rates)
+
+    def _look_again(self) -> None:
+        """The window changed. Where nobody goes before its end, nothing is saved up for it either."""
+
+        def look(now: int) -> None:
+            layers, window = self._layers, self.window._window
+            layers.hear_window()
+            if layers.reentry is not None and window.until is not None and now < window.until:
+                for rule in layers.rates:
+                    rule.hold_until(window.until, now)
+
+        self._change(look)
+
+    def _close_window(self, signal: Signal, now: int, sent: int) -> None:
+        window = self.window._window
+        if signal.retry_after is not None:
+            told = max(seconds_to_ns(signal.retry_after, "retry_after"), _SHORTEST_PAUSE)
+            duration = told + int(min(told // 10, 5 * SECOND) * self._random())
+        else:
+            if window.opened_at is None or sent > window.opened_at:
+                self._untold += 1
+            backoff = _QUOTA if signal.reason == "quota_window" else _UNTOLD
+            duration = backoff.delay_ns(max(0, self._untold - 1), self._random(), None)
+            if window.closed(now):
+                return  # an echo of what everybody has heard
+        self.window._signal(duration, signal.reason, sent)
+
+    def _learn_locked(self, signal: Signal, now: int, sent: int) -> int:
+        """What the response teaches about rates. Answers for how long nobody should go at all."""
+        learner = self._learner
+        scopes = [
+            (
+                scope.name,
+                None if scope.limit is None else int(scope.limit),
+                None if scope.remaining is None else int(scope.remaining),
+                None if scope.reset_after is None else round(scope.reset_after * SECOND),
+            )
+            for scope in signal.scopes
+        ]
+        pause = 0
+        if scopes and learner.heard(scopes, sent):
+            for name, limit, remaining, reset in scopes:
+                if remaining is not None:
+                    pause = max(pause, self._remains_locked(name, limit, remaining, reset, now))
+        if signal.reason == "rate_limited":
+            learner.congested(sent, now, self.window._window.until or now)
+        elif not signal.limited:
+            learner.succeeded(now)
+            self._untold = 0
+        return 0 if signal.limited else pause
+
+    def _remains_locked(
+        self, name: str, limit: int | None, remaining: int, reset: int | None, now: int
+    ) -> int:
+        unit = unit_of(name)
+        pause = self._learner.pause(name, limit, reset) if remaining == 0 and reset else 0
+        rules: list[RateRule | StrictRule] = [rule for rule in self._layers.rates if rule.rate.unit == unit]
+        for rule in rules:
+            if pause:
+                rule.hold_until(now + pause, now)
+            elif remaining < rule.level(now):
+                rule.lower(remaining, now)
+        return 0 if rules else pause
 
     def close(self) -> None:
         """Refuse everybody who waits and everybody who comes, and free the name."""

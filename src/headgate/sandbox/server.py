@@ -1,0 +1,468 @@
+"""The sandbox on a port: HTTP/1.1 over asyncio, and a thread to run it in.
+
+Rules of this room: sockets, bytes and waiting; every decision is the provider's. Whatever a client sends,
+it gets an answer or loses its connection, and nobody sees a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidConfig
+from ..waiting import SYSTEM
+from .control import ROOT
+from .live import Live
+from .provider import Cut, Data, Head, Pause, Provider
+from .styles import Request, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from .live import Options
+    from .provider import Exchange
+    from .styles import Pairs
+
+_LONGEST_HEAD = 65_536
+_LARGEST_BODY = 32 * 1024 * 1024
+_LONGEST_LINE = 4096  # of a chunked body
+_OPENINGS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n"
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_NAME = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
+_LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
+
+
+class _Bad(Exception):
+    """What came in is not HTTP, or not of a kind we take."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class _Gone(Exception):
+    """The client has left."""
+
+
+class _Reader(asyncio.StreamReader):
+    """A reader that tells a pause when the client leaves."""
+
+    gone = False
+    alarm: asyncio.Future[None] | None = None
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self._leave()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.gone = True
+        if self.alarm is not None and not self.alarm.done():
+            self.alarm.set_result(None)
+
+
+class _Connection:
+    """One client. Requests are answered one after the other."""
+
+    def __init__(self, live: Live, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        self._live = live
+        self._reader = reader
+        self._writer = writer
+        self._keep = True
+        self._old = False  # HTTP/1.0: knows of no chunks
+        self._loop = asyncio.get_running_loop()
+
+    async def serve(self) -> None:
+        with suppress(_Gone, ConnectionError, asyncio.IncompleteReadError):
+            while self._keep:
+                try:
+                    request = await self._read()
+                except _Bad as bad:
+                    await self._object(bad)
+                    return
+                if request is None:
+                    return
+                if request.path.startswith(ROOT):
+                    await self._control(request)
+                else:
+                    await self._exchange(request)
+
+    # -- Reading
+
+    async def _read(self) -> Request | None:
+        try:
+            first = await self._reader.readexactly(1)
+            if first not in _OPENINGS:  # TLS, perhaps: they would wait for us, and we for them
+                raise _Bad(400, "this is not HTTP")
+            head = first + await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial.strip():
+                raise _Bad(400, "the request ends before its headers do") from None
+            return None
+        except asyncio.LimitOverrunError:
+            raise _Bad(431, "the headers are too long") from None
+        lines = head.decode("latin-1").lstrip("\r\n").split("\r\n")[:-2]
+        method, path, version = _request_line(lines[0] if lines else "")
+        headers = _fields(lines[1:])
+        options = headers.get("connection", "").lower()
+        self._old = version == "HTTP/1.0"
+        self._keep = "close" not in options and (not self._old or "keep-alive" in options)
+        return Request(method, path, headers, await self._body(headers))
+
+    async def _body(self, headers: dict[str, str]) -> bytes:
+        length = headers.get("content-length")
+        encoding = headers.get("transfer-encoding")
+        if encoding is not None:
+            if length is not None:
+                raise _Bad(400, "a body has a length or an encoding, not both")
+            if encoding.lower() != "chunked":
+                raise _Bad(501, "the only transfer encoding taken is chunked")
+        elif length is None:
+            return b""
+        elif not (length.isascii() and length.isdigit()) or len(length) > 18:
+            raise _Bad(400, "the content length is not a number")
+        elif int(length) > _LARGEST_BODY:
+            raise _Bad(413, "the body is too large")
+        if headers.get("expect", "").lower() == "100-continue":
+            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            return await (self._chunks() if length is None else self._reader.readexactly(int(length)))
+        except asyncio.IncompleteReadError:
+            raise _Gone from None
+
+    async def _chunks(self) -> bytes:
+        chunks: list[bytes] = []
+        total = 0
+        while True:
+            size = (await self._line()).partition(b";")[0].strip()
+            if not size or len(size) > 8 or size.strip(b"0123456789abcdefABCDEF"):
+                raise _Bad(400, "a chunk has no size")
+            count = int(size, 16)
+            if count == 0:
+                break
+            total += count
+            if total > _LARGEST_BODY:
+                raise _Bad(413, "the body is too large")
+            chunks.append(await self._reader.readexactly(count))
+            if await self._reader.readexactly(2) != b"\r\n":
+                raise _Bad(400, "a chunk is longer than its size")
+        for _ in range(100):
+            if not await self._line():  # trailers are of no use to us
+                return b"".join(chunks)
+        raise _Bad(400, "too many trailers")
+
+    async def _line(self) -> bytes:
+        try:
+            line = await self._reader.readuntil(b"\r\n")
+        except asyncio.LimitOverrunError:
+            raise _Bad(400, "a line of a chunked body is too long") from None
+        if len(line) > _LONGEST_LINE:
+            raise _Bad(400, "a line of a chunked body is too long")
+        return line[:-2]
+
+    # -- Answering
+
+    async def _object(self, bad: _Bad) -> None:
+        self._keep = False
+        body = encode({"error": {"message": str(bad), "code": bad.status}})
+        self._writer.write(self._head(bad.status, [("content-type", "application/json")], len(body)) + body)
+        await self._writer.drain()
+        # Closing while the client still sends would reset the connection and lose the answer.
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.25):
+                while await self._reader.read(65_536):
+                    pass
+
+    async def _control(self, request: Request) -> None:
+        status, body = self._live._control(request)
+        head = self._head(status, [("content-type", "application/json")], len(body))
+        self._writer.write(head + (b"" if request.method == "HEAD" else body))
+        await self._writer.drain()
+
+    async def _exchange(self, request: Request) -> None:
+        exchange = self._live._open(request)
+        try:
+            await self._carry_out(request, exchange)
+        finally:
+            self._live._close(exchange)
+        await self._writer.drain()
+
+    async def _carry_out(self, request: Request, exchange: Exchange) -> None:
+        """Write what the exchange says. On return all is written, though perhaps not all is sent."""
+        writer, mute = self._writer, request.method == "HEAD"
+        waiting = b""  # the head goes out with what follows it
+        chunked = False
+        while (step := self._live._step(exchange)) is not None:
+            if isinstance(step, Data):
+                if mute:
+                    continue
+                data = step.data
+                if chunked:
+                    data = b"%x\r\n%b\r\n" % (len(data), data)
+                await writer.drain()
+                writer.write(waiting + data)
+                waiting = b""
+            elif isinstance(step, Head):
+                chunked = step.length is None and not self._old
+                self._keep = self._keep and (chunked or step.length is not None)
+                waiting = self._head(step.status, step.headers, step.length)
+            else:
+                if waiting:
+                    writer.write(waiting)
+                    waiting = b""
+                if isinstance(step, Pause):
+                    await self._pause(step.until)
+                else:
+                    self._cut(step)
+        if chunked and not mute:
+            waiting += b"0\r\n\r\n"
+        if waiting:
+            writer.write(waiting)
+
+    def _head(self, status: int, headers: Pairs, length: int | None) -> bytes:
+        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        if length is not None:
+            lines.append(f"content-length: {length}")
+        elif not self._old:
+            lines.append("transfer-encoding: chunked")
+        if not self._keep:
+            lines.append("connection: close")
+        return "\r\n".join((*lines, "", "")).encode("latin-1")
+
+    async def _pause(self, until: int) -> None:
+        """Sleep, unless the client leaves meanwhile."""
+        reader = self._reader
+        left = until - SYSTEM.now()
+        if left > 0 and not reader.gone:
+            reader.alarm = alarm = self._loop.create_future()
+            timer = self._loop.call_later(left / 1e9, _ring, alarm)
+            try:
+                await alarm
+            finally:
+                timer.cancel()
+                reader.alarm = None
+        if reader.gone:
+            raise _Gone
+
+    def _cut(self, cut: Cut) -> None:
+        self._keep = False
+        if cut.reset:
+            with suppress(OSError):
+                self._writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT
+                )
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+        raise _Gone
+
+
+def _ring(alarm: asyncio.Future[None]) -> None:
+    if not alarm.done():
+        alarm.set_result(None)
+
+
+def _request_line(line: str) -> tuple[str, str, str]:
+    words = line.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/"):
+        raise _Bad(400, "the first line is not METHOD TARGET HTTP/1.1")
+    method, target, version = words
+    if version not in ("HTTP/1.1", "HTTP/1.0"):
+        raise _Bad(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if method not in _METHODS:
+        raise _Bad(501 if method.isalpha() and method.isascii() else 400, "this method is not known")
+    if "://" in target.partition("?")[0]:  # as a proxy is asked
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    if not target.startswith("/") or not target.isprintable():
+        raise _Bad(400, "the target is not a path")
+    return method, target, version
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.lower()
+        if not colon or not name or not _NAME.issuperset(name):
+            raise _Bad(400, "a header is not NAME: VALUE")
+        value = value.strip(" \t")
+        if "\r" in value or "\n" in value or "\0" in value:
+            raise _Bad(400, "a header has a value that is more than one line")
+        if name in fields:
+            if name in ("content-length", "transfer-encoding") and value != fields[name]:
+                raise _Bad(400, f"two different values for {name}")
+            if name not in ("content-length", "host"):
+                value = f"{fields[name]}, {value}"
+        fields[name] = value
+    return fields
+
+
+class _Server:
+    """Listens, and knows who is connected."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            reader = _Reader(limit=_LONGEST_HEAD, loop=loop)
+            return asyncio.StreamReaderProtocol(reader, self._connected, loop=loop)
+
+        self._server = await loop.create_server(protocol, host, port, backlog=1024)
+        self._live.provider.anchor(SYSTEM.now(), time.time_ns())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await _Connection(self._live, reader, writer).serve()
+            writer.close()
+        finally:
+            if not writer.transport.is_closing():
+                writer.transport.abort()  # stopped: no more time for what was not sent yet
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._server.wait_closed()
+        await asyncio.sleep(0)  # transports are closed in the next round
+
+
+async def serve(
+    provider: Provider,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    started: Callable[[str], object] | None = None,
+) -> None:
+    """Serve until cancelled. `started` is told the address."""
+    server = _Server(Live(provider))
+    port = await server.start(host, _port(port))
+    try:
+        if started is not None:
+            started(f"http://{host}:{port}")
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await server.stop()
+
+
+def _port(port: object) -> int:
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65_535:
+        raise InvalidConfig(f"port={port!r} is not a port; write a number up to 65535, or 0 for a free one")
+    return port
+
+
+class Sandbox(Live):
+    """An API on a local port, in a thread of its own, for as long as the block lasts.
+
+    >>> from urllib.request import urlopen
+    >>> with Sandbox("plain", requests="600/minute") as api:
+    ...     with urlopen(f"{api.url}/greeting") as reply:
+    ...         reply.status, reply.headers["x-ratelimit-remaining"]
+    (200, '599')
+
+    Options are those of `Provider`, or give a Provider you have made. What it saw can be asked for during the
+    run and after it.
+    """
+
+    def __init__(
+        self,
+        style: str | Provider = "openai",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(style, **options)
+        self._host = host
+        self._port = _port(port)
+        self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] | None = None
+        self._url = ""
+
+    @property
+    def url(self) -> str:
+        """Where it listens, e.g. `http://127.0.0.1:40123`."""
+        if not self._url:
+            raise InvalidConfig(
+                'the sandbox has no address yet; start it: with Sandbox("openai") as api: ...'
+            )
+        return self._url
+
+    def start(self) -> Self:
+        """Listen. `with` does it for you."""
+        if self._thread is not None:
+            raise InvalidConfig(f"the sandbox runs already, on {self._url}; make another one")
+        ready: Future[int] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="headgate-sandbox", daemon=True)
+        self._thread.start()
+        try:
+            port = ready.result()
+        except OSError:
+            self._thread.join()
+            self._thread = None
+            raise
+        self._url = f"http://{self._host}:{port}"
+        return self
+
+    def stop(self) -> None:
+        """Close every connection and the port. The report stays."""
+        thread, end = self._thread, self._end
+        if thread is not None and end is not None:
+            end()
+            thread.join()
+            self._thread = self._end = None
+
+    def _run(self, ready: Future[int]) -> None:
+        asyncio.run(self._main(ready))
+
+    async def _main(self, ready: Future[int]) -> None:
+        server, ended, loop = _Server(self), asyncio.Event(), asyncio.get_running_loop()
+        try:
+            port = await server.start(self._host, self._port)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, where somebody waits for it
+            ready.set_exception(error)
+            return
+        self._end = lambda: loop.call_soon_threadsafe(ended.set)
+        ready.set_result(port)
+        await ended.wait()
+        await server.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        where = self._url if self._thread is not None else "not running"
+        return f"<Sandbox {self.provider.style.name}, {where}>"

@@ -1,0 +1,179 @@
+"""What a Dispatch learns from responses: windows, rates, levels (D-44, D-62, providers.md 3.7)."""
+
+import pytest
+
+from headgate import Dispatch, Rate, WaitTimeout
+from headgate import events as ev
+from headgate.http import read_signal
+from headgate.testing import ManualClock, Recorder
+
+RATE_LIMITED = '{"error": {"code": "rate_limit_exceeded", "message": "slow"}}'
+
+
+def api(clock, **options):
+    return Dispatch("api", clock=clock, random=lambda: 0.0, **options)
+
+
+def headers(limit=None, remaining=None, reset=None, unit="requests"):
+    said = {"limit": limit, "remaining": remaining, "reset": reset}
+    return {f"x-ratelimit-{kind}-{unit}": str(value) for kind, value in said.items() if value is not None}
+
+
+def test_a_429_closes_the_window_for_as_long_as_it_asked():
+    clock = ManualClock(100, auto_advance=True)
+    dispatch = api(clock, pause=True)
+    dispatch.observe(read_signal(429, {"retry-after": "7"}), sent_at=99)
+    assert dispatch.window.remaining == 7.0
+    with pytest.raises(WaitTimeout), dispatch.admit(timeout=0.5):
+        pass
+
+
+def test_and_a_little_longer_so_that_not_everybody_comes_back_together():
+    clock = ManualClock()
+    dispatch = Dispatch("api", clock=clock, random=lambda: 1.0)
+    dispatch.observe(read_signal(429, {"retry-after": "20"}))
+    assert dispatch.window.remaining == 22.0
+
+
+def test_zero_is_answered_by_a_short_pause_not_by_hammering():
+    dispatch = api(ManualClock())
+    dispatch.observe(read_signal(429, {"retry-after": "0"}))
+    assert dispatch.window.remaining == 0.1
+
+
+def test_a_hundred_refusals_of_one_burst_are_one_episode():
+    clock = ManualClock(10)
+    dispatch = api(clock, concurrency=100, throttled_concurrency="adaptive", rates="auto")
+    for k in range(100):
+        dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=9 + k / 1000)
+        clock.advance(0.001)
+    assert dispatch.snapshot().throttled_concurrency == 70
+    assert dispatch.snapshot().rates[0].limit == 150
+
+
+def test_refusals_that_do_not_say_for_how_long_make_everybody_wait_longer_each_time():
+    clock = ManualClock(10)
+    dispatch = Dispatch("api", clock=clock, random=lambda: 0.5)
+    waits = []
+    for _ in range(8):
+        dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=clock.seconds())
+        waits.append(round(dispatch.window.remaining, 3))
+        clock.advance(dispatch.window.remaining + 1)
+    assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert max(waits) <= 60
+    dispatch.observe(read_signal(200, {}), sent_at=clock.seconds())
+    clock.advance(1)
+    dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=clock.seconds())
+    assert dispatch.window.remaining == 1.0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"error": {"code": "insufficient_quota"}}',
+        '{"error": {"code": "rate_limit_exceeded", "message": "Request too large: Limit 10, Requested 20"}}',
+    ],
+)
+def test_money_gone_and_too_large_close_nothing(body):
+    """No wait helps, and others' calls are not to blame."""
+    dispatch = api(ManualClock(), rates="auto")
+    dispatch.observe(read_signal(429, {}, body))
+    assert not dispatch.snapshot().backoff_active
+    assert dispatch.snapshot().rates[0].limit == 300
+
+
+def test_overload_cuts_concurrency_not_the_rate():
+    clock = ManualClock(5)
+    dispatch = api(clock, concurrency=100, throttled_concurrency="adaptive", rates="auto")
+    dispatch.observe(
+        read_signal(529, {}, '{"type": "error", "error": {"type": "overloaded_error"}}'), sent_at=4
+    )
+    assert dispatch.snapshot().throttled_concurrency == 70
+    assert dispatch.snapshot().rates[0].limit == 300
+
+
+def test_a_quota_that_reopens_some_day_is_tried_seldom():
+    dispatch = Dispatch("api", clock=ManualClock(5), random=lambda: 0.5)
+    dispatch.observe(read_signal(429, {}, '{"error": {"code": "quota_exceeded"}}'), sent_at=4)
+    assert dispatch.window.remaining >= 60
+
+
+@pytest.mark.parametrize("rates", [["100/s"], ["6000/minute strict"], "auto"])
+def test_nothing_remaining_pauses_admission_without_any_429(rates):
+    """D-44: remaining 0 with reset in 3 s."""
+    clock = ManualClock(auto_advance=True)
+    dispatch = api(clock, rates=rates)
+    dispatch.observe(read_signal(200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "3"}))
+    assert not dispatch.snapshot().backoff_active
+    assert dispatch.try_admit() is None
+    with dispatch.admit():
+        assert clock.seconds() == 3.0
+
+
+def test_nothing_remaining_where_nothing_counts_it_closes_the_window():
+    clock = ManualClock()
+    dispatch = api(clock, pause=True)
+    dispatch.observe(read_signal(200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "3"}))
+    assert dispatch.window.remaining == 3.0
+
+
+def test_an_empty_bucket_has_one_for_us_long_before_it_is_full():
+    clock = ManualClock()
+    dispatch = api(clock, rates="auto")
+    for used in (1, 2, 60):
+        dispatch.observe(read_signal(200, headers(60, 60 - used, f"{used}s")))
+    dispatch.observe(read_signal(200, headers(60, 0, "60s")))
+    clock.advance(1)
+    dispatch.try_admit().settle()
+
+
+def test_what_is_said_to_remain_lowers_the_level_and_never_raises_it():
+    clock = ManualClock()
+    dispatch = api(clock, rates=["600/minute burst 50"])
+    dispatch.observe(read_signal(200, headers(600, 20, "58s")))
+    assert dispatch.snapshot().rates[0].level == 20
+    dispatch.observe(read_signal(200, headers(600, 400, "20s")))
+    assert dispatch.snapshot().rates[0].level == 20
+
+
+def test_a_limit_cut_to_half_is_obeyed_at_once_and_restored():
+    clock = ManualClock()
+    seen = Recorder()
+    dispatch = api(clock, rates=["600/minute"], observer=seen)
+    dispatch.observe(read_signal(200, headers(300, 299, "200ms")))
+    assert dispatch.snapshot().rates[0].limit == 300
+    dispatch.observe(read_signal(200, headers(600, 599, "100ms")))
+    assert dispatch.snapshot().rates[0].limit == 600
+    assert [event.rates for event in seen.of(ev.Retuned)] == [
+        ("300 requests/minute burst 10",),
+        ("600 requests/minute burst 10",),
+    ]
+
+
+def test_auto_goes_by_what_headers_state_for_every_unit():
+    dispatch = api(ManualClock(), rates="auto")
+    said = headers(600, 599, "100ms") | headers(90_000, 89_000, "1s", unit="tokens")
+    dispatch.observe(read_signal(200, said))
+    assert [(level.unit, level.limit) for level in dispatch.snapshot().rates] == [
+        ("requests", 600),
+        ("tokens", 90_000),
+    ]
+    dispatch.try_admit(tokens=500).settle()
+
+
+def test_news_of_calls_sent_earlier_than_the_newest_is_ignored():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates="auto")
+    dispatch.observe(read_signal(200, headers(300, 299)), sent_at=9)
+    dispatch.observe(read_signal(200, headers(600, 0, "60s")), sent_at=8)
+    assert dispatch.snapshot().rates[0].limit == 300
+    dispatch.try_admit().settle()
+
+
+def test_rates_set_by_hand_end_the_trying():
+    clock = ManualClock()
+    dispatch = api(clock, rates="auto")
+    dispatch.set_rates(["10/s"])
+    dispatch.observe(read_signal(429, {}, RATE_LIMITED))
+    assert [level.name for level in dispatch.snapshot().rates] == [Rate(10, 1).name]
+    assert dispatch.snapshot().rates[0].limit == 10
