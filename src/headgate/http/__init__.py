@@ -1,7 +1,33 @@
-"""What HTTP responses say about limits, in values the rest of the house understands."""
+"""What HTTP responses say about limits, and adapters that make HTTP clients obey them.
+
+The adapters are in `headgate.http.httpx` (httpx and httpx2), `.aiohttp`, `.requests` and `.anthropic`, each
+of which needs its library. Importing this package loads none of them.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .signals import Scope, Signal, parse_retry_after, read_signal
 
-__all__ = ["Scope", "Signal", "parse_retry_after", "read_signal"]
+if TYPE_CHECKING:
+    from .exchange import Request, per_credential, per_host, per_model
+
+__all__ = [
+    "Request",
+    "Scope",
+    "Signal",
+    "parse_retry_after",
+    "per_credential",
+    "per_host",
+    "per_model",
+    "read_signal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Request", "per_credential", "per_host", "per_model"):
+        from . import exchange  # noqa: PLC0415 - who only reads signals needs no gates
+
+        return getattr(exchange, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,555 @@
+"""httpx and httpx2, sync and async, through one transport (providers.md, 4)."""
+
+import asyncio
+import gc
+import gzip
+import json
+import random
+import threading
+from contextlib import closing, suppress
+
+import httpx
+import httpx2
+import pytest
+
+from headgate import Backoff, Closed, Dispatch
+from headgate.http.httpx import AsyncTransport, Transport
+from headgate.sandbox import Sandbox
+from headgate.testing import ManualClock
+
+CHAT = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hello"}]}
+USAGE = {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
+URL = "https://api.example/v1/chat/completions"
+MESSAGES = "https://api.example/v1/messages"
+EVENTS = [
+    b'data: {"type":"message_start","message":{"usage":{"input_tokens":30,"output_tokens":1}}}\n\n',
+    b'data: {"type":"content_block_delta","delta":{"text":"he',
+    b'llo"}}\n\n',
+    b'data: {"type":"message_delta","usage":{"output_tokens":12}}\n\n',
+]
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def library(request):
+    return request.param
+
+
+def gated(*rates, clock=None, **options):
+    return Dispatch("api", rates=rates, clock=clock or ManualClock(), **options)
+
+
+def tokens(gate):
+    return next(rate.level for rate in gate.snapshot().rates if rate.unit == "tokens")
+
+
+def sync_stream(library, chunks):
+    class Stream(library.SyncByteStream):
+        closed = False
+
+        def __iter__(self):
+            for chunk in chunks:
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                yield chunk
+
+        def close(self):
+            Stream.closed = True
+
+    return Stream()
+
+
+def async_stream(library, chunks):
+    class Stream(library.AsyncByteStream):
+        async def __aiter__(self):
+            for chunk in chunks:
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                await asyncio.sleep(0)
+                yield chunk
+
+        async def aclose(self):
+            pass
+
+    return Stream()
+
+
+class Inner:
+    """A transport of either colour that answers what it is told to, and counts."""
+
+    def __init__(self, library, *answers):
+        self.library = library
+        self.answers = list(answers)
+        self.sent = []
+
+    def _next(self, request, make_stream):
+        self.sent.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        status, headers, chunks = answer
+        return self.library.Response(status, headers=headers, stream=make_stream(self.library, chunks))
+
+    def handle_request(self, request):
+        return self._next(request, sync_stream)
+
+    async def handle_async_request(self, request):
+        return self._next(request, async_stream)
+
+    def __enter__(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.left = True
+
+    async def __aexit__(self, *_):
+        self.left = True
+
+
+def json_answer(document, status=200, **headers):
+    fields = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
+    return status, fields, [json.dumps(document).encode()]
+
+
+STREAM = (200, {"content-type": "text/event-stream"}, EVENTS)
+
+
+def ask(colour, library, gate, inner, url=URL, **options):
+    """Post the request by a client of that colour, and read the whole answer."""
+    if colour == "sync":
+        with library.Client(transport=Transport(gate, inner=inner, **options)) as client:
+            return client.post(url, json=CHAT)
+
+    async def main():
+        async with library.AsyncClient(transport=AsyncTransport(gate, inner=inner, **options)) as client:
+            return await client.post(url, json=CHAT)
+
+    return asyncio.run(main())
+
+
+both_colours = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+# Answers that are read
+
+
+@both_colours
+def test_a_plain_answer_is_handed_up_as_it_is_and_settled(colour, library):
+    gate = gated("1000 tokens/minute burst 1000")
+    reply = ask(colour, library, gate, Inner(library, json_answer({"usage": USAGE})))
+    assert reply.json() == {"usage": USAGE}
+    assert isinstance(reply, library.Response)
+    assert reply.elapsed is not None
+    assert gate.snapshot().in_flight == 0
+    assert tokens(gate) == 958
+
+
+@both_colours
+def test_a_mock_transport_of_the_library_works_inside(colour, library):
+    gate = gated("1000 tokens/minute burst 1000")
+    inner = library.MockTransport(lambda request: library.Response(200, json={"usage": USAGE}))
+    assert ask(colour, library, gate, inner).json() == {"usage": USAGE}
+    assert gate.snapshot().in_flight == 0
+    assert tokens(gate) == 958
+
+
+@both_colours
+def test_a_stream_is_not_held_up_and_keeps_its_place_until_it_is_over(colour, library):
+    gate = gated("1000 tokens/minute burst 1000")
+    inner = Inner(library, STREAM)
+    seen = []
+
+    def look():
+        seen.append(gate.snapshot().in_flight)
+
+    if colour == "sync":
+        with (
+            library.Client(transport=Transport(gate, inner=inner)) as client,
+            client.stream("POST", MESSAGES, json=CHAT) as reply,
+        ):
+            pieces = [look() or piece for piece in reply.iter_raw()]
+    else:
+
+        async def main():
+            async with (
+                library.AsyncClient(transport=AsyncTransport(gate, inner=inner)) as client,
+                client.stream("POST", MESSAGES, json=CHAT) as reply,
+            ):
+                return [look() or piece async for piece in reply.aiter_raw()]
+
+        pieces = asyncio.run(main())
+    assert pieces == EVENTS
+    assert seen == [1, 1, 1, 1]
+    assert gate.snapshot().in_flight == 0
+    assert tokens(gate) == 958
+
+
+@both_colours
+def test_compressed_bytes_are_passed_on_as_they_were_sent(colour, library):
+    gate = gated("1000 tokens/minute burst 1000")
+    packed = gzip.compress(json.dumps({"usage": USAGE}).encode())
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = (200, headers, [packed[:9], packed[9:]])
+    assert ask(colour, library, gate, Inner(library, answer)).json() == {"usage": USAGE}
+    assert tokens(gate) == 958
+
+
+# Errors
+
+
+@both_colours
+@pytest.mark.parametrize("size", [10, 60_000, 200_000])
+def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were_not(colour, library, size):
+    gate = gated("50/minute burst 50")
+    body = json.dumps({"error": {"message": "x" * size}}).encode()
+    pieces = [body[i : i + 5_000] for i in range(0, len(body), 5_000)]
+    answer = (429, {"content-type": "application/json", "retry-after": "7"}, pieces)
+    reply = ask(colour, library, gate, Inner(library, answer))
+    assert reply.content == body
+    assert reply.status_code == 429
+    assert "x-should-retry" not in reply.headers
+    snapshot = gate.snapshot()
+    assert snapshot.in_flight == 0
+    assert snapshot.backoff_active
+
+
+@both_colours
+def test_a_compressed_error_is_understood_and_passed_on_as_it_was(colour, library):
+    quota = json.dumps({"error": {"code": "insufficient_quota"}}).encode()
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    inner = Inner(library, (429, headers, [gzip.compress(quota)]))
+    reply = ask(colour, library, gated(), inner, retries=3)
+    assert reply.content == quota
+    assert len(inner.sent) == 1
+
+
+@both_colours
+def test_an_error_that_breaks_off_is_told_to_its_reader(colour, library):
+    inner = Inner(library, (500, {}, [b"sorr", library.ReadError("gone")]))
+    gate = gated()
+    with pytest.raises(library.ReadError, match="gone"):
+        ask(colour, library, gate, inner)
+    assert gate.snapshot().in_flight == 0
+
+
+@both_colours
+def test_retries_are_ours_and_the_last_answer_says_that_it_is_the_last(colour, library):
+    gate = gated(clock=ManualClock(auto_advance=True))
+    inner = Inner(library, json_answer({}, 429))
+    reply = ask(colour, library, gate, inner, retries=2)
+    assert len(inner.sent) == 3
+    assert reply.headers["x-should-retry"] == "false"
+    inner = Inner(library, json_answer({}, 503), library.ReadTimeout("late"), json_answer({"usage": USAGE}))
+    assert ask(colour, library, gate, inner, retries=2).status_code == 200
+    assert [request.content for request in inner.sent] == [inner.sent[0].content] * 3
+
+
+@both_colours
+def test_errors_on_the_way_are_raised_as_the_library_raises_them(colour, library):
+    gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
+    with pytest.raises(library.ConnectError) as caught:
+        ask(colour, library, gate, Inner(library, library.ConnectError("no route")), retries=2)
+    assert caught.value.request.url == URL
+    assert gate.snapshot().rates[0].level == 50, "what was never sent costs nothing"
+    with pytest.raises(library.ReadTimeout):
+        ask(colour, library, gate, Inner(library, library.ReadTimeout("late")))
+    assert gate.snapshot().rates[0].level == 49
+
+
+@both_colours
+def test_refusals_of_the_gate_reach_the_caller_as_they_are(colour, library):
+    gate = gated()
+    gate.close()
+    inner = Inner(library, json_answer({}))
+    with pytest.raises(Closed):
+        ask(colour, library, gate, inner)
+    assert not inner.sent
+
+
+def test_a_body_that_streams_is_sent_and_not_sent_again(library):
+    gate = gated()
+    inner = Inner(library, json_answer({}, 429))
+    with library.Client(transport=Transport(gate, inner=inner, retries=5)) as client:
+        reply = client.post(URL, content=(piece for piece in [b"{", b"}"]))
+    assert reply.status_code == 429
+    assert len(inner.sent) == 1
+
+
+def test_redirects_pass_the_gate_at_each_hop(library):
+    gate = gated("50/minute burst 50")
+    moved = (307, {"location": "https://other.example/v1"}, [])
+    with library.Client(transport=Transport(gate, inner=Inner(library, moved, json_answer({})))) as client:
+        assert client.post(URL, json=CHAT, follow_redirects=True).status_code == 200
+    assert gate.snapshot().rates[0].level == 48
+    assert gate.snapshot().in_flight == 0
+
+
+# Streams that are broken off: whatever becomes of them, nothing stays behind
+
+WAYS = ["read", "break", "close", "error here", "error there", "forgotten", "generator forgotten", "kept"]
+
+
+class Consumer(Exception):
+    pass
+
+
+def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind(library):
+    clock = ManualClock()
+    gate = gated(concurrency=2_000, clock=clock)
+    dice = random.Random(7)
+    whole = STREAM
+    torn = (200, STREAM[1], [*EVENTS[:2], library.ReadError("reset by peer")])
+    kept = []
+    with library.Client(transport=Transport(gate, inner=Inner(library, None), lease=60)) as client:
+        transport = client._transport
+        for way in dice.choices(WAYS, k=1_000):
+            transport._inner.answers = [torn if way == "error there" else whole]
+            reply = client.send(client.build_request("POST", MESSAGES, json=CHAT), stream=True)
+            pieces = reply.iter_bytes()
+            if way == "read":
+                list(pieces)
+            elif way == "break":
+                next(pieces)
+                pieces.close()
+            elif way == "close":
+                reply.close()
+            elif way == "error here":
+                with suppress(Consumer), closing(reply):
+                    for _ in pieces:
+                        raise Consumer
+            elif way == "error there":
+                with pytest.raises(library.ReadError):
+                    list(pieces)
+            elif way == "generator forgotten":
+                next(pieces)
+                pieces = None
+                reply = None
+            elif way == "kept":
+                kept.append(reply)
+            reply = pieces = None
+        gc.collect()
+        assert gate.snapshot().in_flight == len(kept) > 50
+        clock.advance(60)
+        assert gate.snapshot().in_flight == 0
+        for reply in kept:
+            assert reply.read() == b"".join(EVENTS), "whoever kept it can still read it"
+    snapshot = gate.snapshot()
+    assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
+
+
+def test_a_thousand_async_streams_broken_off_in_every_way_leave_nothing_behind(library):
+    clock = ManualClock()
+    gate = gated(concurrency=2_000, clock=clock)
+    dice = random.Random(11)
+    torn = (200, STREAM[1], [*EVENTS[:2], library.ReadError("reset by peer")])
+    kept = []
+
+    async def one(client, way):
+        client._transport._inner.answers = [torn if way == "error there" else STREAM]
+        reply = await client.send(client.build_request("POST", MESSAGES, json=CHAT), stream=True)
+        pieces = reply.aiter_bytes()
+        if way == "read":
+            [piece async for piece in pieces]
+        elif way == "break":
+            async for _ in pieces:
+                break
+            await reply.aclose()
+        elif way == "close":
+            await reply.aclose()
+        elif way == "error here":
+            with suppress(Consumer):
+                async for _ in pieces:
+                    raise Consumer
+            await reply.aclose()
+        elif way == "error there":
+            with pytest.raises(library.ReadError):
+                [piece async for piece in pieces]
+        elif way == "generator forgotten":
+            await anext(pieces)
+        elif way == "kept":
+            kept.append(reply)
+        elif way == "cancelled":
+            started = asyncio.Event()
+
+            async def read():
+                try:
+                    async for _ in pieces:
+                        started.set()
+                        await asyncio.sleep(3600)
+                finally:
+                    await reply.aclose()
+
+            task = asyncio.create_task(read())
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def main():
+        async with library.AsyncClient(
+            transport=AsyncTransport(gate, inner=Inner(library, None), lease=60)
+        ) as client:
+            for way in dice.choices([*WAYS, "cancelled"], k=1_000):
+                await one(client, way)
+            for _ in range(3):
+                gc.collect()
+                for _ in range(9):
+                    await asyncio.sleep(0)  # the loop ends generators that were forgotten, in some turns
+            assert gate.snapshot().in_flight == len(kept) > 50
+            clock.advance(60)
+            assert gate.snapshot().in_flight == 0
+            for reply in kept:
+                assert await reply.aread() == b"".join(EVENTS)
+
+    asyncio.run(main())
+    snapshot = gate.snapshot()
+    assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
+
+
+# Over real sockets
+
+
+@pytest.fixture
+def api():
+    with Sandbox("openai", requests="60_000/minute", tokens="10_000_000/minute") as api:
+        yield api
+
+
+@both_colours
+def test_a_local_provider_is_asked_through_the_transport_of_the_library(colour, library, api):
+    gate = gated("1_000_000 tokens/minute burst 1_000_000", "5000/minute burst 5000")
+    url = api.url + "/v1/chat/completions"
+    reply = ask(colour, library, gate, None, url)
+    assert reply.status_code == 200
+    used = max(reply.json()["usage"]["total_tokens"], len(reply.request.content) // 4, 20)
+    assert used <= 1_000_000 - tokens(gate) <= used + 10
+    assert gate.snapshot().in_flight == 0
+    assert api.report().admitted == 1
+
+
+def test_real_connections_that_are_reset_or_left_leave_nothing_behind(library, api):
+    gate = gated(concurrency=100)
+    url = api.url + "/v1/chat/completions"
+    api.fault("reset", at="before", probability=0.1)
+    api.fault("reset", at="headers", probability=0.1)
+    api.fault("reset", at="body", probability=0.2)
+    api.fault("truncate", probability=0.1)
+    outcomes = set()
+
+    async def one(client, i):
+        try:
+            async with client.stream("POST", url, json={**CHAT, "stream": True}) as reply:
+                async for _ in reply.aiter_bytes():
+                    if i % 4 == 0:
+                        return "left"
+        except library.TransportError as error:
+            return type(error).__name__
+        return "read"
+
+    async def main():
+        async with library.AsyncClient(transport=AsyncTransport(gate)) as client:
+            outcomes.update(await asyncio.gather(*(one(client, i) for i in range(100))))
+
+    asyncio.run(main())
+    assert {"left", "read"} < outcomes
+    snapshot = gate.snapshot()
+    assert (snapshot.in_flight, snapshot.bytes_in_flight, snapshot.waiting) == (0, 0, 0)
+
+
+def test_waiting_holds_no_connection_and_no_timeout_of_the_client(library, api):
+    """Two connections, one place: nobody times out waiting for the pool while others wait at the gate."""
+    gate = Dispatch("api", concurrency=1)
+    limits = library.Limits(max_connections=1)
+    inner = library.HTTPTransport(limits=limits)
+    url = api.url + "/v1/chat/completions"
+    api.fault("slow_headers", seconds=0.05)
+    statuses = []
+    with library.Client(transport=Transport(gate, inner=inner), timeout=0.3) as client:
+
+        def post():
+            statuses.append(client.post(url, json=CHAT).status_code)
+
+        threads = [threading.Thread(target=post) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert statuses == [200] * 10
+    assert api.report().peak_in_flight == 1
+
+
+def test_one_transport_serves_clients_of_both_libraries(api):
+    gate = gated()
+    transport = Transport(gate)
+    for library in (httpx, httpx2):
+        client = library.Client(transport=transport)
+        assert client.post(api.url + "/v1/chat/completions", json=CHAT).status_code == 200
+    transport.close()
+    assert api.report().admitted == 2
+
+
+def test_limits_are_learned_and_kept_without_configuring_any(library):
+    with Sandbox("openai", requests="600/minute") as api:
+        gate = Dispatch("auto", rates="auto", pause=True)
+        with library.Client(transport=Transport(gate)) as client:
+            for _ in range(5):
+                assert client.post(api.url + "/v1/chat/completions", json=CHAT).status_code == 200
+        assert ("requests", 600) in [(rate.unit, rate.limit) for rate in gate.snapshot().rates]
+
+
+def test_a_refusal_of_a_real_server_is_waited_out_by_retries(library, api):
+    gate = Dispatch("api", pause=True)
+    api.fault("storm", count=2, retry_after=0.1)
+    with library.Client(transport=Transport(gate, retries=2, backoff=Backoff(0.01, cap=1))) as client:
+        assert client.post(api.url + "/v1/chat/completions", json=CHAT).status_code == 200
+    assert api.report().requests == 3
+
+
+# Proxies of the environment
+
+
+class Proxy:
+    """Answers every request by itself, as a proxy may, and remembers what for."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def _serve(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.split(b" ")[1].decode())
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+
+@both_colours
+def test_proxies_that_the_environment_names_are_used_as_the_client_would(colour, library, monkeypatch, api):
+    proxy = Proxy()
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    port = []
+
+    async def serve():
+        server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+        port.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await stop.wait()
+        server.close()
+
+    stop = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait(5)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port[0]}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    try:
+        gate = gated()
+        assert ask(colour, library, gate, None, "http://far.example/v1").text == "hi"
+        assert ask(colour, library, gate, None, api.url + "/v1/chat/completions").status_code == 200
+        assert proxy.asked == ["http://far.example/v1"]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
