@@ -120,7 +120,7 @@ def test_nothing_remaining_where_nothing_counts_it_closes_the_window():
 def test_an_empty_bucket_has_one_for_us_long_before_it_is_full():
     clock = ManualClock()
     dispatch = api(clock, rates="auto")
-    for used in (1, 2, 60):
+    for used in (15, 30, 60):
         dispatch.observe(read_signal(200, headers(60, 60 - used, f"{used}s")))
     dispatch.observe(read_signal(200, headers(60, 0, "60s")))
     clock.advance(1)

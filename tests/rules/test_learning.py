@@ -121,6 +121,14 @@ def test_a_bucket_shows_its_period_by_its_reset():
     assert learner.rates() == (Rate(10, 1),)
 
 
+def test_a_reset_in_whole_seconds_says_little_about_the_period():
+    """It may have been rounded: 60 of 60 missing, full in what is called one second."""
+    learner = Learner(None, 0)
+    for used in (57, 58, 59, 60):
+        learner.heard([("requests", 60, 60 - used, SECOND)], used)
+    assert learner.rates()[0].per == 60
+
+
 def test_a_days_worth_is_not_given_out_evenly():
     learner = Learner(None, 0)
     learner.heard([("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)

@@ -116,6 +116,10 @@ class Learner:
         self._configured = rates
         self._ramp = self._refused = None
 
+    @property
+    def automatic(self) -> bool:
+        return self._configured is None
+
     def rates(self) -> tuple[Rate, ...]:
         """What to go by now."""
         told: dict[str, Rate] = {}  # by unit: the slowest
@@ -204,7 +208,8 @@ class Learner:
         suffix = name.rpartition("_")[2]
         if suffix in _PERIODS:
             return _PERIODS[suffix]
-        if reset and remaining is not None and 0 <= remaining < limit:
+        coarse = reset is not None and reset % SECOND == 0 and reset < 10 * SECOND  # rounded, perhaps
+        if reset and not coarse and remaining is not None and 0 <= remaining < limit:
             # A bucket is full again after as much of its period as is missing of its limit.
             used = limit - remaining
             implied = reset * limit // used
