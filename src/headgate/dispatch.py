@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from .events import Observer
     from .http.signals import Signal
-    from .limits import Rates, Seconds
+    from .limits import Rate, Rates, Seconds
     from .permit import Permit
-    from .rules.rate import RateRule, StrictRule
+    from .rules.layers import AnyRate
+    from .rules.line import Ticket
+    from .sharing.link import Link
+    from .sharing.store import Store
     from .verdict import Verdict
     from .waiting import Clock
 
@@ -100,11 +103,16 @@ class Dispatch(Gate):
     Two Dispatches share nothing unless they are given the same `window`. Tenants that wait
     share by cost, equally unless `weights` gives some of them more, e.g. `{"gold": 4}`.
 
+    With `store` everybody who is given the same store and key shares all of it, the window included: in
+    this process (`"memory:"`), on this machine (`"sqlite:///limits.db"`) or in a fleet
+    (`"redis://limits.internal/0"`). Limits other than those in force replace them for all. If the store
+    cannot be asked, `on_loss` says how to go on: by this process's "share" of the limits, "open" or "closed".
+
     With `rates="auto"` the limits are those that responses state, given to `observe`, or else found by
     trying. Rates that are configured are lowered to what responses state, never raised above.
     """
 
-    __slots__ = ("_learner", "_name", "_random", "_untold", "window")
+    __slots__ = ("_learner", "_link", "_name", "_random", "_untold", "window")
 
     _names: ClassVar[dict[str, Dispatch]] = {}
 
@@ -122,6 +130,8 @@ class Dispatch(Gate):
         pause: bool = False,
         max_waiting: int | None = None,
         weights: Mapping[Hashable, int] | None = None,
+        store: Store | str | None = None,
+        on_loss: Literal["share", "open", "closed"] = "share",
         name: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
@@ -168,11 +178,48 @@ class Dispatch(Gate):
         )
         self.window = window
         window._watch(self)
+        self._link: Link | None = None
+        if store is not None:
+            self._share(store, on_loss, read)
         self._name = name
         if name is not None and self._names.setdefault(name, self) is not self:
             raise InvalidConfig(
                 f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
             )
+
+    def _share(self, store: Store | str, on_loss: str, rates: tuple[Rate, ...]) -> None:
+        """From now on this is one of many at the same pool."""
+        if not isinstance(self._key, str) or not self._key:
+            raise InvalidConfig(
+                f'key={self._key!r}: in a store a key is a string, e.g. Dispatch("openai", ...)'
+            )
+        if on_loss not in ("share", "open", "closed"):
+            raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "open" or "closed"')
+        for rate in rates:
+            if rate.strict:
+                raise InvalidConfig(f"{str(rate)!r}: a strict rate cannot be shared; give it a burst instead")
+        if self._learner.automatic:
+            raise InvalidConfig('rates="auto" cannot be shared by processes; write the rates')
+        from .sharing.link import Link  # noqa: PLC0415 - only those who share load what it takes
+
+        layers = self._layers
+        places, weight = layers.places, layers.weight
+        limits = [
+            0 if places is None or places.limit is None else places.limit,
+            0 if places is None or places.throttled_limit is None else places.throttled_limit,
+            0 if weight is None else weight.budget,
+            layers.tail // 1000,
+        ]
+        self.__class__ = _SharedDispatch  # the same, and it tells the link what happens
+        self._link = Link(
+            self,  # type: ignore[arg-type]  # it is one now
+            store,
+            self._key,
+            rates,
+            limits,
+            on_loss=on_loss,
+        )
+        self._link.start(timeout=2.0)
 
     @classmethod
     def named(cls, name: str) -> Dispatch:
@@ -292,7 +339,7 @@ class Dispatch(Gate):
     ) -> int:
         unit = unit_of(name)
         pause = self._learner.pause(name, limit, reset) if remaining == 0 and reset else 0
-        rules: list[RateRule | StrictRule] = [rule for rule in self._layers.rates if rule.rate.unit == unit]
+        rules: list[AnyRate] = [rule for rule in self._layers.rates if rule.rate.unit == unit]
         for rule in rules:
             if pause:
                 rule.hold_until(now + pause, now)
@@ -362,6 +409,71 @@ class Dispatch(Gate):
     def __repr__(self) -> str:
         rates = ", ".join(str(rule.rate) for rule in self._layers.rates) or "no rates"
         return f"<Dispatch {self._key!r}: {rates}, {self._line.waiting} waiting>"
+
+
+class _SharedDispatch(Dispatch):
+    """A Dispatch that shares a pool: whatever its calls do may be news for the link."""
+
+    __slots__ = ()
+    _link: Link
+
+    def try_admit(
+        self,
+        _keywords_only: None = None,
+        bytes: int = 0,
+        tokens: int = 0,
+        cost: int | Mapping[str, int] | None = None,
+        priority: int = 0,
+        tenant: Hashable = None,
+    ) -> Permit | None:
+        permit = super().try_admit(_keywords_only, bytes, tokens, cost, priority, tenant)
+        if permit is None or self._link.low():
+            self._link.nudge()
+        return permit
+
+    def _join(self, ticket: Ticket, timeout: int | None) -> None:
+        super()._join(ticket, timeout)
+        self._link.nudge()
+
+    def _give_back(self, what: Permit | Ticket, actual: tuple[int, ...] | None = None) -> None:
+        super()._give_back(what, actual)
+        if actual is not None or self._link.crowded:
+            self._link.nudge()  # others may use it
+
+    def _look_again(self) -> None:
+        super()._look_again()
+        window = self.window._window
+        state = (window.generation, window.until)
+        if self._link is not None and self._link.window_told not in (state, None):
+            now = self._now()
+            left = -1 if window.until is None or window.until <= now else window.until - now
+            age = 0 if window.opened_at is None else max(0, now - window.opened_at)
+            self._link.window_told = state
+            self._link.signal(left, age)
+
+    def _hear_of_window(self, remaining: int) -> None:
+        """Somebody else closed the window, or opened it."""
+        window = self.window._window
+        here = 0 if window.until is None else max(0, window.until - self._now())
+        self._link.window_told = None  # what follows is no news to the others
+        if remaining > here:
+            self.window._signal(remaining, "shared", None)
+        elif remaining == 0 and here:
+            self.window.clear()
+        self._link.window_told = (window.generation, window.until)
+
+    def set_rates(self, rates: Rates) -> None:
+        read = read_rates(rates)
+        self._learner.configure(read)
+        self._link.set_rates(read)
+
+    def close(self) -> None:
+        super().close()
+        self._link.close()
+
+    def _start_clean(self) -> None:
+        super()._start_clean()
+        self._link.start_clean()
 
 
 def _places(

@@ -145,6 +145,19 @@ class CircuitClosed(CircuitEvent):
     __slots__ = ()
 
 
+class StoreLost(Event):
+    """The shared store cannot be asked: the gate goes on by itself, as `on_loss` says."""
+
+    __slots__ = ("reason",)
+    reason: str
+
+
+class StoreRegained(Event):
+    """The shared store answers again, and has been told what was used meanwhile."""
+
+    __slots__ = ()
+
+
 def tell(observer: Callable[[Any], Any] | None, event: Event) -> None:
     """Give the event to the observer, who cannot do any harm by raising."""
     if observer is None:

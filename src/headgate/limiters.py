@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .events import Observer
     from .limits import Rates, Seconds
     from .permit import Permit
-    from .rules.rate import RateRule, StrictRule
+    from .rules.layers import AnyRate
     from .waiting import Clock
 
     P = ParamSpec("P")
@@ -597,7 +597,7 @@ class MemoryLimiter:
         self,
         resource: str,
         rates: tuple[Rate, ...],
-        rules: tuple[RateRule, ...] | None = None,
+        rules: tuple[AnyRate, ...] | None = None,
         acquired: int = 0,
     ) -> _Resource:
         columns = dict(self._columns)
@@ -669,7 +669,7 @@ def _check_name(resource: object) -> None:
         raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
 
 
-def _capacity(resource: str, rules: Sequence[RateRule | StrictRule], in_flight: int, now: int) -> Capacity:
+def _capacity(resource: str, rules: Sequence[AnyRate], in_flight: int, now: int) -> Capacity:
     counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
     rate = rules[0].rate
     return Capacity(

@@ -326,6 +326,11 @@ def rate_of(rate: Rate, amount: int) -> Rate:
     return _rate_again(amount, rate.per_ns, burst, rate.unit, rate.strict)
 
 
+def share_of(rate: Rate, parts: int) -> Rate:
+    """One of so many equal parts of a rate: as much, in so many times the time."""
+    return _rate_again(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
+
+
 def ratio(value: float, what: str, *, low: float, high: float, example: float) -> tuple[int, int]:
     """A factor strictly between two bounds, exactly, as a ratio of integers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:

@@ -7,15 +7,20 @@ that does not fit everywhere has taken nothing anywhere.
 from __future__ import annotations
 
 from ..limits import BYTES
+from .leased import FAR_OFF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from .concurrency import ConcurrencyRule
+    from .leased import LeasedRule
     from .rate import RateRule, StrictRule
     from .weight import WeightRule
     from .window import Reentry, Window
+
+    AnyRate: TypeAlias = RateRule | StrictRule | LeasedRule
 
 REFUSED, ADMITTED, THROTTLED = 0, 1, 2
 
@@ -43,7 +48,7 @@ class Layers:
         reentry: Reentry | None = None,
         places: ConcurrencyRule | None = None,
         weight: WeightRule | None = None,
-        rates: Sequence[RateRule | StrictRule] = (),
+        rates: Sequence[AnyRate] = (),
         final: bool = False,
     ) -> None:
         self.window = window
@@ -54,7 +59,7 @@ class Layers:
         self.final = final  # what was taken is never corrected afterwards
         self.set_rates(rates)
 
-    def set_rates(self, rates: Sequence[RateRule | StrictRule]) -> None:
+    def set_rates(self, rates: Sequence[AnyRate]) -> None:
         self.rates = tuple(rates)
         self._first_rate = self.rates[0] if self.rates else None
         self._other_rates = self.rates[1:]
@@ -173,7 +178,7 @@ class Layers:
         if places is not None and places.adaptive and not places.fits_regrowing(now):
             grows = places.grows_at()
             return "concurrency", None if grows is None else max(at, grows)
-        return binding, at if binding else None
+        return binding, at if binding and at < now + FAR_OFF else None
 
     def _held_by_throttled(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
         places, weight, until = self.places, self.weight, self.throttled_until
@@ -184,7 +189,7 @@ class Layers:
             return "throttled concurrency" if places.fits() else "concurrency", max(at, until)
         if weight is not None and not weight.fits(cost[BYTES] * weight.penalty):
             return "bytes", max(at, until)
-        return binding, at if binding else None
+        return binding, at if binding and at < now + FAR_OFF else None
 
     def _held_by_rate(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int]:
         binding, at = None, now
@@ -221,7 +226,7 @@ class Layers:
         if not self.final and (self.places is None or self.places.in_flight):
             return None
         binding, at = self._held_by_rate(cost, now)
-        return None if binding is None else (binding, at)
+        return None if binding is None or at >= now + FAR_OFF else (binding, at)
 
     # -- after the call
 

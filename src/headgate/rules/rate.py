@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ..limits import Rate
+    from .layers import AnyRate
 
 # Before any clock started: a bucket that nothing was ever taken from.
 _LONG_AGO = -(1 << 256)
@@ -45,7 +46,7 @@ def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | Str
 
 
 def successors(
-    old: Sequence[RateRule | StrictRule], rates: Sequence[Rate], columns: Mapping[str, int], now: int
+    old: Sequence[AnyRate], rates: Sequence[Rate], columns: Mapping[str, int], now: int
 ) -> tuple[RateRule | StrictRule, ...]:
     """Rules for these rates, each going on where the old rule of its unit and period stood.
 
@@ -53,7 +54,7 @@ def successors(
     """
     left = list(old)
     rules = [rule_for(rate, columns) for rate in rates]
-    followed: dict[int, RateRule | StrictRule] = {}
+    followed: dict[int, AnyRate] = {}
     for same_period in (True, False):
         for i, rule in enumerate(rules):
             if i in followed:
@@ -245,7 +246,7 @@ class RateRule:
         backlog = max(0, self._earned - now * self._scale)
         return (self._tolerance - backlog) // self._cost
 
-    def follow(self, old: RateRule | StrictRule, now: int) -> None:
+    def follow(self, old: AnyRate, now: int) -> None:
         """Continue where the rule this one replaces stands: a change of limits creates nothing.
 
         What could be taken a moment ago still can, up to the new burst; nothing more.
@@ -475,7 +476,7 @@ class StrictRule:
 
     # -- changing the limit, and coming back after a restart
 
-    def follow(self, old: RateRule | StrictRule, now: int) -> None:
+    def follow(self, old: AnyRate, now: int) -> None:
         """Continue where the rule this one replaces stands: a change of limits creates nothing."""
         if isinstance(old, StrictRule):
             self.carry_on(old)

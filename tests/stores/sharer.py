@@ -1,0 +1,48 @@
+"""A process that shares a Dispatch, run by the tests: does as it is told and prints what happened as JSON.
+
+Times are of the monotonic clock, which all processes of a machine have in common.
+"""
+
+import asyncio
+import json
+import sys
+import time
+
+from headgate import Dispatch, WaitTimeout
+
+
+async def main(options):
+    gate = Dispatch(
+        options["key"],
+        rates=options["rates"],
+        concurrency=options.get("concurrency"),
+        throttled_concurrency=None,
+        byte_budget=None,
+        pause=options.get("pause", False),
+        store=options["store"],
+        on_loss=options.get("on_loss", "share"),
+    )
+    print("ready", flush=True)
+    await asyncio.sleep(options["begin"] - time.monotonic())
+    times, ends, tokens, refused = [], [], options.get("tokens", 0), 0
+
+    async def work():
+        nonlocal refused
+        while time.monotonic() < options["end"]:
+            try:
+                async with gate.admit(tokens=tokens, timeout=options.get("timeout")):
+                    times.append(time.monotonic())
+                    if options.get("takes"):
+                        await asyncio.sleep(options["takes"])
+                    ends.append(time.monotonic())
+            except WaitTimeout:
+                refused += 1
+
+    await asyncio.gather(*(work() for _ in range(options["tasks"])))
+    asked = gate._link.asked
+    gate.close()
+    print(json.dumps({"times": times, "ends": ends, "asked": asked, "refused": refused}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,348 @@
+"""One Dispatch in several processes: together within the limits, whatever happens to any of them (D-09).
+
+Real processes, real stores, real time; what is asserted are counts and bounds, never speeds.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate import Dispatch, InvalidConfig, StoreError
+from headgate import events as ev
+from headgate.testing import Recorder
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
+import rig
+
+SHARER = Path(__file__).with_name("sharer.py")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with rig.Server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return request.getfixturevalue("server").url
+
+
+class Processes:
+    """Several processes that share one key, from a common beginning to a common end."""
+
+    def __init__(self, many, seconds, *, store, **options):
+        self.begin = time.monotonic() + 1.5
+        self.end = self.begin + seconds
+        options = {
+            "key": f"key-{time.time_ns()}",
+            "begin": self.begin,
+            "end": self.end,
+            "store": store,
+            "tasks": 50,
+            **options,
+        }
+        self.running = [
+            subprocess.Popen(
+                [sys.executable, str(SHARER), json.dumps(options)], stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(many)
+        ]
+
+    def wait_until(self, seconds):
+        time.sleep(max(0.0, self.begin + seconds - time.monotonic()))
+
+    def kill_one(self):
+        victim = self.running.pop()
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+
+    def results(self):
+        results = []
+        for process in self.running:
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            results.append(json.loads(said.splitlines()[-1]))
+        return results
+
+
+def times_of(results, begin):
+    return sorted(at - begin for result in results for at in result["times"])
+
+
+def worst_excess(times, rate, burst):
+    """The most that any window held beyond burst + rate * its length."""
+    lowest, worst = float("inf"), float("-inf")
+    for i, at in enumerate(times):
+        lowest = min(lowest, i - rate * at)
+        worst = max(worst, i + 1 - rate * at - lowest - burst)
+    return worst
+
+
+def most_inside(results):
+    changes = [(at, 1) for result in results for at in result["times"]]
+    changes += [(at, -1) for result in results for at in result["ends"]]
+    inside = most = 0
+    for _, change in sorted(changes):
+        inside += change
+        most = max(most, inside)
+    return most
+
+
+def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
+    processes = Processes(4, 5, store=store, rates=["500/s"])
+    results = processes.results()
+    times = times_of(results, processes.begin)
+    assert worst_excess(times, 500, 500) <= 0
+    steady = [at for at in times if 1 <= at < 5]
+    assert len(steady) >= 0.98 * 500 * 4
+    begin = processes.begin
+    parts = [sum(1 <= at - begin < 5 for at in result["times"]) for result in results]
+    assert max(parts) <= 1.1 * sum(parts) / 4
+    assert min(parts) >= 0.9 * sum(parts) / 4
+    assert sum(result["asked"] for result in results) <= 0.1 * len(times)
+
+
+def test_a_low_rate_is_shared_call_by_call(store):
+    processes = Processes(3, 3, store=store, rates=["120/minute burst 1"], tasks=2)
+    times = times_of(processes.results(), processes.begin)
+    assert worst_excess(times, 2, 1) <= 0.1
+    assert len([at for at in times if at < 3]) >= 5
+
+
+def test_requests_tokens_and_places_together(store):
+    processes = Processes(
+        3,
+        3,
+        store=store,
+        rates=["200/s", "50_000 tokens/s"],
+        concurrency=20,
+        tokens=1000,
+        takes=0.05,
+        tasks=20,
+    )
+    results = processes.results()
+    times = times_of(results, processes.begin)
+    assert worst_excess(times, 50, 50) <= 0
+    assert len([at for at in times if 1 <= at < 3]) >= 0.95 * 50 * 2
+    assert most_inside(results) <= 20
+
+
+def test_places_are_shared_equally_and_all_of_them_used(store):
+    processes = Processes(3, 3, store=store, rates=[], concurrency=10, takes=0.05, tasks=20)
+    results = processes.results()
+    assert most_inside(results) <= 10
+    counts = [len(result["times"]) for result in results]
+    assert sum(counts) >= 0.9 * 10 * 3 / 0.05
+    assert min(counts) >= 0.6 * max(counts)  # ten places for three: four, three and three
+
+
+def test_a_process_killed_at_any_moment_costs_no_more_than_its_lease(store):
+    """B3: kill -9. What it held comes back, and nobody exceeds anything."""
+    dice = random.Random(store)
+    processes = Processes(3, 6.5, store=store, rates=["200/s"], concurrency=12, takes=0.05, tasks=12)
+    processes.wait_until(0.5 + dice.random() / 2)
+    processes.kill_one()
+    results = processes.results()
+    times = times_of(results, processes.begin)
+    assert worst_excess(times, 200, 200) <= 0
+    assert most_inside(results) <= 12
+    # All twelve places are back in use by the two that are left.
+    assert len([at for at in times if 5 <= at < 6.5]) >= 0.85 * 200 * 1.5
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_without_the_store_everybody_goes_on_within_the_limit(how):
+    """on_loss="share": nobody waits for ever, in sum no more than the limit, and it is right afterwards."""
+    with rig.Server() as server:
+        processes = Processes(3, 8, store=server.url, rates=["200/s"], tasks=20, timeout=3)
+        processes.wait_until(2)
+        server.stop() if how == "stopped" else server.kill()
+        processes.wait_until(5)
+        server.go_on() if how == "stopped" else server.start()
+        results = processes.results()
+        times = times_of(results, processes.begin)
+    assert worst_excess(times, 200, 200) <= 0
+    assert sum(result["refused"] for result in results) == 0
+    assert len([at for at in times if 3 <= at < 5]) >= 0.8 * 200 * 2  # without it
+    assert len([at for at in times if 6.5 <= at < 8]) >= 0.95 * 200 * 1.5  # with it again
+
+
+# -- inside one process
+
+
+def eventually(predicate):
+    deadline = time.monotonic() + 10
+    while not predicate():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@contextmanager
+def sharing(key, store, **options):
+    options.setdefault("rates", ["100/s"])
+    gate = Dispatch(key, store=store, **options)
+    try:
+        yield gate
+    finally:
+        gate.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "valkey"])
+def any_store(request, tmp_path):
+    if request.param == "memory":
+        return f"memory:{time.time_ns()}"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return request.getfixturevalue("server").url
+
+
+def fresh():
+    return f"key-{time.time_ns()}"
+
+
+def test_equal_keys_share_and_others_do_not(any_store):
+    key = fresh()
+    with (
+        sharing(key, any_store, rates=["2/minute burst 2"]) as one,
+        sharing(key, any_store, rates=["2/minute burst 2"]) as other,
+        sharing(fresh(), any_store, rates=["2/minute burst 2"]) as stranger,
+    ):
+        with one.admit(timeout=5), other.admit(timeout=5):
+            pass
+        with pytest.raises(TimeoutError), one.admit(timeout=0.3):
+            pass
+        with stranger.admit(timeout=5):
+            pass
+
+
+def test_a_window_closed_by_one_is_closed_for_all_and_outlives_them(any_store):
+    """D-09."""
+    key = fresh()
+    with sharing(key, any_store, pause=True) as one, sharing(key, any_store, pause=True) as other:
+        one.set_backoff(60, reason="429")
+        eventually(other.window.should_backoff)
+        assert 55 < other.window.remaining <= 60
+    with sharing(key, any_store, pause=True) as later:
+        assert 50 < later.window.remaining <= 60
+        assert later.try_admit() is None
+        later.window.clear()
+        with sharing(key, any_store, pause=True) as last:
+            eventually(lambda: not last.window.should_backoff())
+
+
+def test_limits_set_by_one_are_everybodys(any_store):
+    key = fresh()
+    with sharing(key, any_store) as one, sharing(key, any_store) as other:
+        one.set_rates(["7/minute burst 7"])
+        eventually(lambda: other.snapshot().rates[0].limit == 7)
+
+
+def test_what_was_not_used_goes_back(any_store):
+    """A permit settled for less than its estimate leaves the rest to the others."""
+    key = fresh()
+    rates = ["1000 tokens/minute burst 1000"]
+    with sharing(key, any_store, rates=rates) as one, sharing(key, any_store, rates=rates) as other:
+        with one.admit(tokens=900, timeout=5) as permit:
+            permit.settle(tokens=100)
+        with other.admit(tokens=700, timeout=5):
+            pass
+
+
+def test_a_forked_child_is_another_member(any_store):
+    if any_store.startswith("memory"):
+        pytest.skip("what is in memory is not shared with a child")
+    with sharing(fresh(), any_store, rates=["100/s"]) as gate:
+        with gate.admit(timeout=5):
+            pass
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            try:
+                with gate.admit(timeout=5):
+                    pass
+            except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it by the status
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        with gate.admit(timeout=5):
+            pass
+
+
+def test_loss_and_return_are_told():
+    with rig.Server() as server:
+        seen = Recorder()
+        with sharing(fresh(), server.url, rates=["50/s"], observer=seen) as gate:
+            server.kill()
+            while not seen.of(ev.StoreLost):
+                with gate.admit(timeout=5):
+                    pass
+            server.start()
+            eventually(lambda: seen.of(ev.StoreRegained))
+            with gate.admit(timeout=5):
+                pass
+
+
+@pytest.mark.parametrize(("on_loss", "goes"), [("open", True), ("closed", False)])
+def test_on_loss_may_be_open_or_closed(on_loss, goes):
+    with rig.Server() as server:
+        seen = Recorder()
+        rates = ["10/minute burst 10"]
+        with sharing(fresh(), server.url, rates=rates, on_loss=on_loss, observer=seen) as gate:
+            server.kill()
+            gate.set_backoff(0)  # something to tell, so that the loss is noticed
+            while not seen.of(ev.StoreLost):
+                permit = gate.try_admit()
+                if permit is not None:
+                    permit.settle()
+                time.sleep(0.002)
+            admitted = 0
+            for _ in range(30):
+                permit = gate.try_admit()
+                if permit is not None:
+                    permit.settle()
+                    admitted += 1
+            assert admitted == (30 if goes else 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "says"),
+    [
+        ("postgres://localhost/x", InvalidConfig, "postgres"),
+        ("limits.db", InvalidConfig, "write memory:, sqlite"),
+        ("sqlite://", InvalidConfig, "path"),
+        (3, InvalidConfig, "not a store"),
+        ("sqlite:////proc/no/such/place.db", StoreError, "/proc/no/such/place.db"),
+        ("redis://127.0.0.1:1/0", StoreError, "redis://127.0.0.1:1/0"),
+        ("redis://user:secret@127.0.0.1:1/0", StoreError, "127.0.0.1:1/0"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused_by_name_and_without_its_password(url, error, says):
+    with pytest.raises(error, match=says) as caught:
+        Dispatch("api", store=url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"key": ("a", 1)}, "a key is a string"),
+        ({"on_loss": "shrug"}, "on_loss"),
+        ({"rates": ["5/s strict"]}, "strict"),
+        ({"rates": "auto"}, "auto"),
+    ],
+)
+def test_what_cannot_be_shared_says_so(options, says):
+    with pytest.raises(InvalidConfig, match=says):
+        Dispatch(options.pop("key", "api"), store="memory:errors", **options)
