@@ -25,6 +25,7 @@ PARTS = {
     "contention": "Sixty-four threads",
     "keys": "A million keys",
     "resilience": "Retries and circuit breakers, when nothing fails",
+    "sharing": "A shared limit that is far away",
 }
 
 PREFACE = """\

@@ -178,6 +178,24 @@ def test_without_the_store_everybody_goes_on_within_the_limit(how):
     assert len([at for at in times if 6.5 <= at < 8]) >= 0.95 * 200 * 1.5  # with it again
 
 
+def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store):
+    """Rule 11, M7: nobody before its end, and nobody with a burst."""
+    key = f"key-{time.time_ns()}"
+    processes = Processes(3, 4, store=store, key=key, rates=["200/s"], pause=True, tasks=20)
+    with sharing(key, store, rates=["200/s"], pause=True) as gate:
+        processes.wait_until(0.5)
+        gate.set_backoff(1.5, reason="429")
+        results = processes.results()
+    times = times_of(results, processes.begin)
+    assert not [at for at in times if 0.7 <= at < 1.99]
+    after = [at for at in times if 2 <= at < 4]
+    most = max(sum(at <= other < at + 0.1 for other in after) for at in after)
+    assert most <= 2 * 20  # a tenth of a second's worth is twenty; two lumps may fall together
+    assert len([at for at in times if 3 <= at < 4]) >= 0.9 * 200
+    parts = [sum(at - processes.begin >= 2 for at in result["times"]) for result in results]
+    assert min(parts) >= 0.7 * max(parts)
+
+
 # -- inside one process
 
 

@@ -155,6 +155,11 @@ def _close_window(pool: State, question: Question, now: int) -> None:
     elif now + duration > window[0]:
         window[0] = now + duration
         window[3] += 1
+    if question["pauses"]:
+        # Nothing is saved up while nobody goes: the crowd comes back at the rate, not with a burst.
+        for rate in pool["rates"]:
+            empty = window[0] + _tolerance(rate)
+            rate[3] = min(rate[3], empty) if duration < 0 else max(rate[3], empty)
 
 
 # -- rates

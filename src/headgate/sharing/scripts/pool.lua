@@ -270,6 +270,16 @@ local function close_window(pool, question, now)
     window[1] = exact(now + duration)
     window[4] = window[4] + 1
   end
+  if question.pauses then
+    for _, rate in ipairs(pool.rates) do
+      local empty = exact(window[1] + tolerance(rate))
+      if duration < 0 then
+        rate[4] = min(rate[4], empty)
+      else
+        rate[4] = max(rate[4], empty)
+      end
+    end
+  end
 end
 
 -- -- what is given
