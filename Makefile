@@ -26,7 +26,7 @@ types: install
 	$(BIN)/mypy
 
 demo: install
-	$(BIN)/python bench/demo.py
+	$(BIN)/python -m headgate demo --plot $(VENV)/demo.png
 
 bench: install
 	$(BIN)/python bench/run.py

@@ -129,6 +129,14 @@ def test_a_reset_in_whole_seconds_says_little_about_the_period():
     assert learner.rates()[0].per == 60
 
 
+def test_a_bucket_that_holds_less_than_its_limit_is_no_faster_for_it():
+    """1,440,000 a minute, of which a second's worth is kept: nearly all seems to be missing, and soon there."""
+    learner = Learner(None, 0)
+    for at, (remaining, reset) in enumerate([(11_000, 1_040), (12_000, 1_003), (12_800, 967)]):
+        learner.heard([("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
+    assert learner.rates()[0].per == 60
+
+
 def test_a_days_worth_is_not_given_out_evenly():
     learner = Learner(None, 0)
     learner.heard([("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)

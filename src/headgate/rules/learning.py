@@ -214,6 +214,9 @@ class Learner:
             used = limit - remaining
             implied = reset * limit // used
             for period in _USUAL:
+                # Nearly empty, a bucket that holds less than its limit looks as if the limit were a second's.
+                if period < _MINUTE and 2 * used > limit:
+                    continue
                 if abs(implied - period) <= period // 10:
                     hint = self._hints.get(name)
                     if hint is not None and hint[0] == period and hint[1] != used:

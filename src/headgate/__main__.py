@@ -1,0 +1,5 @@
+"""`python -m headgate`."""
+
+from .cli import main
+
+main(prog_name="headgate")
