@@ -93,9 +93,8 @@ def test_headers_teach_the_rate_within_five_seconds(style, kind):
 
 @pytest.mark.parametrize("retry_after", [True, False])
 @pytest.mark.parametrize("limit", ["60/minute burst 5", TEN_A_SECOND, "3000/minute burst 50"])
-@pytest.mark.parametrize("seed", range(2))
-def test_without_headers_the_rate_is_found_by_few_collisions(limit, retry_after, seed):
-    drain = Drain(rates="auto", requests=limit, headers=False, retry_after=retry_after, seed=seed)
+def test_without_headers_the_rate_is_found_by_few_collisions(limit, retry_after):
+    drain = Drain(rates="auto", requests=limit, headers=False, retry_after=retry_after)
     assert drain.refused < 0.03 * drain.sent
 
 
@@ -121,9 +120,7 @@ def test_a_limit_cut_to_half_and_restored(rates, headers):
     [
         ("reset", {}),
         ("overload", {}),
-        ("overload", {"retry_after": 3}),
         ("storm", {"retry_after": 2}),
-        ("storm", {}),
         ("error", {"status": 500}),
     ],
     ids=str,
