@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _KEEPS = SECOND
 # How many gifts are remembered for refunds of calls that used them.
 _MOST_KNOWN = 256
-# When nobody can tell: far enough that only news will end the wait.
-FAR_OFF = 3600 * SECOND
+# When nobody can tell: further off than any rate makes anybody wait.
+FAR_OFF = 1 << 62
 
 
 class LeasedRule:
