@@ -130,7 +130,7 @@ def test_a_reset_in_whole_seconds_says_little_about_the_period():
 
 
 def test_a_bucket_that_holds_less_than_its_limit_is_no_faster_for_it():
-    """1,440,000 a minute, of which a second's worth is kept: nearly all seems to be missing, and soon there."""
+    """1,440,000 a minute, of which a second's worth is kept: nearly all seems missing, and soon there."""
     learner = Learner(None, 0)
     for at, (remaining, reset) in enumerate([(11_000, 1_040), (12_000, 1_003), (12_800, 967)]):
         learner.heard([("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
