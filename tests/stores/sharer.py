@@ -23,12 +23,13 @@ async def main(options):
         on_loss=options.get("on_loss", "share"),
     )
     print("ready", flush=True)
-    await asyncio.sleep(options["begin"] - time.monotonic())
+    begin, end = map(float, sys.stdin.readline().split())  # told when all are ready
+    await asyncio.sleep(begin - time.monotonic())
     times, ends, tokens, refused = [], [], options.get("tokens", 0), 0
 
     async def work():
         nonlocal refused
-        while time.monotonic() < options["end"]:
+        while time.monotonic() < end:
             try:
                 async with gate.admit(tokens=tokens, timeout=options.get("timeout")):
                     times.append(time.monotonic())

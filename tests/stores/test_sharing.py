@@ -47,22 +47,28 @@ class Processes:
     """Several processes that share one key, from a common beginning to a common end."""
 
     def __init__(self, many, seconds, *, store, **options):
-        self.begin = time.monotonic() + 1.5
-        self.end = self.begin + seconds
         options = {
             "key": f"key-{time.time_ns()}",
-            "begin": self.begin,
-            "end": self.end,
             "store": store,
             "tasks": 50,
             **options,
         }
         self.running = [
             subprocess.Popen(
-                [sys.executable, str(SHARER), json.dumps(options)], stdout=subprocess.PIPE, text=True
+                [sys.executable, str(SHARER), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for _ in range(many)
         ]
+        for process in self.running:
+            assert process.stdout.readline() == "ready\n"
+        self.begin = time.monotonic() + 0.1
+        self.end = self.begin + seconds
+        for process in self.running:
+            process.stdin.write(f"{self.begin} {self.end}\n")
+            process.stdin.flush()
 
     def wait_until(self, seconds):
         time.sleep(max(0.0, self.begin + seconds - time.monotonic()))

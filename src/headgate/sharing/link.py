@@ -182,6 +182,7 @@ class Link:
         self._again = self._provided_until = 0
         self._owed = [0] * len(self.rates)
         self._install(leased=True)
+        self._have_none_locked()  # nobody else is here yet
         if not self._closed:
             COURIER.send(self._listen)
 
@@ -222,7 +223,7 @@ class Link:
                 self._news.clear()
                 delay = await self._exchange()
                 if delay is None:
-                    if not self._news.is_set():
+                    if not self._news.is_set() and self._gate._under_lock(self._let_go_locked):
                         return
                     continue  # somebody came meanwhile
                 with suppress(TimeoutError):
@@ -276,6 +277,22 @@ class Link:
             await asyncio.wait_for(self._store.ask(self._key, question), _PATIENCE)
         if isinstance(self._where, str):
             await self._store.close()
+
+    def _let_go_locked(self, now: int) -> bool:
+        """Nothing is held: what was granted is no longer ours once the lease has run out."""
+        if self._holds_locked(now):
+            return False
+        if not self.lost:
+            self._have_none_locked()
+        return True
+
+    def _have_none_locked(self) -> None:
+        layers = self._gate._layers
+        self._places = self._bytes = 0
+        if layers.places is not None and self._limits[0]:
+            layers.places.limit = 0
+        if layers.weight is not None and self._limits[2]:
+            layers.weight.budget = 1
 
     # -- questions
 
@@ -494,6 +511,12 @@ class Link:
             gate = self._gate
             columns = gate._columns
             layers = gate._layers
+            if not leased:
+                part = self._members or 2
+                if layers.places is not None and self._limits[0]:
+                    layers.places.limit = max(1, self._limits[0] // part)
+                if layers.weight is not None and self._limits[2]:
+                    layers.weight.budget = max(1, self._limits[2] // part)
             if leased:
                 rules: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
             elif self._on_loss == "open":
@@ -501,14 +524,9 @@ class Link:
             elif self._on_loss == "closed":
                 rules = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
             else:
-                part = self._members or 2
                 rules = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
                 for rule in rules:
                     rule.lower(0, now)  # what there was is unknown: nothing is saved up
-                if layers.places is not None and self._limits[0]:
-                    layers.places.limit = max(1, self._limits[0] // part)
-                if layers.weight is not None and self._limits[2]:
-                    layers.weight.budget = max(1, self._limits[2] // part)
             layers.set_rates(rules)
             gate._follow_layers()
             self._taken = [0] * len(self.rates)

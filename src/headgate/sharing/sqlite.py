@@ -68,6 +68,9 @@ class SqliteStore:
     async def close(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._in_thread(connection.close)
         self._thread.shutdown(wait=False)
 
     # -- in the thread of its own
