@@ -1,4 +1,4 @@
-"""What all tests share: laws are searched for without a stopwatch, for machines differ, and so do neighbours."""
+"""What all tests share: laws are searched for without a stopwatch, for machines differ."""
 
 from hypothesis import HealthCheck, settings
 
