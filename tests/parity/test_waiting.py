@@ -1,8 +1,8 @@
 """How callers of every world wait at one gate: the same scenarios for threads, tasks and both."""
 
 import pytest
-from conftest import eventually
 
+from conftest import eventually
 from headgate import BackoffWindow, Closed, CostTooLarge, Dispatch, WaitTimeout, events
 from headgate.testing import Recorder
 
