@@ -16,7 +16,8 @@ $(READY): pyproject.toml
 	touch $@
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 lint: install
 	$(BIN)/ruff check .

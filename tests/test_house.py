@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "waiting": set(),
     "permit": {*GROUND, "rules"},
     "gate": {*GROUND, "rules", "waiting", "permit"},
-    "backoff_window": {*GROUND, "rules", "waiting", "gate"},
+    "backoff_window": {*GROUND, "rules", "waiting", "gate", "sharing"},
     "dispatch": {*GROUND, "rules", "waiting", "gate", "backoff_window", "sharing"},
     "limiters": {*GROUND, "rules", "waiting", "gate", "permit"},
     "colours": {"errors"},
@@ -41,18 +41,19 @@ MAY_IMPORT = {
     "registry": {"gate"},
     "sharing": {*GROUND, "rules", "waiting", "sharing"},
     "retries": {*GROUND, "rules", "waiting", "gate", "colours", "outcomes"},
-    "circuit_breaker": {*GROUND, "rules", "waiting", "gate", "colours", "outcomes", "registry"},
+    "circuit_breaker": {*GROUND, "rules", "waiting", "gate", "colours", "outcomes", "registry", "sharing"},
     "token_budget": {*GROUND, "rules", "waiting", "gate", "registry", "sharing"},
     "resilient_client": {*GROUND, *PUBLIC, "rules", "waiting", "colours", "outcomes"},
     "tenacity": {*GROUND, *PUBLIC, "rules", "waiting", "outcomes"},
     "http": {*GROUND, *PUBLIC, "rules", "waiting", "gate", "permit", "registry", "outcomes", "http"},
-    "swarm": {*GROUND, *PUBLIC, "rules", "waiting", "gate", "permit", "sharing"},
-    "bulk": {*GROUND, "dispatch", "waiting", "outcomes", "http", "bulk"},
+    "swarm": {*GROUND, "limiters", "rules", "waiting", "gate", "permit", "sharing", "swarm"},
+    "bulk": {*GROUND, "rules", "dispatch", "waiting", "outcomes", "sharing", "http", "bulk"},
     "demo": {"dispatch", "http", "sandbox", "bulk", "demo"},
-    "cli": {*GROUND, "waiting", "sandbox", "bulk", "demo"},
+    "watch": {*GROUND, "rules", "waiting", "sharing"},
+    "cli": {*GROUND, "waiting", "sandbox", "bulk", "demo", "watch"},
     "__main__": {"cli"},
     "sandbox": {*GROUND, "rules", "waiting", "sandbox"},
-    "testing": {*GROUND, "rules", "waiting", "sandbox"},
+    "testing": {*GROUND, "rules", "waiting", "sandbox", "sharing"},
     "__init__": {*GROUND, *PUBLIC, "permit", "http"},
 }
 IMPURE = {
@@ -142,7 +143,7 @@ def test_every_room_opens_with_its_rule(path):
 def test_locks_are_made_by_the_gate_by_registries_and_by_what_only_counts():
     makers = {room(path) for path in FILES if "allocate_lock()" in path.read_text()}
     registries = {"backoff_window", "limiters", "registry"}
-    counters = {"retries", "circuit_breaker", "token_budget", "sharing"}
+    counters = {"retries", "circuit_breaker", "token_budget", "sharing", "swarm"}
     assert makers <= {"gate", "waiting", *registries, *counters}
 
 

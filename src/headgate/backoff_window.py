@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from .events import Event, Observer
     from .limits import Seconds
+    from .sharing.shared_window import WindowTie
+    from .sharing.store import Store
     from .waiting import Clock
 
 
@@ -46,6 +48,9 @@ class BackoffWindow:
 
     `ceiling` clamps how long any signal may close the window. With `spread`, those who wait
     are let go one by one over so many seconds after the end, instead of all at once.
+
+    With a `store`, the window of a `key` is one and the same for all who name both, in whatever process:
+    `BackoffWindow(store="redis://limits.internal/0", key="openai")`. So it is for a Dispatch of that key.
     """
 
     __slots__ = (
@@ -57,6 +62,7 @@ class BackoffWindow:
         "_observer",
         "_registry",
         "_spread",
+        "_tie",
         "_watchers",
         "_window",
     )
@@ -66,6 +72,8 @@ class BackoffWindow:
         *,
         ceiling: Seconds | None = None,
         spread: Seconds = 0.0,
+        store: Store | str | None = None,
+        key: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -73,13 +81,25 @@ class BackoffWindow:
         self._spread = seconds_to_ns(spread, "spread")
         self._clock = clock
         self._observer = observer
-        self._key: Hashable = None
+        self._key: Hashable = key
         self._registry: WindowRegistry | None = None
         self._kept = False  # by its registry, because the window is open
         self._watchers: tuple[ref[Gate], ...] = ()
         self._gate = Gate(
             "window", Layers(window=self._window, reentry=self._reentry()), observer=None, clock=clock
         )
+        self._tie: WindowTie | None = None
+        if (store is None) != (key is None) or (key is not None and (not isinstance(key, str) or not key)):
+            raise InvalidConfig(
+                f"key={key!r}: a window in a store has a key, and only there; "
+                'write both, e.g. BackoffWindow(store="sqlite:///limits.db", key="openai")'
+            )
+        if store is not None and key is not None:
+            from .sharing.shared_window import WindowTie  # noqa: PLC0415 - only those who share
+
+            self._tie = WindowTie(self, store, key)
+            self._tie.start()
+            start_clean_after_fork(self._tie)
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: WindowRegistry | str | None = None) -> BackoffWindow:
@@ -124,6 +144,8 @@ class BackoffWindow:
             self._tell(events.WindowEnded(key=self._key, at=now / SECOND, generation=before))
         if change is None:
             return
+        if self._tie is not None:
+            self._tie.tell(window.until)
         if self._registry is not None:
             self._registry._keep(self)
         kind = events.WindowSet if change == "set" else events.WindowExtended
@@ -154,6 +176,8 @@ class BackoffWindow:
         finally:
             self._have_them_look()
         if cleared:
+            if self._tie is not None:
+                self._tie.tell(None)
             if self._registry is not None:
                 self._registry._let_go(self)
             self._tell(

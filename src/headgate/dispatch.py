@@ -5,7 +5,7 @@ from __future__ import annotations
 from .backoff_window import BackoffWindow
 from .errors import InvalidConfig, UnknownName
 from .gate import Gate
-from .limits import COLUMNS, SECOND, Backoff, positive_int, read_rates, seconds_to_ns
+from .limits import COLUMNS, SECOND, Backoff, positive_int, read_cost, read_rates, seconds_to_ns
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
 from .rules.learning import Learner, unit_of
@@ -107,6 +107,8 @@ class Dispatch(Gate):
     this process (`"memory:"`), on this machine (`"sqlite:///limits.db"`) or in a fleet
     (`"redis://limits.internal/0"`). Limits other than those in force replace them for all. If the store
     cannot be asked, `on_loss` says how to go on: by this process's "share" of the limits, "open" or "closed".
+    `acquire_backoff`, a Backoff, paces how the store is asked again for places that others have; every 20 ms
+    without it.
 
     With `rates="auto"` the limits are those that responses state, given to `observe`, or else found by
     trying. Rates that are configured are lowered to what responses state, never raised above.
@@ -130,6 +132,7 @@ class Dispatch(Gate):
         pause: bool = False,
         max_waiting: int | None = None,
         weights: Mapping[Hashable, int] | None = None,
+        acquire_backoff: Backoff | None = None,
         store: Store | str | None = None,
         on_loss: Literal["share", "open", "closed"] = "share",
         name: str | None = None,
@@ -180,14 +183,21 @@ class Dispatch(Gate):
         window._watch(self)
         self._link: Link | None = None
         if store is not None:
-            self._share(store, on_loss, read)
+            self._share(store, on_loss, read, acquire_backoff)
+        elif acquire_backoff is not None:
+            raise InvalidConfig(
+                "acquire_backoff paces how a store is asked again; without store= nobody asks twice, "
+                "those who wait are woken: leave it out"
+            )
         self._name = name
         if name is not None and self._names.setdefault(name, self) is not self:
             raise InvalidConfig(
                 f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
             )
 
-    def _share(self, store: Store | str, on_loss: str, rates: tuple[Rate, ...]) -> None:
+    def _share(
+        self, store: Store | str, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None
+    ) -> None:
         """From now on this is one of many at the same pool."""
         if not isinstance(self._key, str) or not self._key:
             raise InvalidConfig(
@@ -195,6 +205,10 @@ class Dispatch(Gate):
             )
         if on_loss not in ("share", "open", "closed"):
             raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "open" or "closed"')
+        if pace is not None and not isinstance(pace, Backoff):
+            raise InvalidConfig(
+                f"acquire_backoff={pace!r} is not a Backoff; write e.g. acquire_backoff=Backoff(0.02, cap=1)"
+            )
         for rate in rates:
             if rate.strict:
                 raise InvalidConfig(f"{str(rate)!r}: a strict rate cannot be shared; give it a burst instead")
@@ -218,6 +232,7 @@ class Dispatch(Gate):
             rates,
             limits,
             on_loss=on_loss,
+            pace=pace,
         )
         self._link.start(timeout=2.0)
 
@@ -427,12 +442,27 @@ class _SharedDispatch(Dispatch):
         tenant: Hashable = None,
     ) -> Permit | None:
         permit = super().try_admit(_keywords_only, bytes, tokens, cost, priority, tenant)
-        if permit is None or self._link.low():
+        if permit is None:
+            self._link.wish = read_cost(self._columns, bytes, tokens, cost)
+            self._link.nudge()
+        elif self._link.low():
             self._link.nudge()
         return permit
 
+    def _follow_layers(self) -> None:
+        super()._follow_layers()
+        if self._holds:
+            self._enter = self._enter_in_time
+            self._bar(self._busy)
+
+    def _enter_in_time(self, cost: tuple[int, ...], now: int) -> int:
+        if now >= self._link.valid_until:  # this process was stopped, or its store is slow
+            self._link.have_none_locked()
+        return self._enter_any_length(cost, now)
+
     def _join(self, ticket: Ticket, timeout: int | None) -> None:
         super()._join(ticket, timeout)
+        self._link.wish = None  # it waits: its ticket says what it wants
         self._link.nudge()
 
     def _give_back(self, what: Permit | Ticket, actual: tuple[int, ...] | None = None) -> None:
@@ -447,9 +477,8 @@ class _SharedDispatch(Dispatch):
         if self._link is not None and self._link.window_told not in (state, None):
             now = self._now()
             left = -1 if window.until is None or window.until <= now else window.until - now
-            age = 0 if window.opened_at is None else max(0, now - window.opened_at)
             self._link.window_told = state
-            self._link.signal(left, age)
+            self._link.signal(left)
 
     def _hear_of_window(self, remaining: int) -> None:
         """Somebody else closed the window, or opened it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .limits import SECOND, seconds_to_ns
 from .sandbox.fake import FakeProvider
+from .sharing.store import MemoryStore
 from .waiting import LoopParker
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .events import Event
     from .limits import Seconds
 
-__all__ = ["FakeProvider", "ManualClock", "Recorder", "run"]
+__all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "run"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound="Event")

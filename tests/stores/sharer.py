@@ -9,6 +9,17 @@ import sys
 import time
 
 from headgate import Dispatch, WaitTimeout
+from headgate.waiting import LoopParker, SystemClock
+
+
+class WrongClock(SystemClock):
+    """The machine's clock, so many seconds off."""
+
+    def __init__(self, off):
+        self.now = lambda: time.monotonic_ns() + int(off * 1e9)
+
+    def loop_parker(self, ring, ticket):
+        return LoopParker(asyncio.get_running_loop(), self.now, ring, ticket)
 
 
 async def main(options):
@@ -21,6 +32,7 @@ async def main(options):
         pause=options.get("pause", False),
         store=options["store"],
         on_loss=options.get("on_loss", "share"),
+        clock=WrongClock(options["off"]),
     )
     print("ready", flush=True)
     begin, end = map(float, sys.stdin.readline().split())  # told when all are ready

@@ -57,6 +57,8 @@ def question(member="a", number=1, **facts):
         "pauses": False,
         "uses": [0, 0],
         "wants": [0, 0],
+        "spare": [0, 0],
+        "needs": 0,
         "bye": False,
         **facts,
     }
@@ -136,7 +138,7 @@ class Drawn:
 
 AMOUNTS = [1, 3, 7, 60, 1_000, 999_983, 1_000_000, 150_000_000, 1_000_000_000, 300_000_000_007]
 PERIODS = [SECOND, 999_983, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, DAY, 30 * DAY]
-AGES = [0, 1, 1_000, 50_000, SECOND, 10 * SECOND, 100 * SECOND]
+AGES = [0, 1, 2, 5, 1_000, 50_000, SECOND, 10 * SECOND, 100 * SECOND]
 LEASES = [10 * SECOND, 3 * SECOND, SECOND, 50_000, 1, 3_600 * SECOND]
 STEPS = [
     (0, 3_000),
@@ -179,13 +181,18 @@ def some_question(pick, pool, asked):
         set=[wanted, limits] if retune else None,
         version=pick.among([0, pool["version"]]),
         lease=pick.among(LEASES),
-        pause=None if pick.number(0, 3) else [pick.among([-1, 0, 1, SECOND, 60 * SECOND]), pick.among(AGES)],
-        back=[[[pick.number(0, top), pick.among(AGES)] for _ in range(pick.number(0, 2))] for top in many],
+        pause=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
+        back=[
+            [[pick.number(0, top), pool["stamp"] - pick.among(AGES)] for _ in range(pick.number(0, 2))]
+            for top in many
+        ],
         extra=[pick.number(0, top) if not pick.number(0, 3) else 0 for top in many],
         lumps=[[pick.number(0, top) for top in most] for _ in range(pick.number(0, 6))],
         pauses=bool(pick.number(0, 1)),
         uses=[pick.number(0, 5), pick.among([0, 60, 10**6])],
         wants=[pick.number(0, 12), pick.among([0, 1, 99, 10**7])],
+        spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
+        needs=pick.among([0, 1, 70, 10**7]),
         bye=not pick.number(0, 9),
     )
     asked[who] = new, rates
@@ -227,7 +234,10 @@ def test_refunds_of_a_busy_pool_agree(client, seed):
     for number in range(150):
         now += pick.number(0, 100_000)
         back = [
-            [[pick.number(0, 9), pick.number(0, 4 * SECOND)]] if pick.number(0, 1) else [] for _ in range(2)
+            [[pick.number(0, 9), twins.pool["stamp"] - pick.number(0, 4 * SECOND)]]
+            if pick.number(0, 1)
+            else []
+            for _ in range(2)
         ]
         lumps = [[pick.number(0, 4), pick.number(0, 300)] for _ in range(pick.number(0, 3))]
         wants = [pick.number(0, 30), 0]
@@ -252,7 +262,9 @@ def test_products_beyond_what_a_double_holds_are_exact(twins, amount, period, un
     facts = {"rates": [[amount, period, amount]]}
     twins.ask(question(number=1, lumps=[[1], [units]], **facts), START)
     twins.ask(question(number=2, extra=[units], **facts), START + 1)
-    twins.ask(question(number=3, back=[[[units, 1], [units - 1, 0]]], lumps=[[7]], **facts), START + 1)
+    stamp = twins.pool["stamp"]
+    back = [[[units, stamp - 1], [units - 1, stamp]]]
+    twins.ask(question(number=3, back=back, lumps=[[7]], **facts), START + 1)
     retuned = [[[amount - 1, period, amount]], [0, 0, 0, 0]]
     twins.ask(question(number=4, set=retuned, lumps=[[1]], **facts), START + 2)
 
@@ -264,7 +276,7 @@ def test_products_beyond_what_a_double_holds_are_exact(twins, amount, period, un
         {"rates": [[2**52 - 1, 365 * DAY, 5]], "lumps": [[2**52 - 3]]},
         {"rates": [[10, SECOND, 5]], "lumps": [[2**60]]},
         {"rates": [[0, SECOND, 5]], "lumps": [[1]]},
-        {"pause": [2**53, 0]},
+        {"pause": 2**53},
         {"lease": 2**53},
         {"wants": [2**53, 0]},
     ],
@@ -294,7 +306,7 @@ def test_more_than_eight_thousand_lumps_and_members(twins):
 
 def test_a_question_asked_again_changes_nothing(twins, client):
     """B14, B20: the same bytes stay on the server, and their time to live is not renewed."""
-    asked = question(lumps=[[10]] * 3, pause=[SECOND, 0])
+    asked = question(lumps=[[10]] * 3, pause=SECOND)
     first = twins.ask(asked, START)
     before = client.get(twins.key)
     assert twins.ask(asked, START + 60 * SECOND) == first
@@ -315,8 +327,8 @@ def test_it_answers_and_keeps_what_it_was_told(server):
         first = await store.ask("kept", question(lumps=[[10]] * 8, wants=[4, 0], limits=[10, 0, 0, 0]))
         assert first["starts"][:4] == [0, 0, 0, 0]
         assert 0 < first["starts"][4] <= 50_000
-        assert (first["places"], first["members"], first["version"]) == (4, 1, 1)
-        second = await store.ask("kept", question("b", 2, wants=[9, 0], version=1))
+        assert (first["places"], first["members"]) == (4, 1)
+        second = await store.ask("kept", question("b", 2, wants=[9, 0], version=first["version"]))
         assert (second["places"], second["members"]) == (6, 2)
         assert "rates" not in second
 
@@ -361,7 +373,7 @@ def test_one_who_gives_up_does_not_disturb_the_others(server):
         tasks[4].cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(answers.pop(4), asyncio.CancelledError)
-        assert all(given["version"] == 1 for given in answers)
+        assert len({given["version"] for given in answers}) == 1
 
     on(server, scenario)
 
@@ -417,7 +429,7 @@ def test_only_the_declared_key_and_its_channel_are_touched(server):
         try:
             await store.listen("acl", news.set)
             await happens(news)
-            await store.ask("acl", question(pause=[SECOND, 0]))
+            await store.ask("acl", question(pause=SECOND))
             await happens(news)
             with pytest.raises(StoreError):
                 await store.ask("another", question())
@@ -438,7 +450,7 @@ def test_one_who_may_not_publish_is_still_answered(server):
     async def main():
         store = RedisStore(f"redis://quiet:secret@127.0.0.1:{server.port}/0")
         try:
-            assert (await store.ask("quiet", question(pause=[SECOND, 0])))["window"] == [SECOND, 0, 1, 1]
+            assert (await store.ask("quiet", question(pause=SECOND)))["window"][0] == SECOND
         finally:
             await store.close()
 
@@ -451,7 +463,7 @@ def test_a_pool_lives_until_it_is_idle_and_a_minute_more(server, client):
         [
             {"lease": 5 * SECOND},
             {"rates": [[1, 3_600 * SECOND, 1]], "lumps": [[1]]},
-            {"pause": [600 * SECOND, 0], "limits": [0, 0, 0, 10 * SECOND]},
+            {"pause": 600 * SECOND, "limits": [0, 0, 0, 10 * SECOND]},
             {"rates": [[1, 3_600 * SECOND, 1]], "lumps": [[1]], "bye": True},
         ]
     ):
@@ -482,7 +494,9 @@ def test_an_idle_pool_is_small(client, capsys):
     idle = client.memory_usage(twins.key)
     assert idle <= 900  # its last answer is kept until its lease ends
     twins.ask(question(uuid4().hex, rates=four, lumps=[[1, 100, 10, 1]] * 20), START)
-    assert client.memory_usage(twins.key) <= idle + 640
+    assert (
+        client.memory_usage(twins.key) <= idle + 1_800
+    )  # a mark for each lump, while they are not earned back
 
 
 # -- news
@@ -498,7 +512,7 @@ def test_news_of_a_window_and_of_new_limits_reach_every_listener(server):
             await happens(ours)  # the line is up
             await happens(theirs)
             for number, change in enumerate(
-                [{}, {"pause": [SECOND, 0]}, {"set": [[[5, SECOND, 5]], [1, 1, 1, 1]]}, {"pause": [-1, 0]}]
+                [{}, {"pause": SECOND}, {"set": [[[5, SECOND, 5]], [1, 1, 1, 1]]}, {"pause": -1}]
             ):
                 await store.ask("news", question(number=number, **change))
                 await happens(theirs)
@@ -518,7 +532,7 @@ def test_what_changes_nothing_is_no_news(server):
         await happens(up)
         for number in range(2, 20):
             await store.ask("silence", question(number=number, lumps=[[1]]))
-        await store.ask("silence", question(number=20, pause=[SECOND, 0]))
+        await store.ask("silence", question(number=20, pause=SECOND))
         await happens(up)
         assert len(heard) == 2
 
@@ -538,7 +552,7 @@ def test_listeners_of_many_keys_share_one_line(server, client):
         await store.listen("shared late", late.set)
         await happens(late)
         for key, event in events.items():
-            await store.ask(key, question(pause=[SECOND, 0]))
+            await store.ask(key, question(pause=SECOND))
             await happens(event)
         assert client.info("clients")["connected_clients"] <= before + 2
 
@@ -553,7 +567,7 @@ def test_a_listener_that_fails_does_not_silence_the_others(server):
         await store.listen("failing", lambda: 1 / 0)
         await store.listen("failing", news.set)
         await happens(news)
-        await store.ask("failing", question(pause=[SECOND, 0]))
+        await store.ask("failing", question(pause=SECOND))
         await happens(news)
         assert {type(error) for error in told} == {ZeroDivisionError}
 
@@ -766,7 +780,7 @@ def test_a_forked_child_asks_by_itself_and_leaves_the_parent_s_lines_alone(serve
             sys.exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(lazy, 0)[1]) == 0
         heard.clear()
-        assert ask("parent", 2, pause=[1000000, 0])["members"] == 2
+        assert ask("parent", 2, pause=1000000)["members"] == 2
         assert heard.wait(10)
         COURIER.wait_for(store.close, 10)
         print("done")

@@ -46,7 +46,7 @@ def sqlite(tmp_path):
 class Processes:
     """Several processes that share one key, from a common beginning to a common end."""
 
-    def __init__(self, many, seconds, *, store, **options):
+    def __init__(self, many, seconds, *, store, off=0, **options):
         options = {
             "key": f"key-{time.time_ns()}",
             "store": store,
@@ -55,12 +55,12 @@ class Processes:
         }
         self.running = [
             subprocess.Popen(
-                [sys.executable, str(SHARER), json.dumps(options)],
+                [sys.executable, str(SHARER), json.dumps({**options, "off": off * (n - 1)})],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for _ in range(many)
+            for n in range(many)
         ]
         for process in self.running:
             assert process.stdout.readline() == "ready\n"
@@ -122,6 +122,16 @@ def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
     parts = [sum(1 <= at - begin < 5 for at in result["times"]) for result in results]
     assert min(parts) >= 0.5 * max(parts)
     assert sum(result["asked"] for result in results) <= 0.1 * len(times)
+
+
+def test_clocks_that_are_five_seconds_off_grant_nothing_and_cost_nothing(server):
+    """B2, M14: one process is five seconds behind, one right, one five seconds ahead."""
+    processes = Processes(3, 3, store=server.url, rates=["300/s"], tasks=20, off=5)
+    results = processes.results()
+    times = times_of(results, processes.begin)
+    assert worst_excess(times, 300, 300) <= 0
+    assert len([at for at in times if 1 <= at < 3]) >= 0.8 * 300 * 2
+    assert min(len(result["times"]) for result in results) >= 0.5 * max(len(r["times"]) for r in results)
 
 
 def test_a_low_rate_is_shared_call_by_call(server):

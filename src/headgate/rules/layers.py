@@ -88,8 +88,10 @@ class Layers:
             return REFUSED
         if places is not None and not (places.fits() if mode == ADMITTED else places.fits_throttled()):
             return REFUSED
-        if weight is not None and not weight.fits(load):
-            return REFUSED
+        if weight is not None:  # as `weight.fits`, without the call
+            need = load if load < weight.whole else weight.whole  # noqa: FURB136 - nor that of `min`
+            if weight.in_flight + need > weight.budget:
+                return REFUSED
         first = self._first_rate
         if first is not None:
             others = self._other_rates

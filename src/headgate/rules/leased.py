@@ -6,7 +6,7 @@ goes back, what was used beyond the estimate is owed; both are told with the nex
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 from ..limits import SECOND
@@ -29,8 +29,8 @@ class LeasedRule:
 
     __slots__ = (
         "_coming",
-        "_given",
         "_lots",
+        "_stamps",
         "_used",
         "back",
         "column",
@@ -47,12 +47,12 @@ class LeasedRule:
         self.name = rate.name
         self.units = 0  # to be used now
         self.taken = 0  # ever: how the demand is seen
-        self._lots: deque[list[int]] = deque()  # [given at, keeps until, units] of those units
-        self._coming: list[tuple[int, int, int]] = []  # (start, given at, units), the next first
-        # For refunds: from which moment on calls used what was given at which; the same in both lists.
+        self._lots: deque[list[int]] = deque()  # [stamp, keeps until, units] of those units
+        self._coming: list[tuple[int, int, int]] = []  # (start, stamp, units), the next first
+        # For refunds: from which moment on calls used what was given under which stamp, in two lists.
         self._used: list[int] = []
-        self._given: list[int] = []
-        self.back: list[tuple[int, int]] = []  # (units, given at) that were not needed
+        self._stamps: list[int] = []
+        self.back: list[tuple[int, int]] = []  # (units, stamp) that were not needed
         self.extra = 0  # used without having been given
 
     # -- the questions of every rate
@@ -66,20 +66,32 @@ class LeasedRule:
                 return 0
         self.units -= need
         self.taken += need
-        lots = self._lots
-        if need and (not self._given or self._given[-1] != lots[0][0]):
-            self._used.append(now)
-            self._given.append(lots[0][0])
-            if len(self._used) > _MOST_KNOWN:
-                del self._used[0], self._given[0]
-        while need:
-            lot = lots[0]
-            if lot[2] > need:
-                lot[2] -= need
-                break
-            need -= lot[2]
-            lots.popleft()
+        if need:
+            lots = self._lots
+            oldest = lots[0][0]
+            while lots[0][2] <= need:
+                stamp, _keeps, units = lots.popleft()
+                oldest = min(oldest, stamp)
+                need -= units
+                if not need:
+                    break
+            else:
+                lots[0][2] -= need
+                oldest = min(oldest, lots[0][0])
+            if not self._stamps or self._stamps[-1] != oldest:
+                self._remember(oldest, now)
         return 1
+
+    def _remember(self, stamp: int, now: int) -> None:
+        """From now on calls use what was given under that stamp."""
+        used, stamps = self._used, self._stamps
+        used.append(now)
+        stamps.append(stamp)
+        if len(used) > _MOST_KNOWN:
+            # Of the older half every second is forgotten: what used it is taken for as old as its neighbour.
+            half = _MOST_KNOWN // 2
+            stamps[:half] = map(min, stamps[0:half:2], stamps[1:half:2])
+            used[:half] = used[0:half:2]
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
         """Would `enter` take it?"""
@@ -92,7 +104,7 @@ class LeasedRule:
         missing = cost[self.column] - self.units
         if missing <= 0:
             return now
-        for start, _given, units in self._coming:
+        for start, _stamp, units in self._coming:
             missing -= units
             if missing <= 0:
                 return start
@@ -114,11 +126,11 @@ class LeasedRule:
         if actual > estimate:
             self.extra += actual - estimate
         elif actual < estimate:
-            self.back.append((estimate - actual, self._given_at(taken_at)))
+            self.back.append((estimate - actual, self._stamp_of(taken_at)))
 
     def give_back(self, amount: int, now: int) -> None:
         """Put units back that were taken."""
-        self.back.append((amount, self._given_at(now)))
+        self.back.append((amount, self._stamp_of(now)))
 
     def level(self, now: int) -> int:
         """Units that this process could take at once."""
@@ -140,8 +152,9 @@ class LeasedRule:
             if not lot[2]:
                 self._lots.popleft()
 
-    def hold_until(self, at: int, now: int) -> None:  # noqa: ARG002 - the pool gives nothing before
-        """Nothing is left before that moment."""
+    def hold_until(self, at: int, now: int) -> None:
+        """Nothing is left before that moment, and nothing comes."""
+        self._coming = [lot for lot in self._coming if lot[0] >= at]
         self.lower(0, now)
 
     def follow(self, old: object, now: int) -> None:
@@ -149,24 +162,26 @@ class LeasedRule:
 
     # -- what comes and goes
 
-    def given(self, units: int, start: int, now: int) -> None:
+    def given(self, units: int, start: int, stamp: int) -> None:
         """So many, to be used from that moment on."""
-        insort(self._coming, (start, now, units))  # others may have given back, so a later one may be sooner
+        insort(
+            self._coming, (start, stamp, units)
+        )  # others may have given back, so a later one may be sooner
 
     def mature(self, now: int) -> None:
         """Those whose time has come are there; those whose time is over are not."""
         coming, lots = self._coming, self._lots
         while coming and coming[0][0] <= now:
-            start, given_at, units = coming.pop(0)
+            start, stamp, units = coming.pop(0)
             if start + _KEEPS > now:
-                lots.append([given_at, start + _KEEPS, units])
+                lots.append([stamp, start + _KEEPS, units])
                 self.units += units
         while lots and lots[0][1] <= now:
             self.units -= lots.popleft()[2]
 
     def expected(self) -> int:
         """Units on their way."""
-        return sum(units for _start, _given, units in self._coming)
+        return sum(units for _start, _stamp, units in self._coming)
 
     def hand_back(self, keep: int, now: int) -> None:
         """What is there beyond that much goes back."""
@@ -181,14 +196,13 @@ class LeasedRule:
             if not lot[2]:
                 lots.pop()
 
-    def _given_at(self, taken_at: int) -> int:
-        """When what a call of that moment used had been given; earlier rather than later."""
-        since = bisect_right(self._used, taken_at)
-        return self._given[since - 1] if since else taken_at - _KEEPS
+    def _stamp_of(self, taken_at: int) -> int:
+        """Under which stamp was given what a call of that moment used? The oldest, if there were several."""
+        before = max(0, bisect_left(self._used, taken_at) - 1)
+        return min(self._stamps[before : bisect_right(self._used, taken_at)], default=0)
 
-    def report(self, now: int) -> tuple[list[list[int]], int]:
-        """What to tell the pool: units that go back and how long ago (µs) they were given; and debts."""
-        back = [[units, max(0, now - given_at) // 1000] for units, given_at in self.back]
-        extra = self.extra
+    def report(self) -> tuple[list[list[int]], int]:
+        """What to tell the pool: units that go back, each with the stamp they were given under; and debts."""
+        back, extra = [list(each) for each in self.back], self.extra
         self.back, self.extra = [], 0
         return back, extra

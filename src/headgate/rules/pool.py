@@ -6,7 +6,9 @@ Valkey and Redis does the same arithmetic, step by step: `tests/stores` compares
 
 A process asks for *lumps*: what its next few calls cost together. Each is given a start, the moment at
 which it fits every rate, and is charged at that moment. Whoever has a lump that starts beyond the horizon
-asks no further before it comes near, so those who want more than there is take turns.
+asks no further before it comes near, so those who want more than there is take turns. Each lump has a
+stamp, and what was not needed of it goes back by that stamp: a number that only grows, and never returns,
+not even when the store has forgotten everything.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ HORIZON = 100_000
 # How far ahead even one is: further off, what others give back may make it sooner. Asked again that often.
 FAR = 2_000_000
 AGAIN = 500_000
+# A clock that goes back by less stands still until it has caught up; by more, it has been set.
+SET_BACK = 1_000_000
+# Where a member has what it holds. What it wants is two further.
+_PLACES, _BYTES = 2, 3
 # How many low-water marks a rate remembers for refunds.
 _MOST_MARKS = 32
 
@@ -31,12 +37,16 @@ _MOST_MARKS = 32
 def new_pool() -> State:
     """A pool that nothing was ever taken from."""
     return {
-        "rates": [],  # of each: [amount, period, burst, tat, full_at, mark times, mark backlogs]
+        "rates": [],  # of each: [amount, period, burst, tat, full at, mark stamps, mark backlogs]
         "limits": [0, 0, 0, 0],  # places, places while throttled, bytes (0: no limit), and the tail
+        "units": [],  # what each rate counts: for those who look
         "version": 0,  # of the limits
-        "members": {},  # of each: [expires, last start, places, bytes, wants places, wants bytes, put off]
-        "window": [0, 0, 0, 0, 0],  # until, opened at, the end before, generation, episode
+        # of each: [expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
+        # and for those who look: how many are under way there, and how many wait]
+        "members": {},
+        "window": [None, 0],  # until when, if there ever was one; generation
         "answered": {},  # of each member: [id of its last question, the answer]
+        "stamp": 0,  # the last one given
         "now": 0,  # a clock that goes back grants nothing again
     }
 
@@ -47,65 +57,91 @@ def answer(pool: State, question: Question, now: int) -> Answer:
     known = pool["answered"].get(who)
     if known is not None and number <= known[0]:  # again, or late: it was decided already
         return known[1]  # type: ignore[no-any-return]  # an answer, as it was given
+    if now < pool["now"] - SET_BACK:
+        shift(pool, now - pool["now"])
     now = pool["now"] = max(now, pool["now"])
     _forget_the_dead(pool, now)
     _read_limits(pool, question, now)
-    member = pool["members"].setdefault(who, [0, 0, 0, 0, 0, 0, 0])
+    member = pool["members"].setdefault(who, [0] * 11)
     member[0] = now + question["lease"]
     _close_window(pool, question, now)
     # What was asked under other limits may not even be of as many rates: that one asks again.
     alike = len(question["extra"]) == len(pool["rates"])
     lumps = question["lumps"] if alike else []
     for i, rate in enumerate(pool["rates"]):
-        _touch(rate, now)
+        if rate[3] <= now:
+            _fill(pool, rate, now)
         if not alike:
             continue
-        for units, ago in question["back"][i]:
-            _give_back(rate, units, now - ago, now)
+        for units, stamp in question["back"][i]:
+            _give_back(rate, units, stamp, now)
         if question["extra"][i]:
-            rate[3] = max(rate[3], now) + _span(rate, question["extra"][i])
+            _charge(rate, question["extra"][i], now, _next_stamp(pool, now))
     starts, again = _book(pool, member, lumps, question["pauses"], now)
+    stamp = pool["stamp"] - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)
-    until, opened_at, _before, generation, episode = pool["window"]
+    until, generation = pool["window"]
     given = {
         "starts": [start - now for start in starts],
+        "stamp": stamp,  # of the first of them; the others have the next ones
         "again": again,
         "places": places,
         "bytes": load,
         "crowded": crowded,
         "members": len(pool["members"]),
         "version": pool["version"],
-        "window": [max(0, until - now), now - opened_at if episode else 0, generation, episode],
+        "window": [0 if until is None else max(0, until - now), generation],
     }
     if question["version"] != pool["version"]:
         given["rates"] = [rate[:3] for rate in pool["rates"]]
         given["limits"] = list(pool["limits"])
     if question["bye"]:  # it stays known until its lease ends, in case it has to say so twice
-        member[1:] = [0] * 6
+        member[1:] = [0] * 10
     pool["answered"][who] = [number, given]
     return given
 
 
 def idle_for(pool: State, now: int) -> int:
     """How long until there is nothing worth remembering, in microseconds."""
-    ends = [now, pool["window"][0] + pool["limits"][3]]
-    ends += [rate[3] for rate in pool["rates"]]
+    until = pool["window"][0]
+    ends = [now] if until is None else [now, until + pool["limits"][3]]
+    ends += [rate[3] + _span(rate, rate[2]) - _tolerance(rate) for rate in pool["rates"]]
     ends += [member[0] for member in pool["members"].values()]
     return int(max(ends)) - now
 
 
+def as_of(pool: State, now: int) -> State:
+    """A copy for those who only look: who is dead by then is not there, nor what was answered to whom."""
+    now = max(now, pool["now"])
+    return {
+        **pool,
+        "rates": [list(rate) for rate in pool["rates"]],
+        "limits": list(pool["limits"]),
+        "units": list(pool["units"]),
+        "members": {who: list(member) for who, member in pool["members"].items() if member[0] > now},
+        "window": list(pool["window"]),
+        "answered": {},
+        "now": now,
+    }
+
+
 def shift(pool: State, by: int) -> None:
-    """Count all its times from another beginning."""
+    """Count all its times from another beginning. Stamps are numbers, and stay."""
     pool["now"] += by
     for rate in pool["rates"]:
         rate[3] += by
-        rate[4] += by
-        rate[5] = [time + by for time in rate[5]]
     for member in pool["members"].values():
         member[0] += by
         member[1] += by
         member[6] += by if member[6] else 0
-    pool["window"][:3] = [time + by for time in pool["window"][:3]]
+    if pool["window"][0] is not None:
+        pool["window"][0] += by
+
+
+def _next_stamp(pool: State, now: int) -> int:
+    """Larger than any before, also than those of a pool that has been forgotten."""
+    pool["stamp"] = max(pool["stamp"] + 1, now)
+    return int(pool["stamp"])
 
 
 def _forget_the_dead(pool: State, now: int) -> None:
@@ -120,46 +156,44 @@ def _read_limits(pool: State, question: Question, now: int) -> None:
     if question["set"] is None and pool["version"]:
         return
     wanted, limits = question["set"] or (question["rates"], question["limits"])
-    if [rate[:3] for rate in pool["rates"]] == wanted and pool["limits"] == limits:
+    old = pool["rates"]
+    if [rate[:3] for rate in old] == wanted and pool["limits"] == limits:
         return
-    if len(wanted) != len(pool["rates"]) and any(who != question["member"] for who in pool["members"]):
+    if len(wanted) != len(old) and any(who != question["member"] for who in pool["members"]):
         return  # the others could not follow
-    old = {(rate[1], i): rate for i, rate in enumerate(pool["rates"])}
+    pool["version"] = _next_stamp(pool, now)
     rates = []
     for i, (amount, period, burst) in enumerate(wanted):
-        before = old.get((period, i))
-        rate = [amount, period, burst, 0, now, [], []]
+        rate = [amount, period, burst, 0, pool["version"], [], []]
+        before = next((each for each in old if each[:3] == wanted[i]), old[i] if i < len(old) else None)
         if before is not None:
             # As many units are missing as before: a change of limits creates nothing.
             missing = -(-max(0, before[3] - now) * before[0] // before[1])
             left = max(0, before[2] - missing)
-            rate[3] = now + _span(rate, max(0, burst - left) if burst > left else 0)
+            rate[3] = now + _span(rate, max(0, burst - left))
         rates.append(rate)
     pool["rates"], pool["limits"] = rates, list(limits)
-    pool["version"] += 1
+    pool["units"] = list(question.get("units", ()))
 
 
 def _close_window(pool: State, question: Question, now: int) -> None:
-    if not question["pause"]:
+    duration = question["pause"]
+    if not duration:
         return
-    duration, ago = question["pause"]
     window = pool["window"]
-    sent_at = now - ago
-    if not window[4] or sent_at > window[1]:
-        window[4] += 1
-        window[1] = now
-        window[2] = window[0]
     if duration < 0:  # cleared by hand
-        window[0] = min(window[0], now)
-        window[3] += 1
-    elif now + duration > window[0]:
-        window[0] = now + duration
-        window[3] += 1
+        window[:] = [now if window[0] is None else min(window[0], now), _next_stamp(pool, now)]
+    elif window[0] is None or now + duration > window[0]:
+        window[:] = [now + duration, _next_stamp(pool, now)]
     if question["pauses"]:
         # Nothing is saved up while nobody goes: the crowd comes back at the rate, not with a burst.
         for rate in pool["rates"]:
             empty = window[0] + _tolerance(rate)
-            rate[3] = min(rate[3], empty) if duration < 0 else max(rate[3], empty)
+            if duration > 0:
+                _charge(rate, 0, empty, _next_stamp(pool, now))
+            elif rate[3] > empty:
+                _fill(pool, rate, now)
+                rate[3] = empty
 
 
 # -- rates
@@ -175,47 +209,49 @@ def _tolerance(rate: list[Any]) -> int:
     return int(_span(rate, rate[2] - rate[2] // 10))
 
 
-def _touch(rate: list[Any], now: int) -> None:
-    if rate[3] <= now:
-        rate[4] = now
-        rate[5], rate[6] = [], []
-
-
 def _fits_at(rate: list[Any], units: int, now: int) -> int:
     """When so many units fit; what is more than the burst waits until all of it is there."""
-    need = _span(rate, units)
-    tolerance = _tolerance(rate)
-    return int(max(now, rate[3] + min(need, tolerance) - tolerance))
+    return int(max(now, rate[3] + _span(rate, min(units, rate[2])) - _tolerance(rate)))
 
 
-def _charge(rate: list[Any], units: int, start: int, now: int) -> None:
-    backlog = max(0, rate[3] - now)
-    if backlog:
-        times, lows = rate[5], rate[6]
-        while lows and lows[-1] >= backlog:
+def _fill(pool: State, rate: list[Any], now: int) -> None:
+    """From here on nothing that was taken before is missing, so nothing of it can come back."""
+    rate[4] = _next_stamp(pool, now)
+    rate[5], rate[6] = [], []
+
+
+def _charge(rate: list[Any], units: int, start: int, stamp: int) -> None:
+    """Take them at that moment, and remember how much was missing then: no refund is worth more."""
+    missing = rate[3] - start
+    stamps, lows = rate[5], rate[6]
+    if missing <= 0:
+        rate[4] = stamp
+        rate[5], rate[6] = [], []
+    else:
+        while lows and lows[-1] >= missing:
             lows.pop()
-            times.pop()
-        if not times or now > times[-1]:
-            times.append(now)
-            lows.append(backlog)
-            if len(lows) > _MOST_MARKS:  # the lower of the two oldest, for the longer time
-                lows.pop(1)
-                times.pop(0)
+            stamps.pop()
+        stamps.append(stamp)
+        lows.append(missing)
+        if len(lows) > _MOST_MARKS:  # the lower of the two oldest, for the longer time
+            lows.pop(1)
+            stamps.pop(0)
     rate[3] = max(rate[3], start) + _span(rate, units)
 
 
-def _give_back(rate: list[Any], units: int, taken_at: int, now: int) -> None:
+def _give_back(rate: list[Any], units: int, stamp: int, now: int) -> None:
     """Only as far as it would still be missing: the pool never holds more than if it had not been taken."""
-    backlog = rate[3] - now
-    if backlog <= 0 or rate[4] > taken_at:
+    stamps, lows = rate[5], rate[6]
+    if rate[4] > stamp or rate[3] <= now:
         return
-    lowest = backlog
-    for time, low in zip(rate[5], rate[6], strict=True):
-        if time > taken_at:
-            lowest = min(lowest, low)
+    later = next((i for i, mark in enumerate(stamps) if mark > stamp), len(stamps))
+    lowest = min([rate[3] - now, *lows[later:]])
     credit = min(units * rate[1] // rate[0], lowest)
     rate[3] -= credit
-    rate[6] = [low - credit if time > taken_at else low for time, low in zip(rate[5], rate[6], strict=True)]
+    lows[later:] = [low - credit for low in lows[later:]]
+    while 0 < later < len(lows) and lows[later - 1] >= lows[later]:  # the first of each is the lowest since
+        later -= 1
+        del stamps[later], lows[later]
 
 
 def _book(
@@ -223,6 +259,7 @@ def _book(
 ) -> tuple[list[int], int]:
     """When each lump may start, as many as may be given out now; and when to ask again for the rest."""
     starts: list[int] = []
+    until = pool["window"][0]
     for lump in lumps:
         if member[1] > now + HORIZON:
             return starts, member[1] - HORIZON - now
@@ -230,15 +267,16 @@ def _book(
         for i, rate in enumerate(pool["rates"]):
             if lump[i]:
                 start = max(start, _fits_at(rate, lump[i], now))
-        if pauses and pool["window"][0] > start:
-            return starts, pool["window"][0] - now  # nobody is sent ahead into a window
+        if pauses and until is not None and until > start:
+            return starts, until - now  # nobody is sent ahead into a window
         if start > now + FAR and (not member[6] or now - member[6] < FAR):
             member[6] = member[6] or now  # put off, but not for ever: a heavy one would never come
             return starts, min(start - FAR - now, AGAIN)
         member[6] = 0
+        stamp = _next_stamp(pool, now)
         for i, rate in enumerate(pool["rates"]):
             if lump[i]:
-                _charge(rate, lump[i], start, now)
+                _charge(rate, lump[i], start, stamp)
         member[1] = start
         starts.append(start)
     return starts, 0
@@ -250,25 +288,60 @@ def _book(
 def _hold(pool: State, who: str, member: list[int], question: Question, now: int) -> tuple[int, int, bool]:
     """How many places and bytes are this one's to use: what it uses now, and what is left for more."""
     places, throttled, load, tail = pool["limits"]
-    if throttled and now < pool["window"][0] + tail:
+    until = pool["window"][0]
+    if throttled and until is not None and now < until + tail:
         places = min(places, throttled) if places else throttled
     crowded = False
     granted = []
-    for column, limit in ((2, places), (3, load)):
-        used, wanted = question["uses"][column - 2], question["wants"][column - 2]
-        member[column + 2] = used + wanted
-        if not limit:
-            member[column] = used + wanted
-            granted.append(used + wanted)
-            continue
-        others = [other for name, other in pool["members"].items() if name != who]
-        wanting = sum(other[column + 2] > other[column] for other in others)
-        crowded = crowded or wanting > 0
-        # Everybody who wants it gets an equal part before anybody gets more.
-        share = limit // (wanting + 1)
-        most = limit - sum(max(other[column], min(other[column + 2], share)) for other in others)
-        target = max(0, min(used + wanted, most))
+    member[7] = question["needs"]
+    member[9:] = [question["uses"][0], question.get("waiting", 0)]
+    for column, limit in ((_PLACES, places), (_BYTES, load)):
+        used, wanted, spare = (question[what][column - 2] for what in ("uses", "wants", "spare"))
+        member[column + 2] = want = used + wanted
+        target = want + spare
+        if limit:
+            others = [other for name, other in pool["members"].items() if name != who]
+            crowded = crowded or any(other[column + 2] > other[column] for other in others)
+            left = limit - sum(max(other[column], other[column + 2]) for other in others)
+            # For those who may come there is what nobody else holds or wants.
+            target = min(target, left) if want <= left else _part(pool, who, column, limit, now)
         # What is in use counts until it is told to be over, even if it is to be less.
         member[column] = max(used, target)
         granted.append(target)
     return granted[0], granted[1], crowded
+
+
+def _part(pool: State, who: str, column: int, limit: int, now: int) -> int:
+    """One's part of what all want, as far as the others do not hold it: who wants little gets it, the rest
+    share evenly. Where that is nothing, or too little for the next call, they take turns.
+    """
+    members = pool["members"]
+    left, sharing, share = limit, len(members), 0
+    for want in sorted(member[column + 2] for member in members.values()):
+        share = left // sharing
+        if want > share:
+            break
+        left -= want
+        sharing -= 1
+    odd = left - share * sharing
+    left, part, own, held = limit, 0, 0, 0
+    for name in sorted(members, key=lambda name: (members[name][8], name)):
+        member = members[name]
+        even = min(member[column + 2], share)
+        most = even
+        if member[column + 2] > share:
+            if odd > 0:
+                odd -= 1
+                most += 1
+            if column == _BYTES:  # a call needs so many or none
+                most = max(most, min(member[7], limit))
+        most = min(most, left)
+        left -= most
+        if name == who:
+            part, own = most, even
+        else:
+            held += max(member[column], most)
+    part = max(0, min(part, limit - held))
+    if part > own + (own > 0):  # one more than the others is no turn, but what remains of dividing
+        members[who][8] = _next_stamp(pool, now)
+    return part

@@ -10,12 +10,12 @@ from __future__ import annotations
 class WeightRule:
     """A budget of bytes that calls hold while they run."""
 
-    __slots__ = ("budget", "in_flight", "penalty")
+    __slots__ = ("budget", "in_flight", "penalty", "whole")
 
     def __init__(self, budget: int, penalty: int) -> None:
-        self.budget = budget
+        self.budget = self.whole = budget  # where it is shared, this process's part and all of it
         self.penalty = penalty  # a byte counts so often when it is admitted while throttled
         self.in_flight = 0
 
     def fits(self, weight: int) -> bool:
-        return self.in_flight + weight <= self.budget or not self.in_flight
+        return self.in_flight + min(weight, self.whole) <= self.budget

@@ -19,8 +19,8 @@ from weakref import ref
 
 from .. import events
 from ..errors import InvalidConfig, StoreError
-from ..limits import SECOND, Rate, share_of
-from ..rules.leased import LeasedRule
+from ..limits import BYTES, SECOND, Backoff, Rate, share_of
+from ..rules.leased import FAR_OFF, LeasedRule
 from ..rules.rate import RateRule
 from .courier import COURIER
 from .store import open_store, plain_name
@@ -43,7 +43,8 @@ _LUMP = 40_000_000
 _AHEAD = 50_000_000
 _IDLE = 250_000_000
 # How soon others are given a chance when they want places too, and how often a lost store is tried again.
-_CROWDED = 0.02
+_AT_ONCE = 1_000_000
+_CROWDED = Backoff(0.02, strategy="constant", jitter="none")
 _TRY_AGAIN = 0.25
 # How long after its return nothing is taken from it: all have noticed by then.
 _REUNION = 350_000_000
@@ -87,6 +88,7 @@ class Link:
         limits: list[int],
         *,
         on_loss: str,
+        pace: Backoff | None,
     ) -> None:
         self._gate = gate
         self._where = store
@@ -94,6 +96,8 @@ class Link:
         self._key = key
         self._name = plain_name(store)  # for people
         self._on_loss = on_loss
+        self._pace = _CROWDED if pace is None else pace
+        self._vain = 0  # answers in a row that gave nothing to those who wait
         self._member = _new_member()
         self._numbers = count(1)
         self.rates = tuple(rates)
@@ -101,7 +105,7 @@ class Link:
         self._version = 0
         self._set: list[Any] | None = [self._terms(), limits]  # what this one wants everybody to go by
         self._members = 0
-        self._pause: list[int] | None = None  # a signal that others have not heard yet: how long, and its age
+        self._pause: int | None = None  # a signal that others have not heard yet: how long; below 0: cleared
         self._generation = 0  # of the window, as last heard
         window = gate.window._window
         self.window_told: tuple[int, int | None] | None = (window.generation, window.until)
@@ -112,11 +116,15 @@ class Link:
         self._owed: list[int] = [0] * len(rates)  # given out while the store was lost
         self._places = limits[0]
         self._bytes = limits[2]
+        self.valid_until = 0  # after that, what was granted may have gone to others
         self.crowded = False
+        self._turn = 0  # how long others are given a chance, when they want places too
         self._again = 0  # when it is worth asking again, on our clock
         self._provided_until = 0  # the last start of what was given
         self.asked = 0  # questions, for those who measure
+        self.wish: tuple[int, ...] | None = None  # the cost of one who did not wait, and may come again
         self._pending: Question | None = None  # asked, and not answered yet
+        self._pending_since = 0
         self.lost = False
         self._returns_at: int | None = None  # when a store that is back is taken from again
         self._curious = False  # somebody has changed something
@@ -139,9 +147,9 @@ class Link:
             if isinstance(rule, LeasedRule)
         )
 
-    def signal(self, duration: int, age: int) -> None:
+    def signal(self, duration: int) -> None:
         """The window changed here: everybody is to hear it. Negative: it was cleared."""
-        self._pause = [duration // _MICRO, age // _MICRO]
+        self._pause = -1 if duration < 0 else -(-duration // _MICRO)
         self.nudge()
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
@@ -160,6 +168,7 @@ class Link:
 
         async def greet() -> None:
             question = self._gate._under_lock(self._question_locked)
+            self._pending_since = self._gate._now()
             assert question is not None  # there are limits to be agreed on
             given = await asyncio.wait_for(self._store.ask(self._key, question), timeout)
             if len(given.get("rates", self.rates)) != len(self.rates):
@@ -169,8 +178,12 @@ class Link:
 
         try:
             COURIER.wait_for(greet, timeout + 1)
-        except TimeoutError:
-            raise StoreError(f"{self._name} did not answer within {timeout:g} s") from None
+        except Exception as error:
+            if isinstance(self._where, str):
+                COURIER.part(self._store.close)  # it was opened for this one alone
+            if isinstance(error, TimeoutError):
+                raise StoreError(f"{self._name} did not answer within {timeout:g} s") from None
+            raise
         self.nudge()
 
     def start_clean(self) -> None:
@@ -180,9 +193,9 @@ class Link:
         self._pending = self._news = None
         self._working = self.crowded = self.lost = False
         self._again = self._provided_until = 0
-        self._owed = [0] * len(self.rates)
         self._install(leased=True)
-        self._have_none_locked()  # nobody else is here yet
+        self._owed = [0] * len(self.rates)  # the parent says what it owes
+        self.have_none_locked()  # nobody else is here yet
         if not self._closed:
             COURIER.send(self._listen)
 
@@ -222,12 +235,10 @@ class Link:
             while not self._closed:
                 self._news.clear()
                 delay = await self._exchange()
-                if delay is None:
-                    if not self._news.is_set() and self._gate._under_lock(self._let_go_locked):
-                        return
-                    continue  # somebody came meanwhile
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), delay)
+                    await asyncio.wait_for(self._news.wait(), _IDLE / SECOND if delay is None else delay)
+                if delay is None and not self._news.is_set() and self._gate._under_lock(self._let_go_locked):
+                    return
                 # Whoever comes in the same instant is asked for together.
                 await asyncio.sleep(0)
         finally:
@@ -237,9 +248,12 @@ class Link:
     async def _exchange(self) -> float | None:
         """One question, if there is any. Answers in how many seconds to look again; None: no need to."""
         gate = self._gate
+        if self._pending is not None and gate._now() - self._pending_since > _LEASE // 3:
+            gate._under_lock(self._give_up_locked)
         question = self._pending
         if question is None:
             question = gate._under_lock(self._question_locked)
+            self._pending_since = gate._now()
         if question is None:
             return self._next_look()
         self._pending = question
@@ -259,11 +273,21 @@ class Link:
         self._take(question, given)
         return self._next_look()
 
+    def _give_up_locked(self, _now: int) -> None:
+        """The pool may have forgotten whether it answered: what we owe we say once more, nothing else."""
+        assert self._pending is not None
+        question, self._pending = self._pending, None
+        if len(question["extra"]) == len(self._owed):
+            self._owed = [owed + extra for owed, extra in zip(self._owed, question["extra"], strict=True)]
+        self._set = self._set or question["set"]
+        if self._pause is None:
+            self._pause = question["pause"]
+
     def _next_look(self) -> float | None:
         now = self._gate._now()
         delays = []
         if self.crowded:
-            delays.append(_CROWDED)
+            delays.append(self._turn / SECOND)
         if self._again > now:
             delays.append((self._again - now) / SECOND)
         if self._gate._under_lock(self._holds_locked):
@@ -279,20 +303,23 @@ class Link:
             await self._store.close()
 
     def _let_go_locked(self, now: int) -> bool:
-        """Nothing is held: what was granted is no longer ours once the lease has run out."""
+        """Nothing has been used for a while: what was granted goes back. True: and all is said."""
         if self._holds_locked(now):
             return False
         if not self.lost:
-            self._have_none_locked()
-        return True
+            self._pending = self._question_locked(now, resting=True)
+            self._pending_since = now
+            self.have_none_locked()
+        return self._pending is None
 
-    def _have_none_locked(self) -> None:
+    def have_none_locked(self) -> None:
+        """No place and no byte is ours to use before the next answer."""
         layers = self._gate._layers
         self._places = self._bytes = 0
         if layers.places is not None and self._limits[0]:
             layers.places.limit = 0
         if layers.weight is not None and self._limits[2]:
-            layers.weight.budget = 1
+            layers.weight.budget = 0
 
     # -- questions
 
@@ -303,31 +330,47 @@ class Link:
         gate = self._gate
         layers = gate._layers
         stock = any(rule.units or rule.expected() for rule in layers.rates if isinstance(rule, LeasedRule))
-        inside = layers.places is not None and layers.places.in_flight
+        inside = (layers.places and layers.places.in_flight) or (layers.weight and layers.weight.in_flight)
         return bool(stock or inside or gate._line.waiting)
 
-    def _question_locked(self, now: int, *, bye: bool = False) -> Question | None:
+    def _question_locked(self, now: int, *, bye: bool = False, resting: bool = False) -> Question | None:
         gate = self._gate
         layers = gate._layers
         stocks = [rule for rule in layers.rates if isinstance(rule, LeasedRule)]
-        tickets = [ticket for band in gate._line._bands for ticket in islice(band.tickets(), _MOST_TICKETS)]
-        lumps = [] if bye or self.lost else self._lumps_locked(stocks, tickets, now)
+        costs = [
+            ticket.cost for band in gate._line._bands for ticket in islice(band.tickets(), _MOST_TICKETS)
+        ]
+        wish, self.wish = self.wish, None
+        if wish is not None and not costs:
+            costs = [gate._at_full_length(wish)]
+        lumps = [] if bye or self.lost else self._lumps_locked(stocks, costs, now)
         if bye:
             for rule in stocks:
                 rule.hand_back(0, now)
         places, weight = layers.places, layers.weight
         uses = [0 if places is None else places.in_flight, 0 if weight is None else weight.in_flight]
-        wants = self._wants_locked(tickets, uses)
-        reports = [rule.report(now) for rule in stocks] or [([], 0)] * len(self.rates)
+        penalty = weight.penalty if weight is not None and layers.throttled(now) else 1
+        wants = [len(costs), sum(cost[BYTES] for cost in costs) * penalty]
+        spare = [max(4, uses[0] // 4), max(1 << 20, uses[1] // 4)]  # for those who come
+        if self.crowded or bye or resting:
+            spare = [0, 0]
+        reports = [rule.report() for rule in stocks] or [([], 0)] * len(self.rates)
         extra = [debt + owed for (_, debt), owed in zip(reports, self._owed, strict=True)]
         back = [units for units, _ in reports]
         due = now - self._looked_at >= _HEARTBEAT
-        wanting = uses[0] + wants[0] > self._places or uses[1] + wants[1] > self._bytes
-        spare = self.crowded and (self._places > uses[0] or self._bytes > uses[1])
-        if self.crowded and now - self._looked_at < _CROWDED * SECOND:
-            wanting = spare = False  # the others take turns too
+        limited = [bool(self._limits[0]), bool(self._limits[2])]
+        granted = [self._places, self._bytes]
+        wanting = any(
+            limit and use + want > grant
+            for limit, use, want, grant in zip(limited, uses, wants, granted, strict=True)
+        )
+        leaving = (self.crowded or resting) and any(
+            limit and grant > use for limit, use, grant in zip(limited, uses, granted, strict=True)
+        )
+        if self.crowded and now - self._looked_at < self._turn:
+            wanting = leaving = False  # the others take turns too
         telling = any(extra) or any(back) or self._pause or self._set or self.lost or self._curious
-        if not (lumps or wanting or spare or telling or bye or (due and self._holds_locked(now))):
+        if not (lumps or wanting or leaving or telling or bye or (due and self._holds_locked(now))):
             return None
         self._owed = [0] * len(self.rates)
         self._looked_at = now
@@ -337,6 +380,7 @@ class Link:
             "lease": _LEASE // _MICRO,
             "version": self._version,
             "rates": self._terms(),
+            "units": [rate.unit for rate in self.rates],
             "limits": self._limits,
             "set": self._set,
             "lumps": lumps,
@@ -344,6 +388,9 @@ class Link:
             "extra": extra,
             "uses": [0, 0] if bye else uses,
             "wants": [0, 0] if bye else wants,
+            "spare": spare,
+            "needs": costs[0][BYTES] * penalty if costs and not bye else 0,
+            "waiting": 0 if bye else gate._line.waiting,
             "pauses": layers.reentry is not None,
             "pause": self._pause,
             "bye": bye,
@@ -352,7 +399,9 @@ class Link:
         self._curious = False
         return question
 
-    def _lumps_locked(self, stocks: list[LeasedRule], tickets: list[Any], now: int) -> list[list[int]]:
+    def _lumps_locked(
+        self, stocks: list[LeasedRule], costs: list[tuple[int, ...]], now: int
+    ) -> list[list[int]]:
         """What those who wait need beyond what is there or coming, and what will be wanted next."""
         if not stocks or now < self._again:
             return []
@@ -360,14 +409,14 @@ class Link:
         needs = []
         for rule, ahead in zip(stocks, self._ahead, strict=True):
             rule.mature(now)
-            wanted = sum(ticket.cost[rule.column] for ticket in tickets)
+            wanted = sum(cost[rule.column] for cost in costs)
             needs.append(max(0, max(wanted, ahead) - rule.units - rule.expected()))
         if not any(needs):
             return []
         if now < self._provided_until - _EARLY:
             self._again = self._provided_until - _EARLY  # there is enough on its way until then
             return []
-        heaviest = [max((ticket.cost[rule.column] for ticket in tickets), default=1) for rule in stocks]
+        heaviest = [max((cost[rule.column] for cost in costs), default=1) for rule in stocks]
         caps = [
             max(1, least, min(rule.rate.amount * _LUMP // rule.rate.per_ns, rule.rate.burst // 20))
             for rule, least in zip(stocks, heaviest, strict=True)
@@ -395,17 +444,6 @@ class Link:
             self._ahead[i] = min(most, (self._ahead[i] + 2 * speed) // 2 if used else self._ahead[i] // 2)
         self._used_at = now
 
-    def _wants_locked(self, tickets: list[Any], uses: list[int]) -> list[int]:
-        """Places and bytes for those who wait, and a few for those who come."""
-        spare = 0 if self.crowded else max(4, uses[0] // 4)
-        wants = [len(tickets) + spare, 0]
-        weight = self._gate._layers.weight
-        if weight is not None:
-            wants[1] = sum(ticket.cost[2] for ticket in tickets) * weight.penalty + (
-                0 if self.crowded else max(1 << 20, uses[1] // 4)
-            )
-        return [wants[0] if self._limits[0] else 0, wants[1] if self._limits[2] else 0]
-
     # -- answers
 
     def _take(self, question: Question, given: Answer) -> None:
@@ -424,17 +462,22 @@ class Link:
             self._version = given["version"]
             self._members = given["members"]
             self.crowded = given["crowded"]
+            short = given["places"] < sum(asked[0] for asked in (question["uses"], question["wants"]))
+            self._vain = self._vain + 1 if short and given["places"] <= question["uses"][0] else 0
+            turn = self._pace.delay_ns(max(0, self._vain - 1), gate._random(), self._turn)
+            self._turn = max(turn, _AT_ONCE)
             self._again = now + given["again"] * _MICRO if given["again"] else 0
-            for start, lump in zip(given["starts"], lumps, strict=False):
+            for stamp, (start, lump) in enumerate(zip(given["starts"], lumps, strict=False), given["stamp"]):
                 for rule, units in zip(layers.rates, lump, strict=False):
                     if units and isinstance(rule, LeasedRule):
-                        rule.given(units, now + start * _MICRO, now)
+                        rule.given(units, now + start * _MICRO, stamp)
                 self._provided_until = now + start * _MICRO
             self._places, self._bytes = given["places"], given["bytes"]
+            self.valid_until = self._pending_since + _LEASE * 9 // 10
             if layers.places is not None and self._limits[0]:
                 layers.places.limit = self._places
             if layers.weight is not None and self._limits[2]:
-                layers.weight.budget = max(1, self._bytes)
+                layers.weight.budget, layers.weight.whole = self._bytes, self._limits[2]
             for rule, ahead in zip(layers.rates, self._ahead, strict=False):
                 if isinstance(rule, LeasedRule) and now - self._used_at > _IDLE and not gate._line.waiting:
                     rule.hand_back(ahead, now)
@@ -457,7 +500,7 @@ class Link:
         return changed
 
     def _hear_window(self, window: list[int]) -> None:
-        remaining, _age, generation, _episode = window
+        remaining, generation = window
         if generation != self._generation:
             self._generation = generation
             self._gate._hear_of_window(remaining * _MICRO)
@@ -512,11 +555,12 @@ class Link:
             columns = gate._columns
             layers = gate._layers
             if not leased:
+                self.valid_until = FAR_OFF
                 part = self._members or 2
                 if layers.places is not None and self._limits[0]:
                     layers.places.limit = max(1, self._limits[0] // part)
                 if layers.weight is not None and self._limits[2]:
-                    layers.weight.budget = max(1, self._limits[2] // part)
+                    layers.weight.budget = self._limits[2] // part
             if leased:
                 rules: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
             elif self._on_loss == "open":
@@ -527,6 +571,9 @@ class Link:
                 rules = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
                 for rule in rules:
                     rule.lower(0, now)  # what there was is unknown: nothing is saved up
+            for i, old in enumerate(layers.rates):
+                if isinstance(old, LeasedRule) and i < len(self._owed):
+                    self._owed[i] += old.extra
             layers.set_rates(rules)
             gate._follow_layers()
             self._taken = [0] * len(self.rates)

@@ -1,4 +1,4 @@
-"""Pools in Valkey or Redis, for a fleet.
+"""Pools and records in Valkey or Redis, for a fleet.
 
 Rules of this room: one script decides, on the server and by its clock; here questions are only carried.
 One connection asks, for all keys, and whatever waits travels together; another listens. A question may
@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
+from ..rules.pool import as_of
+from .store import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,12 +29,17 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.client import PubSub
 
-    from ..rules.pool import Answer, Question
+    from ..rules.pool import Answer, Question, State
+    from .store import Changes
 
-    Errand = tuple[bytes, str, asyncio.Future[str]]  # the key, the question, and where the answer goes
+    # The script, what it is asked, and where the answer goes.
+    Errand = tuple[str, tuple[Any, ...], asyncio.Future[Any]]
 
 SCRIPT = Path(__file__).with_name("scripts").joinpath("pool.lua").read_text("utf-8")
+_LOOK = Path(__file__).with_name("scripts").joinpath("look.lua").read_text("utf-8")
 _NAME = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_RECORDS = Path(__file__).with_name("scripts").joinpath("records.lua").read_text("utf-8")
+_NAMES = {SCRIPT: _NAME, _RECORDS: sha1(_RECORDS.encode(), usedforsecurity=False).hexdigest()}
 
 _SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss", "unix": "unix"}
 
@@ -74,15 +81,41 @@ class RedisStore:
 
     async def ask(self, key: str, question: Question) -> Answer:
         """Put a question to the pool of that key."""
+        reply = await self._run(SCRIPT, 1, _key(key), json.dumps(question, separators=(",", ":")))
+        return json.loads(reply)  # type: ignore[no-any-return]  # an answer, as it was given
+
+    async def swap(self, group: str, changes: Changes, mark: str) -> Records:
+        """Write records, if all are as they were seen."""
+        facts = [
+            fact
+            for seen, text, keep in changes.values()
+            for fact in (
+                "*" if seen is None else seen,
+                "" if text is None else max(1, -(-keep // 1000)),
+                text or "",
+            )
+        ]
+        keys = [_record(group, name) for name in changes]
+        now, swapped, *found = await self._run(
+            _RECORDS, len(keys), *keys, mark, _key(group) + b":news", *facts
+        )
+        marks, texts = map(_text, found[::2]), map(_text, found[1::2])
+        current = {
+            name: (by_now, given if swapped and given is not None else text)
+            for (name, (_, given, _)), by_now, text in zip(changes.items(), marks, texts, strict=True)
+        }
+        return Records(int(now), bool(swapped), current)
+
+    async def _run(self, script: str, *facts: Any) -> Any:
+        """Have a script run, together with whatever else waits."""
         self._be_here()
-        text = json.dumps(question, separators=(",", ":"))
-        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.append((_key(key), text, reply))
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((script, facts, reply))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         try:
             async with asyncio.timeout(self._timeout + self._connect_timeout):
-                return json.loads(await reply)  # type: ignore[no-any-return]  # an answer, as it was given
+                return await reply
         except TimeoutError:
             raise self._unanswered() from None
 
@@ -98,6 +131,27 @@ class RedisStore:
         if self._ear is not None and not known:
             with suppress(Exception):  # if the line is down, the listener notices too, and starts over
                 await self._ear.subscribe(channel)
+
+    async def keys(self) -> list[str]:
+        """Of all pools there are. Goes through all keys of the server, a few at a time."""
+        self._be_here()
+        try:
+            found = [key async for key in self._redis.scan_iter(match=_key("*"), count=1_000)]
+        except Exception as error:
+            raise self._why(error) from error
+        return sorted({_name_of(key) for key in found})
+
+    async def look(self, key: str) -> State | None:
+        """The pool of that key as it is now, for those who only look; None if there is none."""
+        self._be_here()
+        try:
+            seen = await self._redis.eval(_LOOK, 1, _key(key))
+        except Exception as error:
+            raise self._why(error) from error
+        if seen is None:
+            return None
+        pool: State = json.loads(seen)
+        return as_of(pool, pool.pop("time"))
 
     async def close(self) -> None:
         """Hang up. Whoever still waits for an answer is told."""
@@ -173,14 +227,14 @@ class RedisStore:
             exceptions.BusyLoadingError,
         )
         try:
-            replies = await self._pipeline("EVALSHA", _NAME, batch)
+            replies = await self._pipeline("EVALSHA", batch)
         except exceptions.ConnectionError as error:
             if isinstance(error, hopeless):
                 raise
-            replies = await self._pipeline("EVALSHA", _NAME, batch)  # once more: ids make it safe
+            replies = await self._pipeline("EVALSHA", batch)  # once more: ids and marks make it safe
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
         if unknown:
-            again = await self._pipeline("EVAL", SCRIPT, [batch[i] for i in unknown])
+            again = await self._pipeline("EVAL", [batch[i] for i in unknown])
             for i, reply in zip(unknown, again, strict=True):
                 replies[i] = reply
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
@@ -188,10 +242,10 @@ class RedisStore:
             await self._redis.connection_pool.disconnect()
         return replies
 
-    async def _pipeline(self, command: str, script: str, batch: Sequence[Errand]) -> list[Any]:
+    async def _pipeline(self, command: str, batch: Sequence[Errand]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for key, question, _ in batch:
-                pipeline.execute_command(command, script, 1, key, question)
+            for script, facts, _ in batch:
+                pipeline.execute_command(command, script if command == "EVAL" else _NAMES[script], *facts)
             return await pipeline.execute(raise_on_error=False)
 
     @property
@@ -332,6 +386,21 @@ def _read_url(url: str, shown: str, timeout: float, connect_timeout: float) -> C
 
 def _key(key: str) -> bytes:
     return b"headgate:{%b}" % key.encode("utf-8", "surrogatepass")
+
+
+def _record(group: str, name: str) -> bytes:
+    """All of a group in one hash slot."""
+    return b"headgate-record:{%b}:%b" % tuple(text.encode("utf-8", "surrogatepass") for text in (group, name))
+
+
+def _text(reply: bytes | str) -> str:
+    return reply if isinstance(reply, str) else reply.decode()  # the URL may have asked for decoded replies
+
+
+def _name_of(key: bytes | str) -> str:
+    if isinstance(key, str):  # the URL asked for decoded replies
+        key = key.encode("utf-8", "surrogateescape")
+    return key[len(_key("")) - 1 : -1].decode("utf-8", "surrogatepass")
 
 
 def _deliver(batch: Sequence[Errand], replies: Sequence[Any], why: Callable[[Exception], StoreError]) -> None:

@@ -6,12 +6,11 @@
 -- Times are the server's, in microseconds. Numbers here are doubles: what a double cannot hold exactly is
 -- an error, and then nothing has changed. Lists begin at 1, so `rate[4]` is `rate[3]` over there.
 
-local LAYOUT = 1
+local LAYOUT = 2
 local HORIZON = 100000
 local FAR = 2000000
 local AGAIN = 500000
-local FAR = 2000000
-local AGAIN = 500000
+local SET_BACK = 1000000
 local MOST_MARKS = 32
 local EXACT = 9007199254740992
 local IDLE = 60000 -- milliseconds for which a pool is kept when there is nothing worth remembering
@@ -81,12 +80,16 @@ end
 
 local function new_pool()
   return {
-    rates = {}, -- of each: amount, period, burst, tat, full_at, mark times, mark backlogs
+    rates = {}, -- of each: amount, period, burst, tat, full at, mark stamps, mark backlogs
     limits = {0, 0, 0, 0},
+    units = {}, -- what each rate counts: for those who look
     version = 0,
-    members = {}, -- of each: expires, last start, places, bytes, wants places, wants bytes, put off
-    window = {0, 0, 0, 0, 0}, -- until, opened at, the end before, generation, episode
+    -- of each: expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
+    -- and for those who look: how many are under way there, and how many wait
+    members = {},
+    window = {false, 0}, -- until when, if there ever was one; generation
     answered = {}, -- of each member: id of its last question, the answer
+    stamp = 0, -- the last one given
     now = 0,
   }
 end
@@ -99,22 +102,36 @@ local function unpacked(text)
   if type(s) ~= 'table' or s[1] ~= LAYOUT then
     error('headgate: the key is not a pool of this version')
   end
-  return {rates = s[2], limits = s[3], version = s[4], members = s[5], window = s[6], answered = s[7], now = s[8]}
+  return {
+    rates = s[2], limits = s[3], version = s[4], members = s[5], window = s[6], answered = s[7], now = s[8], units = s[9],
+    stamp = s[10],
+  }
 end
 
 local function packed(p)
-  return cmsgpack.pack({LAYOUT, p.rates, p.limits, p.version, p.members, p.window, p.answered, p.now})
+  return cmsgpack.pack({LAYOUT, p.rates, p.limits, p.version, p.members, p.window, p.answered, p.now, p.units, p.stamp})
 end
 
-local function idle_for(pool, now)
-  local latest = max(now, pool.window[1] + pool.limits[4])
+local function shift(pool, by)
+  pool.now = pool.now + by
   for _, rate in ipairs(pool.rates) do
-    latest = max(latest, rate[4])
+    rate[4] = rate[4] + by
   end
   for _, member in pairs(pool.members) do
-    latest = max(latest, member[1])
+    member[1] = member[1] + by
+    member[2] = member[2] + by
+    if member[7] ~= 0 then
+      member[7] = member[7] + by
+    end
   end
-  return latest - now
+  if pool.window[1] then
+    pool.window[1] = pool.window[1] + by
+  end
+end
+
+local function next_stamp(pool, now)
+  pool.stamp = exact(max(pool.stamp + 1, now))
+  return pool.stamp
 end
 
 local function forget_the_dead(pool, now)
@@ -140,55 +157,75 @@ local function tolerance(rate)
   return span(rate, rate[3] - floor(rate[3] / 10))
 end
 
-local function touch(rate, now)
-  if rate[4] <= now then
-    rate[5] = now
-    rate[6], rate[7] = {}, {}
+local function idle_for(pool, now)
+  local latest = now
+  if pool.window[1] then
+    latest = max(now, pool.window[1] + pool.limits[4])
   end
+  for _, rate in ipairs(pool.rates) do
+    latest = max(latest, rate[4] + span(rate, rate[3]) - tolerance(rate))
+  end
+  for _, member in pairs(pool.members) do
+    latest = max(latest, member[1])
+  end
+  return latest - now
 end
 
-local function fits_at(rate, need, now, tolerated)
-  return max(now, rate[4] + min(need, tolerated) - tolerated)
+local function fits_at(rate, units, now, tolerated)
+  return max(now, rate[4] + span(rate, min(units, rate[3])) - tolerated)
 end
 
-local function charge(rate, need, start, now)
-  local backlog = max(0, rate[4] - now)
-  if backlog > 0 then
-    local times, lows = rate[6], rate[7]
-    while #lows > 0 and lows[#lows] >= backlog do
+local function fill(pool, rate, now)
+  rate[5] = next_stamp(pool, now)
+  rate[6], rate[7] = {}, {}
+end
+
+local function charge(rate, need, start, stamp)
+  local missing = rate[4] - start
+  if missing <= 0 then
+    rate[5] = stamp
+    rate[6], rate[7] = {}, {}
+  else
+    local stamps, lows = rate[6], rate[7]
+    while #lows > 0 and lows[#lows] >= missing do
       lows[#lows] = nil
-      times[#times] = nil
+      stamps[#stamps] = nil
     end
-    if #times == 0 or now > times[#times] then
-      times[#times + 1] = now
-      lows[#lows + 1] = backlog
-      if #lows > MOST_MARKS then
-        table.remove(lows, 2)
-        table.remove(times, 1)
-      end
+    stamps[#stamps + 1] = stamp
+    lows[#lows + 1] = missing
+    if #lows > MOST_MARKS then
+      table.remove(lows, 2)
+      table.remove(stamps, 1)
     end
   end
   rate[4] = exact(max(rate[4], start) + need)
 end
 
-local function give_back(rate, units, taken_at, now)
-  local backlog = rate[4] - now
-  if backlog <= 0 or rate[5] > taken_at then
+local function give_back(rate, units, stamp, now)
+  local stamps, lows = rate[6], rate[7]
+  if rate[5] > stamp or rate[4] <= now then
     return
   end
-  local times, lows = rate[6], rate[7]
-  local lowest = backlog
-  for i, time in ipairs(times) do
-    if time > taken_at then
-      lowest = min(lowest, lows[i])
+  local later = #stamps + 1
+  for i, mark in ipairs(stamps) do
+    if mark > stamp then
+      later = i
+      break
     end
+  end
+  local lowest = rate[4] - now
+  if lows[later] then
+    lowest = min(lowest, lows[later])
   end
   local credit = min((share_of(units, rate[2], rate[1])), lowest)
   rate[4] = rate[4] - credit
-  for i, time in ipairs(times) do
-    if time > taken_at then
-      lows[i] = lows[i] - credit
-    end
+  for i = later, #lows do
+    lows[i] = lows[i] - credit
+  end
+  while later > 1 and lows[later] and lows[later - 1] >= lows[later] do
+    later = later - 1
+    table.remove(stamps, later)
+    table.remove(lows, later)
   end
 end
 
@@ -232,11 +269,18 @@ local function read_limits(pool, question, now)
       end
     end
   end
+  pool.version = next_stamp(pool, now)
   local rates = {}
   for i, new in ipairs(wanted) do
     local before = pool.rates[i]
-    local rate = {exact(new[1]), exact(new[2]), exact(new[3]), 0, now, {}, {}}
-    if before and before[2] == rate[2] then
+    for j = #pool.rates, 1, -1 do
+      local each = pool.rates[j]
+      if each[1] == new[1] and each[2] == new[2] and each[3] == new[3] then
+        before = each
+      end
+    end
+    local rate = {exact(new[1]), exact(new[2]), exact(new[3]), 0, pool.version, {}, {}}
+    if before then
       local owed, left = max(0, before[4] - now), 0
       -- Twice the burst and more is missing: how much more does not matter, and may be too large a number.
       if owed / before[2] * before[1] < 2 * before[3] + 2 then
@@ -247,36 +291,31 @@ local function read_limits(pool, question, now)
     rates[i] = rate
   end
   pool.rates = rates
+  pool.units = given_or(question.units, {})
   pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
-  pool.version = pool.version + 1
 end
 
 local function close_window(pool, question, now)
-  local pause = given_or(question.pause, nil)
-  if not pause or #pause == 0 then
+  local duration = given_or(question.pause, 0)
+  if duration == 0 then
     return
   end
-  local duration, ago = pause[1], pause[2]
   local window = pool.window
-  if window[5] == 0 or now - ago > window[2] then
-    window[5] = window[5] + 1
-    window[2] = now
-    window[3] = window[1]
-  end
   if duration < 0 then
-    window[1] = min(window[1], now)
-    window[4] = window[4] + 1
-  elseif now + duration > window[1] then
+    window[1] = min(window[1] or now, now)
+    window[2] = next_stamp(pool, now)
+  elseif not window[1] or now + duration > window[1] then
     window[1] = exact(now + duration)
-    window[4] = window[4] + 1
+    window[2] = next_stamp(pool, now)
   end
   if question.pauses then
     for _, rate in ipairs(pool.rates) do
       local empty = exact(window[1] + tolerance(rate))
-      if duration < 0 then
-        rate[4] = min(rate[4], empty)
-      else
-        rate[4] = max(rate[4], empty)
+      if duration > 0 then
+        charge(rate, 0, empty, next_stamp(pool, now))
+      elseif rate[4] > empty then
+        fill(pool, rate, now)
+        rate[4] = empty
       end
     end
   end
@@ -301,11 +340,12 @@ local function book(pool, member, lumps, pauses, now)
     for i, rate in ipairs(rates) do
       if lump[i] ~= 0 then
         needs[i] = span(rate, lump[i])
-        start = max(start, fits_at(rate, needs[i], now, tolerated[i]))
+        start = max(start, fits_at(rate, lump[i], now, tolerated[i]))
       end
     end
-    if pauses and pool.window[1] > start then
-      return starts, pool.window[1] - now
+    local until_ = pool.window[1]
+    if pauses and until_ and until_ > start then
+      return starts, until_ - now
     end
     if start > now + FAR and (member[7] == 0 or now - member[7] < FAR) then
       if member[7] == 0 then
@@ -314,9 +354,10 @@ local function book(pool, member, lumps, pauses, now)
       return starts, min(start - FAR - now, AGAIN)
     end
     member[7] = 0
+    local stamp = next_stamp(pool, now)
     for i, rate in ipairs(rates) do
       if lump[i] ~= 0 then
-        charge(rate, needs[i], start, now)
+        charge(rate, needs[i], start, stamp)
       end
     end
     member[2] = start
@@ -325,41 +366,92 @@ local function book(pool, member, lumps, pauses, now)
   return starts, 0
 end
 
+local function part_of(pool, who, column, limit, now)
+  local members, wants, names = pool.members, {}, {}
+  for name, member in pairs(members) do
+    names[#names + 1] = name
+    wants[#wants + 1] = member[column + 2]
+  end
+  table.sort(wants)
+  local left, sharing, share = limit, #names, 0
+  for _, want in ipairs(wants) do
+    share = floor(left / sharing)
+    if want > share then
+      break
+    end
+    left = left - want
+    sharing = sharing - 1
+  end
+  local odd = left - share * sharing
+  table.sort(names, function(a, b)
+    if members[a][9] ~= members[b][9] then
+      return members[a][9] < members[b][9]
+    end
+    return a < b
+  end)
+  local part, own, held = 0, 0, 0
+  left = limit
+  for _, name in ipairs(names) do
+    local member = members[name]
+    local even = min(member[column + 2], share)
+    local most = even
+    if member[column + 2] > share then
+      if odd > 0 then
+        odd = odd - 1
+        most = most + 1
+      end
+      if column == 4 then
+        most = max(most, min(member[8], limit))
+      end
+    end
+    most = min(most, left)
+    left = left - most
+    if name == who then
+      part, own = most, even
+    else
+      held = held + max(member[column], most)
+    end
+  end
+  part = max(0, min(part, limit - held))
+  if part > own + (own > 0 and 1 or 0) then
+    members[who][9] = next_stamp(pool, now)
+  end
+  return part
+end
+
 local function hold(pool, who, member, question, now)
   local places, throttled, load, tail = unpack(pool.limits)
-  if throttled > 0 and now < pool.window[1] + tail then
+  if throttled > 0 and pool.window[1] and now < pool.window[1] + tail then
     if places > 0 then
       places = min(places, throttled)
     else
       places = throttled
     end
   end
-  local crowded, granted = false, {}
-  for column, limit in pairs({[3] = places, [4] = load}) do
+  local crowded, granted, limits = false, {}, {[3] = places, [4] = load}
+  member[8] = exact(question.needs)
+  member[10], member[11] = exact(question.uses[1]), exact(given_or(question.waiting, 0))
+  for column = 3, 4 do
     local used, wanted = exact(question.uses[column - 2]), exact(question.wants[column - 2])
-    member[column + 2] = used + wanted
-    if limit == 0 then
-      member[column] = used + wanted
-      granted[column] = used + wanted
-    else
-      local wanting = 0
-      for name, other in pairs(pool.members) do
-        if name ~= who and other[column + 2] > other[column] then
-          wanting = wanting + 1
-        end
-      end
-      crowded = crowded or wanting > 0
-      local share = floor(limit / (wanting + 1))
-      local most = limit
+    local want, limit = used + wanted, limits[column]
+    local target = want + exact(question.spare[column - 2])
+    member[column + 2] = want
+    if limit > 0 then
+      local left = limit
       for name, other in pairs(pool.members) do
         if name ~= who then
-          most = most - max(other[column], min(other[column + 2], share))
+          left = left - max(other[column], other[column + 2])
+          crowded = crowded or other[column + 2] > other[column]
         end
       end
-      local target = max(0, min(used + wanted, most))
-      member[column] = max(used, target)
-      granted[column] = target
+      if want <= left then
+        target = min(target, left)
+      else
+        target = part_of(pool, who, column, limit, now)
+      end
     end
+    member[column] = max(used, target)
+    granted[column] = target
   end
   return granted[3], granted[4], crowded
 end
@@ -384,11 +476,14 @@ local function answer(pool, question, now)
   if known and number <= known[1] then
     return known[2], false
   end
+  if now < pool.now - SET_BACK then
+    shift(pool, now - pool.now)
+  end
   now = max(now, pool.now)
   pool.now = now
   forget_the_dead(pool, now)
   read_limits(pool, question, now)
-  local member = pool.members[who] or {0, 0, 0, 0, 0, 0, 0}
+  local member = pool.members[who] or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
   pool.members[who] = member
   member[1] = exact(now + question.lease)
   close_window(pool, question, now)
@@ -397,17 +492,20 @@ local function answer(pool, question, now)
     lumps = question.lumps
   end
   for i, rate in ipairs(pool.rates) do
-    touch(rate, now)
+    if rate[4] <= now then
+      fill(pool, rate, now)
+    end
     if alike then
       for _, returned in ipairs(question.back[i]) do
-        give_back(rate, returned[1], now - returned[2], now)
+        give_back(rate, returned[1], returned[2], now)
       end
       if question.extra[i] ~= 0 then
-        rate[4] = exact(max(rate[4], now) + span(rate, question.extra[i]))
+        charge(rate, span(rate, question.extra[i]), now, next_stamp(pool, now))
       end
     end
   end
   local starts, again = book(pool, member, lumps, question.pauses, now)
+  local stamp = pool.stamp - #starts + 1
   local places, load, crowded = hold(pool, who, member, question, now)
   local window, count = pool.window, 0
   for i, start in ipairs(starts) do
@@ -416,18 +514,19 @@ local function answer(pool, question, now)
   for _ in pairs(pool.members) do
     count = count + 1
   end
-  local since = 0
-  if window[5] > 0 then
-    since = now - window[2]
+  local remaining = 0
+  if window[1] then
+    remaining = max(0, window[1] - now)
   end
   local given = '{"starts":' .. list(starts)
+    .. ',"stamp":' .. int(stamp)
     .. ',"again":' .. int(again)
     .. ',"places":' .. int(places)
     .. ',"bytes":' .. int(load)
     .. ',"crowded":' .. tostring(crowded)
     .. ',"members":' .. int(count)
     .. ',"version":' .. int(pool.version)
-    .. ',"window":' .. list({max(0, window[1] - now), since, window[4], window[5]})
+    .. ',"window":' .. list({remaining, window[2]})
   if question.version ~= pool.version then
     local rates = {}
     for i, rate in ipairs(pool.rates) do
@@ -437,7 +536,7 @@ local function answer(pool, question, now)
   end
   given = given .. '}'
   if question.bye then
-    for i = 2, 7 do
+    for i = 2, 11 do
       member[i] = 0
     end
   end
@@ -451,14 +550,14 @@ local pool = unpacked(redis.call('GET', KEYS[1]))
 local question = cjson.decode(ARGV[1])
 local now = microseconds(redis.call('TIME'))
 
-local generation, version = pool.window[4], pool.version
+local generation, version = pool.window[2], pool.version
 local given, changed = answer(pool, question, now)
 if changed then
   local keep = floor((idle_for(pool, pool.now) + 999) / 1000) + IDLE
   redis.call('SET', KEYS[1], packed(pool), 'PX', int(keep))
-  if pool.window[4] ~= generation or pool.version ~= version then
+  if pool.window[2] ~= generation or pool.version ~= version then
     -- Whoever may not publish is still answered: the others hear of it with their next answer.
-    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[4]) .. ' ' .. int(pool.version))
+    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[2]) .. ' ' .. int(pool.version))
   end
 end
 return given

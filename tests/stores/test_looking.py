@@ -1,0 +1,211 @@
+"""The reading side of every store: what there is, and that looking changes nothing."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from headgate import Dispatch
+from headgate.errors import StoreError
+from headgate.rules.standing import standing
+from headgate.sharing.redis import _LOOK, SCRIPT, RedisStore
+from headgate.sharing.sqlite import SqliteStore
+from headgate.sharing.store import MemoryStore
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+from rig import Server
+
+KEYS = ["api.openai.com", "ключ {}", "a:{b}", "it's 100%_*", "line\nbreak"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as server:
+        yield server
+
+
+class Looker:
+    """One who looks into a store, from a loop of its own; and the gates of others who share by it."""
+
+    def __init__(self, store, where=None):
+        self._store = store
+        self._where = where or store
+        self._loop = asyncio.Runner()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._loop.run(self._store.close())
+        self._loop.close()
+
+    def keys(self):
+        return self._loop.run(self._store.keys())
+
+    def look(self, key):
+        return self._loop.run(self._store.look(key))
+
+    def gate(self, key, **options):
+        rates = ["600/minute burst 100", "6000 tokens/hour burst 1000"]
+        return Dispatch(key, rates=rates, store=self._where, **options)
+
+
+def in_memory(request):
+    return Looker(MemoryStore())
+
+
+def in_a_file(request):
+    return looking_at(request.getfixturevalue("tmp_path") / "limits ?#%.db")
+
+
+def looking_at(path):
+    url = f"sqlite:///{path}"
+    return Looker(SqliteStore(url), url)
+
+
+def on_a_server(request):
+    server = request.getfixturevalue("server")
+    with closing(server.client()) as client:
+        client.flushall()
+    return Looker(RedisStore(server.url), server.url)
+
+
+@pytest.fixture(params=[in_memory, in_a_file, on_a_server])
+def store(request):
+    with request.param(request) as looker:
+        yield looker
+
+
+def test_what_a_gate_has_told_is_seen(store):
+    gate = store.gate("api", concurrency=64, byte_budget=None)
+    with gate.admit(tokens=700, timeout=5):
+        seen = standing(store.look("api"))
+    assert [str(level.rate) for level in seen.levels] == [
+        "600 requests/minute burst 100",
+        "6000 tokens/hour burst 1000",
+    ]
+    assert seen.levels[1].level <= 900 - 700
+    assert (seen.places.limit, seen.bytes.limit, seen.window) == (64, 0, 0)
+    assert [member.name.split("-")[-2] for member in seen.members] == [str(os.getpid())]
+    gate.close()
+
+
+def test_a_window_is_seen(store):
+    gate = store.gate("api", pause=True)
+    gate.set_backoff(60)
+    wait_until(lambda: standing(store.look("api")).window)
+    assert 50 < standing(store.look("api")).window / 1e6 <= 60
+    assert standing(store.look("api")).waits[0].startswith("window: ")
+    gate.close()
+
+
+def wait_until(condition):
+    for _ in range(2_000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never happened")
+
+
+def test_all_keys_are_found_whatever_is_in_them(store):
+    for key in KEYS:
+        store.gate(key).close()
+    assert sorted(store.keys()) == sorted(KEYS)
+    for key in KEYS:
+        assert store.look(key)["units"] == ["requests", "tokens"]
+    assert store.look(uuid4().hex) is None
+
+
+def test_looking_changes_nothing(store):
+    """Two looks differ by the time alone, and a third who asks finds what it would have found."""
+    gate = store.gate("api", concurrency=5)
+    gate.close()
+    wait_until(lambda: not any(any(member[1:]) for member in store.look("api")["members"].values()))
+    before, after = store.look("api"), store.look("api")
+    assert after["now"] >= before["now"]
+    assert {**before, "now": 0, "members": {}} == {**after, "now": 0, "members": {}}
+
+
+# -- in a file
+
+
+def test_looking_makes_no_file(tmp_path):
+    with looking_at(tmp_path / "none.db") as store:
+        with pytest.raises(StoreError, match="does not exist"):
+            store.keys()
+        with pytest.raises(StoreError, match="does not exist"):
+            store.look("api")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    path.write_bytes(b"a diary" * 500)
+    with looking_at(path) as store, pytest.raises(StoreError, match="cannot be read as a store"):
+        store.keys()
+    assert path.read_bytes() == b"a diary" * 500
+
+
+def test_a_state_that_cannot_be_read(tmp_path):
+    path = tmp_path / "limits.db"
+    with looking_at(path) as store:
+        store.gate("api").close()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE pools SET state = '[]'")
+        with pytest.raises(StoreError, match="'api' cannot be read"):
+            store.look("api")
+
+
+# -- on a server
+
+
+def test_the_script_looks_and_does_nothing_else(server):
+    """B13: declared keys only; and it reads the layout that the other one writes."""
+    assert "redis.call('TIME')" in _LOOK
+    assert _LOOK.count("redis.") == 2
+    assert "redis.pcall('GET', KEYS[1])" in _LOOK
+    layout = next(line for line in SCRIPT.splitlines() if line.startswith("local LAYOUT"))
+    assert layout in _LOOK
+
+
+def test_what_others_keep_on_the_server_is_no_pool(server):
+    with closing(server.client()) as client:
+        client.flushall()
+        client.set("headgate:{text}", "hello")
+        client.rpush("headgate:{list}", 1)
+        client.set("headgate:{api}:news", "x")
+        client.set("other:{api}", "x")
+    with Looker(RedisStore(server.url)) as store:
+        assert store.keys() == ["list", "text"]
+        assert store.look("text") is None
+        assert store.look("list") is None
+
+
+@pytest.mark.parametrize("password", ["wrong", "s3cret"])
+def test_a_password_is_needed_and_never_shown(password):
+    with (
+        Server("--requirepass", "s3cret") as server,
+        Looker(RedisStore(f"redis://:{password}@127.0.0.1:{server.port}/0")) as store,
+    ):
+        if password == "s3cret":
+            assert store.keys() == []
+            return
+        for ask in (store.keys, lambda: store.look("api")):
+            with pytest.raises(StoreError, match="does not let us in") as raised:
+                ask()
+            assert "wrong" not in str(raised.value)
+
+
+def test_thousands_of_keys_are_all_found(server):
+    with closing(server.client()) as client:
+        client.flushall()
+        client.mset({f"headgate:{{{number}}}": json.dumps(number) for number in range(3_000)})
+    with Looker(RedisStore(server.url)) as store:
+        assert len(store.keys()) == 3_000

@@ -1,0 +1,474 @@
+"""The store in a file: many processes at once, killed at any instant, and what else may be in it."""
+
+import asyncio
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from headgate import Dispatch
+from headgate.errors import InvalidConfig, StoreError
+from headgate.rules.pool import shift
+from headgate.sharing.sqlite import SqliteStore
+
+SECOND = 1_000_000
+YEAR = 365 * 86_400 * SECOND
+SLOW = [[1_000_000, YEAR, 1_000_000]]  # as the asker's
+PATIENCE = 20
+
+numbers = count(1)
+
+# A process of its own. URL MEMBER COUNT: asks for one unit so often (0: until killed), and prints a line
+# for each answer. URL MEMBER pause: closes the window for a minute.
+ASKER = """
+import asyncio, sys
+from headgate.sharing.sqlite import SqliteStore
+
+async def main(url, member, what):
+    store, number = SqliteStore(url), 0
+    asked = {
+        "member": member, "lease": 600_000_000, "version": 0, "limits": [0, 0, 0, 0], "set": None,
+        "rates": [[1_000_000, 365 * 86_400 * 1_000_000, 1_000_000]], "lumps": [[1]], "back": [[]],
+        "extra": [0], "uses": [0, 0], "wants": [0, 0], "spare": [0, 0], "needs": 0,
+        "pauses": False, "bye": False, "pause": 60_000_000 if what == "pause" else None,
+    }
+    most = 1 if what == "pause" else int(what)
+    while not most or number < most:
+        number += 1
+        given = await store.ask("key", {**asked, "id": number})
+        print(number, len(given["starts"]), flush=True)
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def question(member="a", **facts):
+    return {
+        "member": member,
+        "id": next(numbers),
+        "lease": 600 * SECOND,
+        "version": 0,
+        "rates": SLOW,
+        "limits": [0, 0, 0, 0],
+        "set": None,
+        "lumps": [],
+        "back": [[]],
+        "extra": [0],
+        "uses": [0, 0],
+        "wants": [0, 0],
+        "spare": [0, 0],
+        "needs": 0,
+        "pauses": False,
+        "pause": None,
+        "bye": False,
+        **facts,
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "limits.db"
+
+
+def url_of(path):
+    return f"sqlite:///{path}"
+
+
+def ask(path, *questions, key="key"):
+    """Put questions to the store in that file, by a connection of its own; the last answer."""
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        try:
+            for asked in questions:
+                given = await store.ask(key, asked)
+            return given
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def missing(path):
+    """How many units of the slow rate are gone, read from the file by other means."""
+    with sqlite3.connect(path) as connection:
+        state = json.loads(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
+    connection.close()
+    amount, period, _burst, earned = state["rates"][0][:4]
+    return round((earned - time.monotonic_ns() // 1000) * amount / period)
+
+
+def check(path):
+    """Not a page is broken."""
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def start(path, member, what):
+    return subprocess.Popen(
+        [sys.executable, "-c", ASKER, url_of(path), member, str(what)], stdout=subprocess.PIPE, text=True
+    )
+
+
+# -- many processes
+
+
+def test_four_processes_at_once_and_every_unit_is_counted_once(path):
+    """M1: two hundred questions each, into one file; nobody is told that it is busy."""
+    askers = [start(path, f"m{n}", 200) for n in range(4)]
+    for asker in askers:
+        output, _ = asker.communicate(timeout=60)
+        assert asker.returncode == 0
+        assert output.splitlines() == [f"{n} 1" for n in range(1, 201)]
+    assert missing(path) == 800
+    check(path)
+
+
+def test_killed_at_any_instant_it_is_neither_broken_nor_does_it_count_wrongly(path):
+    """B3, B14: ten times kill -9 among others who go on; one answer more may have been decided than read."""
+    dice = random.Random(6)
+    bystander = start(path, "bystander", 0)
+    answered = 0
+    victims = 10
+    try:
+        running = [start(path, f"v{n}", 0) for n in range(2)]
+        for n in range(victims):
+            victim = running.pop(0)
+            lines = [victim.stdout.readline() for _ in range(dice.randint(1, 60))]
+            victim.kill()
+            lines += victim.stdout.readlines()
+            victim.wait(PATIENCE)
+            victim.stdout.close()
+            answered += sum(line.endswith(" 1\n") for line in lines)
+            if n + 2 < victims:
+                running.append(start(path, f"v{n + 2}", 0))
+            assert ask(path, question("reader"))["version"] > 0
+        bystander.kill()
+        lines = bystander.stdout.readlines()
+        answered += sum(line.endswith(" 1\n") for line in lines)
+    finally:
+        bystander.kill()
+        bystander.wait(PATIENCE)
+        bystander.stdout.close()
+    assert lines, "the others went on"
+    assert answered <= missing(path) <= answered + victims + 1
+    check(path)
+
+
+def test_news_of_another_process_arrive(path):
+    """D-09: what is asserted is that they come."""
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        news = asyncio.Event()
+        try:
+            await store.ask("key", question())
+            await store.listen("key", news.set)
+            await asyncio.sleep(0.15)  # what it says by itself at first
+            news.clear()
+            other = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", ASKER, url_of(path), "b", "pause", stdout=subprocess.DEVNULL
+            )
+            await asyncio.wait_for(news.wait(), PATIENCE)
+            assert await other.wait() == 0
+            assert 0 < (await store.ask("key", question()))["window"][0] <= 60 * SECOND
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_one_who_holds_the_file_for_long_costs_an_error_and_nothing_else(path):
+    """B16: within the time it waits, then as before."""
+    ask(path, question(lumps=[[5]]))
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(StoreError, match="locked"):
+            ask(path, question(lumps=[[7]]))
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    assert ask(path, question(lumps=[[1]]))["starts"] == [0]
+    assert missing(path) == 6
+
+
+def test_one_who_holds_the_file_does_not_hold_the_loop(path):
+    """DESIGN 7: whoever waits for the file does it in a thread of its own."""
+    ask(path, question())
+    holder = sqlite3.connect(path, isolation_level=None)
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        holder.execute("BEGIN IMMEDIATE")
+        asking = asyncio.ensure_future(store.ask("key", question(lumps=[[1]])))
+        turns = 0
+        while turns < 50:
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert not asking.done()
+        holder.execute("ROLLBACK")
+        assert (await asking)["starts"] == [0]
+        await store.close()
+
+    asyncio.run(main())
+    holder.close()
+
+
+# -- forks
+
+
+pytest_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+
+
+def in_a_child(check):
+    """Run the check in a forked child; its exit status says whether it held."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest_fork
+def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
+    """B29: a connection of its own, another member; the file is as it should be for both."""
+    options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None}
+    gate = Dispatch("key", rates="1000000/day", store=url_of(path), **options)
+    try:
+        for _ in range(3):
+            with gate.admit(timeout=PATIENCE):
+                pass
+
+        def child():
+            for _ in range(5):
+                with gate.admit(timeout=PATIENCE):
+                    pass
+            gate.close()
+
+        assert in_a_child(child) == 0
+        assert in_a_child(child) == 0
+        for _ in range(3):
+            with gate.admit(timeout=PATIENCE):
+                pass
+    finally:
+        gate.close()
+    check(path)
+    with sqlite3.connect(path) as connection:
+        members = json.loads(connection.execute("SELECT state FROM pools").fetchone()[0])["members"]
+    connection.close()
+    assert len(members) <= 3
+
+
+@pytest_fork
+def test_a_store_made_before_the_fork_answers_in_the_child(path):
+    """B29: Dispatch(store=SqliteStore(...)) is allowed; `_pid` is noted, and never looked at."""
+    store = SqliteStore(url_of(path))
+    asyncio.run(store.ask("key", question()))
+
+    def child():
+        async def main():
+            await asyncio.wait_for(store.ask("key", question("child")), 2)
+
+        asyncio.run(main())
+
+    assert in_a_child(child) == 0
+
+
+@pytest_fork
+def test_a_forked_child_has_no_place_before_it_was_granted_one(path):
+    """B29, R-8: four places in all. The parent is in all of them; the child has asked for nothing yet."""
+    options = {"throttled_concurrency": None, "byte_budget": None}
+    gate = Dispatch("key", concurrency=4, store=url_of(path), **options)
+    try:
+        inside = []
+        deadline = time.monotonic() + PATIENCE
+        while len(inside) < 4 and time.monotonic() < deadline:
+            permit = gate.try_admit()
+            inside += [permit] if permit else []
+        assert len(inside) == 4
+
+        def child():
+            assert gate.try_admit() is None
+
+        assert in_a_child(child) == 0
+        for permit in inside:
+            permit.settle()
+    finally:
+        gate.close()
+
+
+# -- restarts of the machine
+
+
+def counted_from_another_start(path, by, ago):
+    """As if the machine had been started anew since: another name, another zero of its clock."""
+    connection = sqlite3.connect(path)
+    state, wall = connection.execute("SELECT state, wall FROM pools").fetchone()
+    pool = json.loads(state)
+    shift(pool, by)
+    connection.execute(
+        "UPDATE pools SET state = ?, wall = ?, boot = 'another start'", (json.dumps(pool), wall - ago)
+    )
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("by", [-(10**15), -(10**9), 10**9, 10**15])
+def test_after_a_restart_of_the_machine_everything_is_as_old_as_it_is(path, by):
+    """D-09, D-75: units used, a window, leases: by the time that passed outside."""
+    ask(path, question(lumps=[[500]], pause=3_600 * SECOND, limits=[4, 0, 0, 0], wants=[4, 0]))
+    counted_from_another_start(path, by, ago=100 * SECOND)
+    given = ask(path, question("b", wants=[4, 0]))
+    assert 3_400 * SECOND < given["window"][0] <= 3_500 * SECOND
+    assert given["places"] == 0  # of a lease of ten minutes, five hundred seconds are left
+    assert 490 <= missing(path) <= 500
+    counted_from_another_start(path, by, ago=550 * SECOND)
+    assert ask(path, question("b", wants=[4, 0]))["places"] == 4
+
+
+def test_a_wall_clock_that_was_set_back_meanwhile_gives_nothing_back(path):
+    """B1: then no time has passed."""
+    ask(path, question(lumps=[[500]], pause=3_600 * SECOND))
+    counted_from_another_start(path, -(10**12), ago=-3_600 * SECOND)
+    assert 3_599 * SECOND < ask(path, question("b"))["window"][0] <= 3_600 * SECOND
+    assert missing(path) == 500
+
+
+# -- what is wrong is said
+
+
+@pytest.mark.parametrize("url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/path"])
+def test_a_url_without_a_path_says_what_to_write(url):
+    with pytest.raises(InvalidConfig, match=r"sqlite:///limits\.db"):
+        SqliteStore(url)
+
+
+def test_relative_and_absolute_paths_and_names_of_any_kind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("limits.db", "mit leerzeichen.db", "ключ 🦆.db", "per%20cent?.db"):
+        ask(name, question(lumps=[[1]]))
+        assert (tmp_path / name).exists()
+        assert missing(tmp_path / name) == 1
+
+
+def test_a_path_that_leads_nowhere_is_a_store_error(tmp_path):
+    for path in (tmp_path / "no" / "such" / "folder.db", tmp_path, "/dev/null/limits.db"):
+        with pytest.raises(StoreError, match="cannot be opened"):
+            ask(path, question())
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do anything")
+def test_a_file_that_may_not_be_written_is_a_store_error(path):
+    ask(path, question())
+    path.chmod(0o400)
+    with pytest.raises(StoreError):
+        ask(path, question())
+
+
+def test_a_file_of_something_else_is_a_store_error_and_stays_as_it_is(path):
+    path.write_text("dear diary, " * 500)
+    with pytest.raises(StoreError, match="not a database"):
+        ask(path, question())
+    assert path.read_text() == "dear diary, " * 500
+
+
+def test_a_table_of_that_name_made_by_others_is_a_store_error_and_stays_as_it_is(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE pools (name TEXT, depth INTEGER)")
+    connection.execute("INSERT INTO pools VALUES ('municipal', 2)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError):
+        ask(path, question())
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT * FROM pools").fetchall() == [("municipal", 2)]
+    connection.close()
+
+
+@pytest.mark.parametrize("state", ["", "{", "[]", "7", '{"rates": []}', '{"answered": 5}', "null", None])
+def test_a_state_that_cannot_be_read_is_a_store_error_and_other_keys_go_on(path, state):
+    """DESIGN 12: hostile files never raise anything else."""
+    ask(path, question(), key="key")
+    ask(path, question(lumps=[[3]]), key="other")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE pools SET state = ? WHERE key = 'key'", (state,))
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError):
+        ask(path, question())
+    assert ask(path, question(lumps=[[3]]), key="other")["starts"] == [0]
+
+
+def test_a_broken_page_is_a_store_error(path):
+    ask(path, question(), *(question(f"m{n}", lumps=[[1]]) for n in range(50)))
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(StoreError):
+        ask(path, question())
+
+
+def test_a_file_that_is_taken_away_begins_anew_for_whoever_opens_it(path):
+    """B12: as a store that lost its memory; nobody crashes."""
+    ask(path, question(lumps=[[3]]))
+    for each in path.parent.iterdir():
+        each.unlink()
+    assert ask(path, question(lumps=[[3]]))["version"] > 0
+    assert missing(path) == 3
+
+
+def test_after_closing_a_question_is_a_store_error(path):
+    async def main():
+        store = SqliteStore(url_of(path))
+        await store.ask("key", question())
+        await store.close()
+        with pytest.raises(StoreError):
+            await store.ask("key", question())
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it is /proc that shows what is open")
+def test_closing_lets_go_of_the_file(path):
+    """Store.close: let go of whatever is held."""
+    stores = []
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        stores.append(store)
+        await store.ask("key", question())
+        await store.close()
+
+    asyncio.run(main())
+    tick = threading.Event()
+    assert any(not is_open(path) or tick.wait(0.005) for _ in range(100))
+
+
+def is_open(path):
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # of the look itself
+            if str(link.readlink()).startswith(str(path)):
+                return True
+    return False
