@@ -195,9 +195,7 @@ class Dispatch(Gate):
                 f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
             )
 
-    def _share(
-        self, store: Store | str, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None
-    ) -> None:
+    def _share(self, store: Store | str, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None) -> None:
         """From now on this is one of many at the same pool."""
         if not isinstance(self._key, str) or not self._key:
             raise InvalidConfig(
