@@ -198,7 +198,8 @@ def test_a_dry_run_names_every_bad_line(jobs):
     [
         ("oops\n", {}, "jobs.jsonl, line 21: not JSON", "a line is"),
         (batch(1), {}, "`custom_id` 'job-0' has been used before", "one of its own"),
-        ("", {"--to": "127.0.0.1:80"}, "does not say how to get there", "https://127.0.0.1:80"),
+        ("", {"--to": "127.0.0.1:80"}, "does not say how to get there", "http://127.0.0.1:80"),
+        ("", {"--to": "api.x.ai"}, "does not say how to get there", "https://api.x.ai"),
         ("", {"--to": "htp://127.0.0.1"}, "'htp' is not spoken here", "http or https"),
         ("", {"--to": "http://no-such.invalid"}, "no host is called 'no-such.invalid'", "typing error"),
         ("", {"--to": "http://127.0.0.1:9"}, "nobody listens at 127.0.0.1:9", "start it"),
@@ -210,6 +211,7 @@ def test_a_dry_run_names_every_bad_line(jobs):
         ("", {"--errors": "no/such/x"}, "no such folder", "make it"),
         ("", {"--max-cost": "5"}, "--max-cost needs prices", "--price"),
         ("", {"--rate": "fast"}, "it has no period", ""),
+        ("", {"--rate": "9 words/minute"}, "'words' is counted by nobody; write requests, tokens", ""),
     ],
 )  # fmt: skip
 def test_one_clear_error(api, tmp_path, monkeypatch, jobs, answers, change, options, error, hint):
@@ -469,8 +471,47 @@ def test_a_sandbox_that_cannot_be(options, why):
 
 
 def test_a_port_that_is_taken(api):
-    done = headgate("sandbox", "--port", api.url.rpartition(":")[2])
-    assert "cannot listen on" in told(done)[0]
+    port = api.url.rpartition(":")[2]
+    error, hint = told(headgate("sandbox", "--port", port))
+    assert error == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
+    assert "another --port" in hint
+    assert "--host" in told(headgate("sandbox", "--host", "192.0.2.1"))[1]
+
+
+def test_a_demo_whose_picture_cannot_be_written_does_not_begin(tmp_path):
+    done = headgate("demo", "--plot", tmp_path / "no" / "such.png")
+    assert done.returncode == 2
+    error, hint = told(done)
+    assert "there is no folder" in error
+    assert "--plot" in hint
+
+
+def test_a_demo_may_be_stopped(tmp_path):
+    run = start("demo", "--plot", tmp_path / "demo.png")
+    wait_for(lambda: select.select([run.stdout], [], [], 0)[0])
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    _, words = run.communicate(timeout=20)
+    assert run.returncode == 130
+    assert "Traceback" not in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("wa", "watch"),
+        ("run --sto", "--store"),
+        ("watch --on", "--once"),
+        ("sandbox --style an", "anthropic"),
+    ],
+)
+def test_completion_offers_commands_and_options(typed, offered):
+    words = ["headgate", *typed.split()]
+    asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = CliRunner().invoke(
+        main, prog_name="headgate", env={"_HEADGATE_COMPLETE": "bash_complete", **asked}
+    )
+    assert offered in done.output
 
 
 def test_completion_for_each_shell():

@@ -1,4 +1,4 @@
-"""The command line: `headgate run`, `headgate sandbox`, `headgate demo`.
+"""The command line: `headgate run`, `headgate watch`, `headgate sandbox`, `headgate demo`.
 
 Rules of this room: answers on stdout, words on stderr. An error is one line with what is wrong and one with
 what to do.
@@ -7,6 +7,8 @@ what to do.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import InvalidLimit
+from .errors import InvalidLimit, StoreError
 from .limits import Rate
 
 if TYPE_CHECKING:
@@ -66,6 +68,13 @@ class _Command(click.Command):
                 formatter.write_dl(records)
 
 
+class _Commands(click.Group):
+    """Lists what people come for first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        return list(self.commands)
+
+
 def _option(*names: str, subject: str, **details: Any) -> Callable[[Any], Any]:
     return click.option(*names, cls=_Option, subject=subject, **details)
 
@@ -76,6 +85,9 @@ else:
     _Type = click.ParamType  # generic since click 8.4
 
 
+_COUNTED = ("requests", "tokens", "input_tokens", "output_tokens", "bytes")
+
+
 class _RateType(_Type):
     name = "rate"
 
@@ -83,9 +95,12 @@ class _RateType(_Type):
         if not isinstance(value, str) or value == "auto":
             return value
         try:
-            return Rate.parse(value)
+            rate = Rate.parse(value)
         except InvalidLimit as error:
             self.fail(str(error), param, ctx)
+        if rate.unit not in _COUNTED:
+            self.fail(f"{rate.unit!r} is counted by nobody; write {', '.join(_COUNTED)}", param, ctx)
+        return rate
 
 
 class _PriceType(_Type):
@@ -124,13 +139,14 @@ class _HeaderType(_Type):
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 108}
 
 
-@click.group(context_settings=_SETTINGS)
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(None, "-V", "--version", package_name="headgate", prog_name="headgate")
 def main() -> None:
     """One gate for everything that calls a rate-limited API.
 
     \b
     headgate run requests.jsonl --to https://api.openai.com -o answers.jsonl
+    headgate watch sqlite:///limits.db
     headgate sandbox --requests 600/minute --tokens 100_000/minute
     headgate demo
     """
@@ -139,7 +155,7 @@ def main() -> None:
 # -- headgate run
 
 
-@main.command(cls=_Command)
+@main.command(cls=_Command, short_help="Send a file of requests, as fast as the limits allow.")
 @click.argument("jobs", type=click.Path(allow_dash=True, path_type=Path))
 @_option(
     "--to", subject="Where", required=True, metavar="URL", help="The API. Paths of jobs are joined to it."
@@ -187,17 +203,27 @@ def main() -> None:
     "--concurrency",
     subject="Limits",
     type=click.IntRange(1, 10_000),
-    default=200,
-    show_default=True,
     metavar="N",
-    help="Requests under way at once, at most.",
+    help="Requests under way at once, at most.  [default: 200]",
+)
+@_option(
+    "--store",
+    subject="Limits",
+    metavar="URL",
+    help="Share them with whoever uses the same: sqlite:///limits.db, redis://host/0.",
+)
+@_option(
+    "--store-key",
+    subject="Limits",
+    metavar="NAME",
+    help="Under which name they are shared.  [default: the host of --to]",
 )
 @_option(
     "--max-tokens",
     subject="Limits",
     type=click.IntRange(1),
     metavar="N",
-    help="Stop before more tokens are used, by all runs together.",
+    help="Stop before more tokens are used, by all runs of the command together.",
 )
 @_option(
     "--max-cost",
@@ -226,7 +252,7 @@ def main() -> None:
     "--timeout",
     subject="Trouble",
     type=click.FloatRange(0, 86_400, min_open=True),
-    default=600.0,
+    default=600,
     show_default=True,
     metavar="SECONDS",
     help="For one answer, from sending to its last byte.",
@@ -235,7 +261,7 @@ def main() -> None:
     "--patience",
     subject="Trouble",
     type=click.FloatRange(0, min_open=True),
-    default=600.0,
+    default=600,
     show_default=True,
     metavar="SECONDS",
     help="Without a single success before the run stops.",
@@ -280,7 +306,7 @@ def run(jobs: Path, **options: Any) -> None:
     from .bulk.runner import Settings  # noqa: PLC0415
     from .bulk.wrong import Wrong  # noqa: PLC0415
 
-    settings = Settings(**{name: options.pop(name) for name in Settings._fields})
+    settings = Settings(**{name: options.pop(name) for name in ("retries", "timeout", "patience")})
     dry = options.pop("dry_run")
     order = Order(jobs=jobs, settings=settings, **options)
     try:
@@ -289,6 +315,46 @@ def run(jobs: Path, **options: Any) -> None:
         raise Complaint(str(error), getattr(error, "hint", "")) from None
     except KeyboardInterrupt:  # before anything was sent
         sys.exit(STOPPED_AT_ONCE)
+
+
+# -- headgate watch
+
+
+@main.command(cls=_Command, short_help="Who shares limits in a store, and why others wait.")
+@click.argument("store")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@_option(
+    "--every",
+    subject="Showing",
+    type=click.FloatRange(0.05, 3600),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@_option("--once", subject="Showing", is_flag=True, help="Look once, and end.")
+@_option("--json", "as_json", subject="Showing", is_flag=True, help="An object a line for each look.")
+def watch(store: str, keys: tuple[str, ...], **options: Any) -> None:
+    """Show who shares limits in STORE, what everybody holds, and why others wait; until Ctrl-C.
+
+    \b
+    headgate watch sqlite:///limits.db
+    headgate watch redis://limits.internal/0 api.openai.com
+    headgate watch redis://limits.internal/0 --once --json
+
+    STORE is what programs give as store=, and `headgate run` as --store. Of all keys in it, or of those that
+    are named: rates, places and bytes, the backoff window, and the processes that share them. Looking changes
+    nothing.
+
+    Exit status: 0, or 2 if the store cannot be read.
+    """
+    from .watch import watch as look  # noqa: PLC0415 - loads asyncio and what it shows with
+
+    try:
+        asyncio.run(_until_stopped(look(store, keys, sys.stdout, **options)))
+    except (InvalidLimit, StoreError) as error:
+        hint = "write STORE as those do who share by it, e.g. sqlite:///limits.db"
+        raise Complaint(str(error).removeprefix("store="), hint) from None
 
 
 # -- headgate sandbox
@@ -327,7 +393,7 @@ def _figure(text: str) -> Any:
     return text
 
 
-@main.command(cls=_Command)
+@main.command(cls=_Command, short_help="A local API with limits, to try things on.")
 @_option(
     "--style",
     subject="What",
@@ -336,7 +402,9 @@ def _figure(text: str) -> Any:
     show_default=True,
     help="Whose endpoints, headers and errors.",
 )
-@_option("--host", subject="What", default="127.0.0.1", show_default=True, help="Where to listen.")
+@_option(
+    "--host", subject="What", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen."
+)
 @_option(
     "--port",
     subject="What",
@@ -377,7 +445,7 @@ def _figure(text: str) -> Any:
     "--spread",
     subject="Answers",
     type=click.FloatRange(0),
-    default=0.0,
+    default=0,
     show_default=True,
     metavar="SIGMA",
     help="How much that varies (lognormal).",
@@ -452,8 +520,11 @@ def sandbox(**options: Any) -> None:
     try:
         asyncio.run(_until_stopped(serve(provider, host, port, started=started)))
     except OSError as error:
-        hint = "choose another --port, or 0 for a free one"
-        raise Complaint(f"cannot listen on {host}:{port}: {error.strerror}", hint) from None
+        known = error.errno is not None and error.errno > 0  # what asyncio makes of it is long
+        why = os.strerror(error.errno) if known else error.strerror  # type: ignore[arg-type]  # it is known
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        hint = "choose another --port, or 0 for a free one" if taken else "--host is a name of this machine"
+        raise Complaint(f"cannot listen on {host}:{port}: {str(why).lower()}", hint) from None
     report = provider.report()
     click.echo(
         f"\n{report.requests:,} requests: {report.admitted:,} let through, {report.refused:,} refused; "
@@ -473,7 +544,7 @@ async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
 # -- headgate demo
 
 
-@main.command(cls=_Command)
+@main.command(cls=_Command, short_help="The same jobs three ways, and a picture of how it went.")
 @_option(
     "--jobs",
     subject="What",
@@ -500,13 +571,19 @@ def demo(jobs: int, plot: Path) -> None:
     """
     from .demo.race import show  # noqa: PLC0415
 
-    sys.exit(show(jobs, plot))
+    if not os.access(plot if plot.exists() else plot.parent, os.W_OK):  # better now than in half a minute
+        why = "it may not be written" if plot.parent.is_dir() else f"there is no folder {plot.parent}"
+        raise Complaint(f"the picture cannot be {plot}: {why}", "name another file with --plot")
+    try:
+        sys.exit(show(jobs, plot))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 # -- headgate completion
 
 
-@main.command(cls=_Command)
+@main.command(cls=_Command, short_help="Completion for bash, zsh and fish.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what makes SHELL complete headgate's commands and options.

@@ -208,8 +208,12 @@ def test_a_key_that_is_not_accepted_stops_the_run_at_once(tmp_path):
 
 def test_an_empty_account_stops_the_run_and_no_job_is_lost(tmp_path):
     with Sandbox("openai") as api:
-        api.fault("quota", after=0.2)
-        run = Run(tmp_path, api.url, 2_000, rates="6_000/minute")
+
+        async def spend_all(runner):
+            await until(lambda: runner.tally.answered >= 10)
+            api.fault("quota")
+
+        run = Run(tmp_path, api.url, 2_000, rates="6_000/minute", during=spend_all)
         assert run.outcome.stopped == "quota"
         assert run.failures == []
         api.clear_faults()
@@ -223,8 +227,13 @@ def test_an_empty_account_stops_the_run_and_no_job_is_lost(tmp_path):
 def test_when_everything_fails_everybody_waits_and_no_job_is_blamed(tmp_path):
     """An outage of a second in the middle, longer than any job's retries."""
     with Sandbox("openai") as api:
-        api.fault("error", after=0.3, duration=1.0)
-        run = Run(tmp_path, api.url, 400, rates="12_000/minute", retries=2, concurrency=32)
+
+        async def break_down(runner):
+            await until(lambda: runner.tally.answered >= 20)
+            api.fault("error", duration=1.0)
+
+        options = {"rates": "12_000/minute", "retries": 2, "concurrency": 32, "during": break_down}
+        run = Run(tmp_path, api.url, 400, **options)
     assert answered_ids(run.path) == names(400)
     assert run.failures == []
     assert any("everybody waits" in text for text in run.told)

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import signal
 import socket
 import stat
 import sys
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.request import getproxies, proxy_bypass
 
-from ..dispatch import Dispatch
+from .. import events
 from ..http.usage import usage_of
+from .gate import make_gate
 from .jobs import Lines, Pipe, Target, check
 from .journal import Failures, Journal, answers_in
 from .progress import Meter, duration, look, progress_for
@@ -27,9 +29,10 @@ from .spending import Spending, Tokens
 from .wrong import Wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from ..dispatch import Dispatch
     from ..limits import Rate
     from .ids import Ids
     from .progress import Progress
@@ -69,6 +72,9 @@ class Order(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     key_env: str | None = None
     rates: tuple[Rate | str, ...] = ()
+    concurrency: int | None = None
+    store: str | None = None
+    store_key: str | None = None
     settings: Settings = Settings()
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -93,8 +99,8 @@ class Order(NamedTuple):
 def drain(order: Order) -> int:
     """Send them all. The exit status."""
     target = Target(order.to)
-    headers = headers_for(order, target)
     check_files(order)
+    headers = headers_for(order, target)
     if order.max_cost is not None and order.price is None:
         raise Wrong(
             "--max-cost needs prices", "write e.g. --price 0.15/0.60, for a million tokens in and out"
@@ -108,6 +114,16 @@ def drain(order: Order) -> int:
             raise Wrong(f"{order.jobs} has no jobs", "it is empty")
         total = checked.jobs if checked.whole else None
     reach(target)
+    ears = _Ears()
+    gate, concurrency = make_gate(order, target.host, ears)
+    settings = order.settings._replace(concurrency=concurrency)
+    with closing(gate), _without_warnings():
+        return _write_answers(order._replace(settings=settings), target, headers, gate, ears, total)
+
+
+def _write_answers(
+    order: Order, target: Target, headers: dict[str, str], gate: Dispatch, ears: _Ears, total: int | None
+) -> int:
     before = _Before()
     journal = _open_journal(order, before)
     failures = None
@@ -120,46 +136,63 @@ def drain(order: Order) -> int:
         spending = Spending(
             max_tokens=order.max_tokens, max_cost=order.max_cost, price=order.price, spent=before.spent
         )
-        return asyncio.run(_drain(order, target, headers, journal, failures, spending, total))
+        return asyncio.run(_drain(order, target, headers, gate, ears, journal, failures, spending, total))
     finally:
         journal.close()
         if failures is not None:
             failures.close()
 
 
-def make_gate(order: Order, host: str, observer: Meter) -> Dispatch:
-    """The gate that all jobs go through."""
-    auto = not order.rates or "auto" in order.rates
-    if auto and len(order.rates) > 1:
-        raise Wrong("--rate auto stands alone", "give the rates, or none of them")
-    return Dispatch(
-        host,
-        rates="auto" if auto else order.rates,
-        concurrency=order.settings.concurrency,
-        throttled_concurrency="adaptive",
-        byte_budget=None,
-        pause=True,
-        observer=observer,
-    )
+class _Ears:
+    """Hears what happens at the gate: figures for the meter, and what people should know."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.tell: Callable[[str], object] = lambda _text: None
+
+    def __call__(self, event: events.Event) -> None:
+        self.meter(event)
+        if isinstance(event, events.StoreLost):
+            self.tell(f"the store is lost: {event.reason}; going on with this run's part of the limits")
+        elif isinstance(event, events.StoreRegained):
+            self.tell("the store is back: going on with everybody else")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """What the log is warned of is told here in other ways; errors are still written there."""
+    log = logging.getLogger("headgate")
+
+    def is_an_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    log.addFilter(is_an_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_an_error)
 
 
 async def _drain(
     order: Order,
     target: Target,
     headers: dict[str, str],
+    gate: Dispatch,
+    ears: _Ears,
     journal: Journal,
     failures: Failures | None,
     spending: Spending,
     total: int | None,
 ) -> int:
     loop = asyncio.get_running_loop()
+    meter = ears.meter
     _make_room_for(order.settings.concurrency)
-    meter = Meter()
-    gate = make_gate(order, target.host, meter)
     source: Lines | Pipe = Pipe(0, "stdin", loop) if order.from_stdin else Lines(order.jobs)
     progress = progress_for(
         sys.stderr, f"{order.name} → {target.host}", as_json=order.as_json, quiet=order.quiet
     )
+    # What the courier has to tell, it tells from a thread of its own.
+    ears.tell = lambda text: loop.call_soon_threadsafe(progress.tell, text)
     if journal.mended:
         progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.mended} bytes")
     runner = Runner(

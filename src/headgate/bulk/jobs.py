@@ -95,7 +95,9 @@ def _checked_url(to: str) -> SplitResult:
         raise BadTarget(f"--to {to!r} is no URL: {error}", f"write e.g. {example}") from None
     if parts.scheme not in ("http", "https"):
         if "://" not in to:
-            raise BadTarget(f"--to {to!r} does not say how to get there", f"write https://{to.lstrip('/')}")
+            address = to.lstrip("/")
+            scheme = "http" if address.startswith(("localhost", "127.")) else "https"
+            raise BadTarget(f"--to {to!r} does not say how to get there", f"write {scheme}://{address}")
         raise BadTarget(
             f"--to {to!r}: {parts.scheme!r} is not spoken here", f"write http or https: {example}"
         )

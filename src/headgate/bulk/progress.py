@@ -139,8 +139,8 @@ def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:
     if now.binding == "bytes":
         return "enough bytes are under way: waiting for an answer"
     rate = next((rate for rate in now.rates if rate.name == now.binding), None)
-    if left is None:
-        return now.binding
+    if left is None:  # a shared one, and the store has not said yet
+        return f"{now.binding}: at the limit, which is shared"
     if left < 0.2 and rate is not None:
         return f"{now.binding}: at the limit"
     return f"{now.binding}: next slot in {_soon(left)}"

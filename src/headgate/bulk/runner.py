@@ -17,7 +17,7 @@ from urllib.request import getproxies
 
 import httpx2
 
-from ..errors import Closed, HeadgateError
+from ..errors import HeadgateError
 from ..http.exchange import Exchange
 from ..http.httpx import AsyncHttpxAnswer
 from ..limits import Backoff
@@ -169,6 +169,7 @@ class Runner:
         self._stopping = asyncio.Event()
         self._outcome: tuple[Stopped, str, str] | None = None
         self._workers: set[asyncio.Task[None]] = set()
+        self._at_the_gate: set[asyncio.Task[None]] = set()
         # Since the last success:
         self._rejected: set[int] = set()  # jobs that were, for good
         self._troubled: set[int] = set()  # jobs that failed, perhaps not for good
@@ -185,7 +186,9 @@ class Runner:
             self._outcome = (stopped, why, hint)
             self._stopping.set()
             self.spending.changed.set()
-            self.gate.close()  # whoever waits there leaves
+            # Who waits at the gate leaves. It stays open for those inside: others who share it must know.
+            for worker in self._at_the_gate:
+                worker.cancel()
 
     def abandon(self) -> None:
         """Do not wait for what is under way either."""
@@ -260,7 +263,7 @@ class Runner:
                 if job is None:
                     return
                 await self._do(job, client)
-            except (_Stop, Closed):
+            except _Stop:
                 return
 
     async def _next(self) -> Job | None:
@@ -346,11 +349,17 @@ class Runner:
             await self._pause(max(wait, min(reply.trouble.retry_after or 0.0, self._settings.patience)))
 
     async def _send(self, job: Job, client: httpx2.AsyncClient) -> Reply:
+        if self.stopping:
+            raise _Stop
         request = self._request(job)
         deadline = 0.0  # the time at the gate does not count
+        worker = asyncio.current_task()
+        assert worker is not None
+        self._at_the_gate.add(worker)
 
         async def send() -> AsyncHttpxAnswer:
             nonlocal deadline
+            self._at_the_gate.discard(worker)
             self.tally.sent += 1
             deadline = asyncio.get_running_loop().time() + self._settings.timeout
             async with asyncio.timeout_at(deadline):
@@ -370,6 +379,8 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a client raises is what became of the job
             return no_reply(error, self._settings.timeout)
+        finally:
+            self._at_the_gate.discard(worker)
         return read_reply(response.status_code, response.headers, body)
 
     def _request(self, job: Job) -> httpx2.Request:

@@ -301,8 +301,10 @@ def show(count: int, plot_to: Path) -> int:
         f"Each has an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens a minute, "
         f"and is overloaded for {OUTAGE:g} s.\n"
     )
+    ways = Table.grid(padding=(0, 0, 0, 2))
     for lane in lanes:
-        console.print(Text.assemble((f"  {lane.way.name:<20}", lane.style), (lane.way.does, "dim")))
+        ways.add_row(Text(lane.way.name, lane.style), Text(lane.way.does, "dim"))
+    console.print(ways)
     console.print()
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
         jobs = Path(folder) / "jobs.jsonl"

@@ -334,15 +334,17 @@ class _Server:
         assert isinstance(reader, _Reader)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def over(task: asyncio.Task[None]) -> None:  # even if it was stopped before it began
+            self._tasks.discard(task)
+            if not writer.transport.is_closing():
+                writer.transport.abort()  # no more time for what was not sent yet
+
+        task.add_done_callback(over)
 
     async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await _Connection(self._live, reader, writer).serve()
-            writer.close()
-        finally:
-            if not writer.transport.is_closing():
-                writer.transport.abort()  # stopped: no more time for what was not sent yet
+        await _Connection(self._live, reader, writer).serve()
+        writer.close()
 
     async def stop(self) -> None:
         assert self._server is not None

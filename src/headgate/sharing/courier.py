@@ -12,6 +12,7 @@ import atexit
 import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Courier:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                # Threads that look up names: ours, by their own name too, as `headgate.testing` has to know.
+                self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="headgate errands"))
                 self._thread = threading.Thread(
                     target=self._travel, args=(self._loop,), name="headgate courier", daemon=True
                 )
