@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from .events import Observer
     from .limits import Seconds
+    from .rules.shared_circuit import CircuitRecord, SharedCircuit
+    from .sharing.circuit import CircuitLink
+    from .sharing.store import Store
     from .waiting import Clock
 
     P = ParamSpec("P")
@@ -94,6 +97,10 @@ class CircuitBreaker:
 
     Only `expected_exceptions` count, and of those not the ones in `ignore`, an answer of "slow down" (429),
     or a refusal by headgate itself.
+
+    With a `store`, everybody who is given the same store and `name` goes by one circuit: opened by one it is
+    open for all, also after a restart, and the probes are those of all together. Failures are counted by each
+    for itself, so that one that has lost its network does not speak for all before it has failed enough.
     """
 
     __slots__ = (
@@ -107,6 +114,7 @@ class CircuitBreaker:
         "_jitters",
         "_keeper",
         "_key",
+        "_link",
         "_lock",
         "_name",
         "_now",
@@ -133,6 +141,7 @@ class CircuitBreaker:
         recovery_jitter: float = 0.0,
         ignore: Kinds = (),
         name: str = "",
+        store: Store | str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
         random: Callable[[], float] = chance,
@@ -199,6 +208,20 @@ class CircuitBreaker:
         self._key: Hashable = name
         self._lock = allocate_lock()
         start_clean_after_fork(self)
+        if store is not None:
+            self._share(store, name).begin(wait=True)
+
+    def _share(self, store: Store | str, key: object, within: str = "") -> CircuitLink:
+        """From now on this is one of many that go by the record of that key."""
+        if not isinstance(key, str) or not key:
+            raise InvalidConfig(f'{key!r} is no name for a store: write a string, e.g. name="stripe"')
+        from .rules.shared_circuit import SharedCircuit  # noqa: PLC0415 - only those who share load it
+        from .sharing.circuit import CircuitLink  # noqa: PLC0415 - as above
+
+        self._circuit = SharedCircuit(self._circuit)
+        self.__class__ = _SharedBreaker  # the same, and it tells the link what happens
+        self._link = CircuitLink(self, store, within + key)  # type: ignore[arg-type]  # it is one now
+        return self._link
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: BreakerRegistry | str | None = None) -> CircuitBreaker:
@@ -477,6 +500,81 @@ class CircuitBreaker:
         return f"<CircuitBreaker{name}, {self.state.value}>"
 
 
+class _SharedBreaker(CircuitBreaker):
+    """A breaker that goes by a circuit which others go by too."""
+
+    __slots__ = ()
+    _circuit: SharedCircuit
+
+    def reset(self) -> None:
+        with self._lock:
+            self._circuit.letters.append(("reset", 0, None))
+        super().reset()
+
+    def _check(self) -> None:
+        circuit, now = self._circuit, self._now()
+        if circuit.state == CLOSED or circuit.would_admit(now):
+            return
+        with self._lock:
+            circuit.want(now)
+        self._take_in()
+        super()._check()  # a store in this very process has answered by now
+
+    def _enter(self) -> int | Probe:
+        try:
+            return super()._enter()
+        except CircuitBreakerOpen:
+            if self._circuit.state != CLOSED and not self._circuit.would_admit(self._now()):
+                raise
+        return super()._enter()  # as above
+
+    def _take_in(self) -> None:
+        super()._take_in()
+        circuit = self._circuit
+        while circuit.letters and not self._lock.locked():
+            with self._lock:
+                letters, circuit.letters = circuit.letters, []
+            self._link.post(letters)
+
+    # -- what the link brings
+
+    def _hear(self, record: CircuitRecord, ahead: int) -> None:
+        """So it stands with the circuit, by a clock that is so far ahead of ours."""
+        told: list[events.Event] = []
+        with self._lock:
+            self._take_in_locked(told)
+            now = self._now()
+            if self._circuit.follow(record, ahead, now):
+                self._cause = None
+                told.append(self._event(self._circuit.state, now))
+        for event in told:
+            events.tell(self._observer, event)
+        self._take_in()
+
+    def _hear_of_probe(self, seen: int, who: str, due: int | None) -> None:
+        with self._lock:
+            self._circuit.lent(seen, who, due)
+        self._take_in()
+
+    def _hand_back_probe(self, who: str) -> None:
+        with self._lock:
+            self._circuit.hand_back(who)
+        self._take_in()
+
+    def _hear_of_store(self, why: str | None) -> None:
+        with self._lock:
+            self._circuit.alone = why is not None
+        facts: dict[str, Any] = {"key": self._key, "at": self._now() / SECOND}
+        event = events.StoreRegained(**facts) if why is None else events.StoreLost(**facts, reason=why)
+        events.tell(self._observer, event)
+        self._take_in()
+
+    def _start_clean(self) -> None:
+        super()._start_clean()
+        self._circuit.alone = False
+        self._link.start_clean()
+
+
 class BreakerRegistry:
     """Circuit breakers by key, all made with the same options.
 
@@ -484,16 +582,24 @@ class BreakerRegistry:
     >>> targets.for_key("stripe") is targets.for_key("stripe")
     True
 
-    A breaker that nobody holds and that has nothing to remember is forgotten.
+    A breaker that nobody holds and that has nothing to remember is forgotten. With a `store`, equal keys of
+    all who are given the same store go by one circuit.
     """
 
-    __slots__ = ("__weakref__", "_keeper", "_options")
+    __slots__ = ("__weakref__", "_keeper", "_options", "_store", "_within")
 
     _named: ClassVar[dict[str, BreakerRegistry]] = {}
 
-    def __init__(self, **options: Any) -> None:
-        CircuitBreaker(**options)  # is it possible?
+    def __init__(self, *, store: Store | str | None = None, **options: Any) -> None:
+        possible = CircuitBreaker(**options)  # or it raises
         self._options = options
+        self._store = store
+        self._within = ""  # of whom these are, where a store is shared by several registries
+        if store is not None:
+            from .sharing.circuit import greet  # noqa: PLC0415 - only those who share load it
+
+            greet(store, possible._clock)
+            self.__class__ = _SharedRegistry
         self._keeper: Keeper[CircuitBreaker] = Keeper(self._make, CircuitBreaker._is_idle)
 
     @classmethod
@@ -507,7 +613,8 @@ class BreakerRegistry:
         known = cls._named.get(name)
         if known is None:
             known = cls._named.setdefault(name, cls(**options))  # one step, whoever comes first
-        if options and options != known._options:
+        store = options.pop("store", known._store)
+        if (options and options != known._options) or store != known._store:
             raise InvalidConfig(
                 f"the registry {name!r} exists already, with {known._options or 'the defaults'}; "
                 f"leave the options out, or write another name for {options}"
@@ -549,6 +656,23 @@ class BreakerRegistry:
 
     def __repr__(self) -> str:
         return f"<BreakerRegistry of {len(self)} circuit breakers>"
+
+
+class _SharedRegistry(BreakerRegistry):
+    """A registry whose breakers go by circuits which others go by too."""
+
+    __slots__ = ()
+
+    def for_key(self, key: Hashable) -> CircuitBreaker:
+        breaker = self._keeper.get(key)
+        breaker._link.begin()  # out of the keeper's lock: what is heard is told to observers
+        return breaker
+
+    def _make(self, key: Hashable) -> CircuitBreaker:
+        breaker = super()._make(key)
+        assert self._store is not None
+        breaker._share(self._store, key, self._within)
+        return breaker
 
 
 def _kinds(given: Kinds, what: str) -> tuple[type[BaseException], ...]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .limits import Seconds
     from .permit import Permit
     from .rules.breaker import Probe
+    from .sharing.store import Store
     from .token_budget import Reservation
     from .waiting import Clock
 
@@ -123,9 +124,13 @@ class ResilienceConfig(Value):
             retry_budget=retry_budget,
         )
 
-    def _rates(self) -> list[Rate]:
+    def _rates(self, *, shared: bool) -> list[Rate]:
         rates = []
-        if self.requests_per_minute is not None:
+        if self.requests_per_minute is not None and shared:
+            # A strict rate cannot be shared: with a small burst, a minute holds a tenth more at most.
+            burst = max(1, self.requests_per_minute // 10)
+            rates.append(Rate(self.requests_per_minute, 60, burst=burst))
+        elif self.requests_per_minute is not None:
             rates.append(Rate(self.requests_per_minute, 60, strict=True))
         if self.tokens_per_minute is not None:
             rates.append(Rate(self.tokens_per_minute, 60, unit="tokens"))
@@ -155,6 +160,8 @@ class ResilientClient:
     call's arguments; every target has a circuit breaker of its own (the default target is `key`). `usage`
     reads the tokens that were really used from the result. `budget` is a TokenBudget, or a function of the
     arguments that finds one. `classify` turns an exception into a `headgate.verdict.Verdict`.
+
+    With a `store`, clients of the same store and `key` share limits, window and circuits, wherever they run.
     """
 
     __slots__ = (
@@ -184,6 +191,7 @@ class ResilientClient:
         usage: Callable[[Any], int | None] | None = None,
         budget: TokenBudget | Callable[..., TokenBudget | None] | None = None,
         classify: Callable[[Exception], Verdict] | None = None,
+        store: Store | str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
         random: Callable[[], float] = chance,
@@ -210,8 +218,9 @@ class ResilientClient:
             concurrency=config.concurrency,
             throttled_concurrency=None,
             byte_budget=None,
-            rates=config._rates(),
+            rates=config._rates(shared=store is not None),
             pause=True,
+            store=store,
             observer=observer,
             clock=clock,
         )
@@ -219,10 +228,12 @@ class ResilientClient:
         self.breakers = BreakerRegistry(
             failure_threshold=config.circuit_failure_threshold,
             recovery_timeout=config.circuit_recovery_timeout,
+            store=store,
             observer=observer,
             clock=clock,
             random=random,
         )
+        self.breakers._within = f"{key}/"  # a target is one of this client
         self._set_options(tokens, target, usage, budget)
 
     def using(
@@ -274,6 +285,8 @@ class ResilientClient:
         run = _Run(self, fn, args, kwargs)
         while True:
             run.prepare()
+            if run.budget is not None:
+                run.reservation = run.budget.reserve(run.tokens)
             try:
                 with self.dispatch.admit(tokens=run.tokens, timeout=run.left()) as permit:
                     run.send(permit)
@@ -300,6 +313,8 @@ class ResilientClient:
         run = _Run(self, fn, args, kwargs)
         while True:
             run.prepare()
+            if run.budget is not None:
+                run.reservation = await run.budget.reserve_async(run.tokens)
             try:
                 async with self.dispatch.admit(tokens=run.tokens, timeout=run.left()) as permit:
                     run.send(permit)
@@ -352,16 +367,16 @@ class _Run:
     __slots__ = (
         "_attempts",
         "_breaker",
-        "_budget",
         "_client",
         "_entry",
         "_fn",
         "_inside",
         "_last",
         "_permit",
-        "_reservation",
         "_sent_at",
         "_within",
+        "budget",
+        "reservation",
         "tokens",
         "wait",
     )
@@ -377,13 +392,13 @@ class _Run:
         self._breaker: CircuitBreaker = client.breakers.for_key(client._key if whom is None else whom)
         if budget is not None and not isinstance(budget, TokenBudget):
             budget = budget(*args, **kwargs)
-        self._budget = budget
+        self.budget = budget
         self._attempts = Attempts(
             client._backoff, client.config.max_retries, client._clock.now(), deadline=client._deadline
         )
         self._last: Exception | None = None  # what the far side did, the time before
         self._permit: Permit | None = None
-        self._reservation: Reservation | None = None
+        self.reservation: Reservation | None = None
         self._entry: int | Probe | None = None
         self._inside: _Inside | None = None
         self._sent_at = 0
@@ -395,15 +410,13 @@ class _Run:
     # -- the way in
 
     def prepare(self) -> None:
-        """An open circuit or an empty budget is found out before anybody waits."""
+        """An open circuit is found out before anybody waits, and so is an empty budget, after this."""
         self.wait = 0
         self._permit = None
         try:
             self._breaker._check()
         except CircuitBreakerOpen as refusal:
             raise self._because_of_last(refusal) from refusal.__cause__
-        if self._budget is not None:
-            self._reservation = self._budget.reserve(self.tokens)
 
     def left(self) -> float | None:
         """How many seconds there are until the deadline."""
@@ -442,8 +455,8 @@ class _Run:
         used = None if self._client._usage is None else self._client._usage(result)
         if used is not None and self._permit is not None:
             self._permit.settle(tokens=used)
-        if self._reservation is not None:
-            self._reservation.settle(used)
+        if self.reservation is not None:
+            self.reservation.settle(used)
         if self._client.config.retry_budget is not None and self._attempts.retries:
             self._client.config.retry_budget._refund()
 
@@ -458,8 +471,8 @@ class _Run:
                 f"classify returned {verdict!r}; return a Verdict, e.g. headgate.verdict.failed()"
             ) from error
         self._report_to_breaker(verdict.kind, error)
-        if self._reservation is not None and not verdict.may_have_run:
-            self._reservation.refund()
+        if self.reservation is not None and not verdict.may_have_run:
+            self.reservation.refund()
         now = client._clock.now()
         told = told_by(error, verdict.retry_after)
         wait = self._attempts.again(now, client._random(), told)
@@ -531,7 +544,7 @@ class _Run:
         if self._entry is not None:
             self._breaker._ignored(self._entry)
             self._entry = None
-        if self._reservation is not None:
+        if self.reservation is not None:
             if self._permit is None:  # never sent
-                self._reservation.refund()
-            self._reservation = None
+                self.reservation.refund()
+            self.reservation = None

@@ -1,8 +1,8 @@
 """Allowances: so many tokens, so much money, for each user, organisation and stretch of time.
 
-A budget says yes or no and never waits. A request is charged to every window of every level at
-once, or to none; what it is thought to cost is reserved before the call and becomes what it did
-cost after it.
+A budget says yes or no and does not wait for more. A request is charged to every window of every level at
+once, or to none; what it is thought to cost is reserved before the call and becomes what it did cost
+after it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 from sys import maxsize
 
-from .errors import BudgetExceeded, Closed, InvalidConfig, InvalidWindow, StoreError, UnknownName
+from .errors import BudgetExceeded, Closed, InvalidConfig, InvalidWindow, UnknownName
 from .gate import start_clean_after_fork
 from .limits import SECOND, Rate, amount, positive_int, positive_seconds_to_ns
 from .registry import Keeper
-from .rules.budget import MONEY, TOKENS, Allowance, Limit, Plan, binding, still_counts
+from .rules.budget import MONEY, TOKENS, Allowance, Limit, Plan, binding
 from .waiting import SYSTEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
-    from typing import Any, Self, TypeVar
+    from typing import Any, Self, TypeAlias, TypeVar
 
     from .limits import Seconds
-    from .rules.budget import Cost, Saved, Shortage
-    from .sharing.usage_file import Row, UsageFile
+    from .rules.budget import Cost, Shortage
+    from .sharing.store import Store
+    from .sharing.tally import BudgetPage, SharedTally, Taken
     from .waiting import Clock
+
+    Levels: TypeAlias = tuple["TokenBudget", ...]
 
     T = TypeVar("T")
 
@@ -47,6 +50,9 @@ class TokenBudget:
     `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces the hour. `money` limits money in the
     same way, in whole millionths of whatever you pay in. With a `parent`, say the organisation's
     budget, everything is charged to both; a parent may have a parent. None means no limit.
+
+    With a `store` (`"sqlite:///usage.db"`, `"redis://limits.internal/0"`) what was used is that of everybody
+    who is given the same store and `name`, and survives restarts. Below a shared parent all are shared.
     """
 
     __slots__ = (
@@ -55,11 +61,11 @@ class TokenBudget:
         "_asleep",
         "_era",
         "_name",
+        "_page",
         "_parent",
-        "_row",
+        "_path",
         "_tally",
         "_woken",
-        "_written",
     )
 
     def __init__(
@@ -72,13 +78,15 @@ class TokenBudget:
         max_money_per_request: int | None = None,
         parent: TokenBudget | None = None,
         name: str = "",
+        store: Store | str | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plan = _read_plan(max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request)
         if not isinstance(name, str):
             raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="ann"')
+        path: tuple[str, ...] = (name,)
         if parent is None:
-            tally = _Tally(clock)
+            tally = _Tally(clock) if store is None else _shared(store, f"budget {name}", clock)
         elif not isinstance(parent, TokenBudget):
             raise InvalidConfig(f"parent={parent!r} is not a TokenBudget; write e.g. parent=TokenBudget()")
         elif parent._tally.clock is not clock:
@@ -86,18 +94,37 @@ class TokenBudget:
                 f"clock={clock!r} is not the clock of the parent; one request cannot happen at two times: "
                 "write the same clock= for both"
             )
+        elif store is not None:
+            raise InvalidConfig("a budget is kept where its parent is; write store= for the topmost one only")
         else:
             tally = parent._tally
-        self._set_up(plan, name, parent, tally)
+            path = (*parent._path, name)
+        if not name and not isinstance(tally, _Tally):
+            raise InvalidConfig('a shared budget needs a name to be found by; write e.g. name="ann"')
+        self._set_up(plan, name, parent, tally, path)
+        if store is not None:
+            assert self._page is not None
+            tally.greet([self._page])  # type: ignore[union-attr]  # it is a shared one
 
-    def _set_up(self, plan: Plan, name: str, parent: TokenBudget | None, tally: _Tally) -> Self:
+    def _set_up(
+        self,
+        plan: Plan,
+        name: str,
+        parent: TokenBudget | None,
+        tally: _Tally | SharedTally,
+        path: tuple[str, ...],
+    ) -> Self:
         self._allowance = Allowance(plan)
         self._name = name
         self._parent = parent
         self._tally = tally
-        self._era = tally.era
-        self._row: Row | None = None  # of a book that keeps a file
-        self._written = False  # is there such a row?
+        self._path = path  # in a store
+        self._page: BudgetPage | None = None  # what the store says: that counts then, not the allowance
+        self._era = 0
+        if isinstance(tally, _Tally):
+            self._era = tally.era
+        else:
+            self._page = tally.page(plan, *path)
         self._asleep = False  # its book has let it go, because nothing counted
         self._woken: deque[TokenBudget] | None = None  # where it says that something counts again
         return self
@@ -110,98 +137,81 @@ class TokenBudget:
     # -- questions: they change nothing
 
     def check_budget(self, estimated_tokens: int, *, money: int = 0) -> bool:
-        """Would a request of this size fit now: its own maximum, all windows, all levels?"""
+        """Would a request of this size fit now: its own maximum, all windows, all levels?
+
+        Of a shared budget: as last heard from the store, a second ago at most unless it is just being asked.
+        """
         cost = _read_cost(estimated_tokens, money, "estimated_tokens")
-        return self._tally.ask(
-            lambda now: all(level._allowance.fits(cost, now) for level in self._levels_locked())
-        )
+        return self._tally.fits(self._levels(), cost)
 
     @property
     def remaining_budget(self) -> int:
         """Tokens that could be used now, never below 0: the least over all windows and levels.
 
-        Where nothing limits them it is `sys.maxsize`.
+        Where nothing limits them it is `sys.maxsize`. Of a shared budget: as last heard, as above.
         """
-        left = self._left(TOKENS)
+        left = self._tally.left(self._levels(), TOKENS)
         return maxsize if left is None else left
 
     @property
     def remaining_money(self) -> int | None:
         """Likewise for money; None if nothing limits it."""
-        return self._left(MONEY)
-
-    def _left(self, column: int) -> int | None:
-        def least(now: int) -> int | None:
-            lefts = [level._allowance.left(column, now) for level in self._levels_locked()]
-            return min((max(0, left) for left in lefts if left is not None), default=None)
-
-        return self._tally.ask(least)
+        return self._tally.left(self._levels(), MONEY)
 
     # -- changes
 
     def record_usage(self, tokens_used: int, *, money: int = 0) -> None:
-        """Count what was used, at every level. Asks for no leave: it has happened."""
-        cost = _read_cost(tokens_used, money, "tokens_used")
-
-        def charge(now: int) -> None:
-            for level in self._levels_locked():
-                level._charge_locked(cost, now)
-
-        self._tally.tell(charge)
+        """Count what was used, at every level. Asks for no leave: it has happened. Never waits."""
+        self._tally.charge(self._levels(), _read_cost(tokens_used, money, "tokens_used"))
 
     def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
         """Charge what a request is thought to cost, at every level or, if it does not fit, at none.
 
-        Raises BudgetExceeded, which names the budget and the limit that refused. The estimate
-        should cover the longest reply. Never waits: the same for threads and tasks.
+        Raises BudgetExceeded, which names the budget and the limit that refused. The estimate should cover
+        the longest reply. A shared budget is asked for in its store, which takes a moment: in an event loop
+        write `await budget.reserve_async(...)`. StoreError if the store does not answer: nothing is guessed.
         """
         cost = _read_cost(estimated_tokens, money, "estimated_tokens")
-        tally = self._tally
+        levels = self._levels_to_charge()
+        return self._reserved(levels, cost, self._tally.take(levels, cost))
 
-        def take(now: int) -> Reservation | Exception:
-            if tally.trouble is not None:
-                return tally.trouble(self._name)
-            levels = self._levels_locked()
-            refused = binding([level._allowance for level in levels], cost, now)
-            if refused is not None:
-                return _refusal(levels[refused[0]]._name, refused[1], cost, now)
-            for level in levels:
-                level._charge_locked(cost, now)
-            return Reservation(levels, cost, now)
+    async def reserve_async(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
+        """The same for tasks. Only a shared budget has anything to wait for."""
+        cost = _read_cost(estimated_tokens, money, "estimated_tokens")
+        levels = self._levels_to_charge()
+        return self._reserved(levels, cost, await self._tally.take_async(levels, cost))
 
-        taken = tally.ask(take)
-        if not isinstance(taken, Reservation):
-            raise taken
-        try:
-            tally.write_through()
-        except BaseException:
-            # The caller gets no reservation, so nothing is taken. The file hears of it later.
-            tally.ask(lambda now: taken._settle_locked((0, 0), now))
-            raise
-        return taken
+    def _reserved(self, levels: Levels, cost: Cost, taken: Taken) -> Reservation:
+        if isinstance(taken, int):
+            return Reservation(levels, cost, taken)
+        i, short, now = taken
+        raise _refusal(levels[i]._name, short, cost, now)
 
-    def _levels_locked(self) -> tuple[TokenBudget, ...]:
-        """This budget and all above it, each in good order."""
+    def _levels_to_charge(self) -> Levels:
+        if self._tally.closed:
+            raise _closed(self._name)
+        return self._levels()
+
+    def _levels(self) -> Levels:
+        """This budget and all above it."""
         levels = []
         level: TokenBudget | None = self
         while level is not None:
-            level._mend_locked()
             levels.append(level)
             level = level._parent
         return tuple(levels)
 
     def _mend_locked(self) -> None:
+        assert isinstance(self._tally, _Tally)
         if self._era != self._tally.era:  # somebody was interrupted half way, perhaps here
             self._allowance.mend()
             self._era = self._tally.era
 
     def _charge_locked(self, cost: Cost, now: int) -> None:
         self._allowance.charge(cost, now)
-        self._changed_locked()
+        self._wake_locked()
 
-    def _changed_locked(self) -> None:
-        if self._row is not None:
-            self._tally.mark_locked(self)
+    def _wake_locked(self) -> None:
         if self._asleep and self._woken is not None:
             # Nobody but its holder keeps it. From here on it must not be forgotten.
             self._asleep = False
@@ -210,6 +220,7 @@ class TokenBudget:
     # -- for the book
 
     def _retune(self, plan: Plan, parent: TokenBudget | None) -> None:
+        tally = self._tally
         if self._allowance.plan is plan and self._parent is parent:
             return
 
@@ -219,25 +230,33 @@ class TokenBudget:
                 self._allowance.retune(plan)
             self._parent = parent
 
-        self._tally.ask(change)
+        if isinstance(tally, _Tally):
+            tally.ask(change)
+        else:
+            assert self._page is not None
+            self._page.plan = self._allowance.plan = plan
+            self._parent = parent
 
     def _fall_asleep(self) -> bool:
         """If nothing counts any more, the book may let it go."""
+        tally = self._tally
+        if not isinstance(tally, _Tally):
+            assert self._page is not None
+            return tally.idle(self._page)
 
         def look(now: int) -> bool:
             self._mend_locked()
             if not self._allowance.idle(now):
                 return False
             self._asleep = True
-            if self._written:
-                self._tally.mark_locked(self)
             return True
 
-        return self._tally.ask(look)
+        return tally.ask(look)
 
     def __repr__(self) -> str:
         name = f" {self._name!r}" if self._name else ""
-        return f"<TokenBudget{name}, {self.remaining_budget} tokens remaining>"
+        left = "shared" if self._page is not None else f"{self.remaining_budget} tokens remaining"
+        return f"<TokenBudget{name}, {left}>"
 
 
 class Reservation:
@@ -247,26 +266,27 @@ class Reservation:
     exception, for the call may have been billed. If you know that it was not, `refund()`.
     """
 
-    __slots__ = ("_estimate", "_levels", "_open", "_taken_at")
+    __slots__ = ("_estimate", "_levels", "_member", "_open", "_taken_at")
 
-    def __init__(self, levels: tuple[TokenBudget, ...], estimate: Cost, taken_at: int) -> None:
+    def __init__(self, levels: Levels, estimate: Cost, taken_at: int) -> None:
         self._levels = levels
         self._estimate = estimate
         self._taken_at = taken_at
-        self._open = True
+        self._member = levels[0]._tally.member  # who made it, where that matters
+        self._open = [True]  # a list, because taking something out of one happens once
 
     def settle(self, tokens: int | None = None, *, money: int | None = None) -> None:
         """The estimate becomes the fact: the rest comes back, more is charged even beyond the limit.
 
         Once; later calls do nothing. What is left out was as estimated. What has left a window
-        meanwhile does not come back to it.
+        meanwhile does not come back to it. Never waits.
         """
         estimate = self._estimate
         actual = (
             estimate[TOKENS] if tokens is None else amount(tokens, "tokens"),
             estimate[MONEY] if money is None else amount(money, "money"),
         )
-        self._levels[0]._tally.tell(lambda now: self._settle_locked(actual, now))
+        self._levels[0]._tally.settle(self, actual)
 
     def refund(self) -> None:
         """The call was not billed: nothing was used."""
@@ -275,13 +295,13 @@ class Reservation:
     def _settle_locked(self, actual: Cost, now: int) -> None:
         if not self._open:
             return
-        self._open = False
+        self._open.clear()
         if actual == self._estimate:
             return
         for level in self._levels:
             level._mend_locked()
             level._allowance.settle(self._estimate, actual, self._taken_at, now)
-            level._changed_locked()
+            level._wake_locked()
 
     def __enter__(self) -> Self:
         return self
@@ -306,36 +326,39 @@ class BudgetBook:
     >>> book.for_user("ann", tier="pro").remaining_budget
     500000
 
-    Tiers and organisations are options of TokenBudget. With `store="sqlite:////var/lib/app/usage.db"` what
-    was used survives a restart; close the book when you are done. Users of whom nothing counts any
-    more are forgotten.
+    Tiers and organisations are options of TokenBudget. With `store="sqlite:////var/lib/app/usage.db"` or
+    `store="redis://limits.internal/0"` what was used is that of all processes that keep a book of this `name`
+    there, and survives restarts; close the book when you are done. Users of whom nothing counts any more are
+    forgotten.
     """
 
-    __slots__ = ("__weakref__", "_keeper", "_organizations", "_restored", "_tally", "_tiers", "_woken")
+    __slots__ = ("__weakref__", "_keeper", "_organizations", "_tally", "_tiers", "_woken")
 
     def __init__(
         self,
         tiers: Mapping[str, Mapping[str, Any]],
         *,
         organizations: Mapping[str, Mapping[str, Any]] | None = None,
-        store: str | None = None,
+        name: str = "default",
+        store: Store | str | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plans = _read_plans(tiers, "tiers", "free")
         if not plans:
             raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": {}}')
         above = {} if organizations is None else _read_plans(organizations, "organizations", "acme")
+        if not isinstance(name, str) or not name:
+            raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="chat"')
         # Whatever the tier, a user's usage is counted over the windows of all tiers: who changes
         # to another finds there what was used under the one before.
         every = [limit for plan in plans.values() for limit in plan.limits]
         self._tiers = {name: plan.counting(every) for name, plan in plans.items()}
-        self._tally = _Tally(clock)
+        self._tally = _Tally(clock) if store is None else _shared(store, f"book {name}", clock)
         self._woken: deque[TokenBudget] = deque()
         self._organizations = {name: self._new("organization", name, plan) for name, plan in above.items()}
-        self._restored: dict[str, Saved] = {}
         self._keeper: Keeper[TokenBudget] = Keeper(self._make, TokenBudget._fall_asleep)
-        if store is not None:
-            self._open(store)
+        if not isinstance(self._tally, _Tally):
+            self._tally.greet([self._tally.page(next(iter(plans.values())), "greeting")])
 
     def for_user(self, user: str, *, tier: str = "free", organization: str | None = None) -> TokenBudget:
         """The budget of that user: the same object for everyone who asks.
@@ -360,7 +383,10 @@ class BudgetBook:
         return len(self._keeper)
 
     def close(self) -> None:
-        """Write what is not written, and let the file go. Nothing can be reserved any more."""
+        """Nothing can be reserved any more. What was used is in the store when this returns.
+
+        StoreError if the store cannot be asked: it is told when it can, if this process is still there.
+        """
         self._tally.close()
 
     def __enter__(self) -> Self:
@@ -375,105 +401,83 @@ class BudgetBook:
     # -- making budgets
 
     def _new(self, kind: str, name: str, plan: Plan) -> TokenBudget:
-        budget = TokenBudget.__new__(TokenBudget)._set_up(plan, name, None, self._tally)
-        if self._tally.keeps_file:
-            budget._row = kind, name
-        return budget
+        return TokenBudget.__new__(TokenBudget)._set_up(plan, name, None, self._tally, (kind, name))
 
     def _make(self, user: Hashable) -> TokenBudget:
         # Of any tier: `for_user` sees to it before anybody gets it.
         assert isinstance(user, str)
         budget = self._new("user", user, next(iter(self._tiers.values())))
         budget._woken = self._woken
-        saved = self._restored.pop(user, None)
-        if saved is not None:
-            self._tally.restore(budget, saved)
         return budget
-
-    def _open(self, store: str) -> None:
-        """Go on from what the file says. Whatever no longer counts is deleted from it."""
-        from .sharing.usage_file import UsageFile, read_store  # noqa: PLC0415 - only who keeps one loads it
-
-        tally = self._tally
-        path = read_store(store)
-        now = tally.clock.now()
-        file = UsageFile(path, now=now)
-        gone: dict[Row, Saved] = {}
-        try:
-            for row, saved in file.load().items():
-                try:
-                    live = still_counts(saved, file.shift, now)
-                except ValueError as error:
-                    raise file.damaged(f"the row of {row[1]!r} is no usage: {error}") from None
-                kind, name = row
-                if not live:
-                    gone[row] = []
-                elif kind == "user":
-                    self._restored[name] = saved
-                elif name in self._organizations:
-                    self._organizations[name]._allowance.restore(saved, file.shift, now)
-                    self._organizations[name]._written = True
-                # An organisation nobody knows today may be back tomorrow: it is left as it is.
-            if gone:
-                file.write(gone)
-        except BaseException:
-            file.close()
-            raise
-        tally.keep_in(file)
-        for name, budget in self._organizations.items():
-            budget._row = "organization", name
-        for user in list(self._restored):
-            self._keeper.get(user)
 
 
 class _Tally:
-    """What the budgets of one tree share: the lock, the time, and the file if they keep one.
+    """What the budgets of one tree share: the lock and the time.
 
     The lock is held for arithmetic only. A finalizer may run inside it, in the very thread that
     holds it: what such a one has to tell is left in the tray, and done before the lock is free.
-
-    Writing is in order because a row is the whole of what a budget remembers: whoever writes takes
-    everything that has changed so far along, and those who came meanwhile find it done.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_changed",
-        "_file",
-        "_late",
-        "_latest",
-        "_lock",
-        "_marks",
-        "_owner",
-        "_tray",
-        "_turn",
-        "_writer",
-        "_written",
-        "clock",
-        "closed",
-        "era",
-        "keeps_file",
-        "trouble",
-    )
+    __slots__ = ("__weakref__", "_latest", "_lock", "_owner", "_tray", "clock", "closed", "era", "member")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.era = 0  # grows when a change was broken off half way
         self.closed = False
-        self.trouble: Callable[[str], Exception] | None = None  # why nothing can be reserved
-        self.keeps_file = False
+        self.member = ""  # nobody else is here
         self._latest: int | None = None
         self._owner = 0  # which thread holds the lock
         self._tray: deque[Callable[[int], object]] = deque()
-        self._file: UsageFile | None = None
-        self._changed: dict[Row, TokenBudget] = {}
-        self._marks = 0  # how many changes there were,
-        self._written = 0  # and how many of them the file knows
-        self._writer = 0  # which thread writes
-        self._late = False  # it changed something while it was writing
         self._lock = allocate_lock()
-        self._turn = allocate_lock()
         start_clean_after_fork(self)
+
+    # -- what budgets ask and tell
+
+    def fits(self, levels: Levels, cost: Cost) -> bool:
+        def look(now: int) -> bool:
+            _mend_locked(levels)
+            return all(level._allowance.fits(cost, now) for level in levels)
+
+        return self.ask(look)
+
+    def left(self, levels: Levels, column: int) -> int | None:
+        def least(now: int) -> int | None:
+            _mend_locked(levels)
+            lefts = [level._allowance.left(column, now) for level in levels]
+            return min((max(0, left) for left in lefts if left is not None), default=None)
+
+        return self.ask(least)
+
+    def take(self, levels: Levels, cost: Cost) -> Taken:
+        """When it was charged at every level; or which one refuses, why, and when."""
+
+        def take(now: int) -> Taken:
+            _mend_locked(levels)
+            refused = binding([level._allowance for level in levels], cost, now)
+            if refused is not None:
+                return *refused, now
+            for level in levels:
+                level._charge_locked(cost, now)
+            return now
+
+        return self.ask(take)
+
+    async def take_async(self, levels: Levels, cost: Cost) -> Taken:
+        return self.take(levels, cost)
+
+    def charge(self, levels: Levels, cost: Cost) -> None:
+        def charge(now: int) -> None:
+            _mend_locked(levels)
+            for level in levels:
+                level._charge_locked(cost, now)
+
+        self.tell(charge)
+
+    def settle(self, reservation: Reservation, actual: Cost) -> None:
+        self.tell(lambda now: reservation._settle_locked(actual, now))
+
+    def close(self) -> None:
+        self.closed = True
 
     # -- the lock
 
@@ -484,37 +488,28 @@ class _Tally:
                 "a finalizer asked a budget while the same thread was busy with it; in a finalizer "
                 "only record_usage, settle and refund are possible"
             )
-        late = False
         with self._lock:
             try:
                 self._owner = get_ident()
                 now = self._now_locked()
-                if self._tray:
-                    late = self._catch_up_locked(now)
+                while self._tray:
+                    self._tray.popleft()(now)
                 answer = question(now)
-                if self._tray:
-                    late = self._catch_up_locked(now)
+                while self._tray:
+                    self._tray.popleft()(now)
             except BaseException:
                 self.era += 1
                 raise
             finally:
                 self._owner = 0
-        if late:
-            self.write_through()
         return answer
 
     def tell(self, change: Callable[[int], None]) -> None:
-        """Have something changed. When it returns, the file knows."""
+        """Have something changed."""
         if self._owner == get_ident():
             self._tray.append(change)
-            return
-        self.ask(change)
-        self.write_through()
-
-    def _catch_up_locked(self, now: int) -> bool:
-        while self._tray:
-            self._tray.popleft()(now)
-        return True
+        else:
+            self.ask(change)
 
     def _now_locked(self) -> int:
         now = self.clock.now()
@@ -522,100 +517,24 @@ class _Tally:
             self._latest = now
         return self._latest  # a clock that goes back stands still
 
-    # -- the file
-
-    def keep_in(self, file: UsageFile) -> None:
-        """From now on, every change is written to this file."""
-        self._file = file
-        self.keeps_file = True
-
-    def restore(self, budget: TokenBudget, saved: Saved) -> None:
-        """A budget that was just made goes on from what the file said at the opening."""
-        assert self._file is not None
-        budget._allowance.restore(saved, self._file.shift, self.clock.now())
-        budget._written = True
-
-    def mark_locked(self, budget: TokenBudget) -> None:
-        """This budget has changed, or has nothing to say any more."""
-        if self.keeps_file:
-            assert budget._row is not None
-            self._changed[budget._row] = budget
-            self._marks += 1
-
-    def write_through(self) -> None:
-        """Return when everything that was changed so far is on disk."""
-        upto = self._marks
-        if self._written >= upto:
-            return
-        if self._writer == get_ident():  # a finalizer, inside the writing of this very thread
-            self._late = True
-            return
-        with self._turn:
-            try:
-                self._writer = get_ident()
-                while self._written < upto or self._late:
-                    self._late = False
-                    self._write()
-            finally:
-                self._writer = 0
-
-    def _write(self) -> None:
-        file = self._file
-        if file is None:
-            raise StoreError("the book was closed: what was used since is counted, but not kept")
-        changed: dict[Row, TokenBudget] = {}
-        shift = file.shift
-
-        def take(now: int) -> tuple[dict[Row, Saved], int]:
-            rows: dict[Row, Saved] = {}
-            changed.update(self._changed)
-            self._changed.clear()
-            for row, budget in changed.items():
-                budget._mend_locked()
-                rows[row] = [] if budget._allowance.idle(now) else budget._allowance.saved(shift)
-                budget._written = bool(rows[row])
-            return rows, self._marks
-
-        try:
-            rows, marks = self.ask(take)
-            file.write(rows)
-        except BaseException:
-            # What could not be written now is written next time, as it will be then.
-            self.ask(lambda _now: [self._changed.setdefault(*item) for item in changed.items()])
-            raise
-        self._written = marks
-
-    def close(self) -> None:
-        def shut(_now: int) -> None:
-            self.closed = True
-            if self.trouble is None:
-                self.trouble = _closed
-
-        self.ask(shut)
-        if self._file is None:
-            return
-        try:
-            self.write_through()
-        finally:
-            with self._turn:
-                file, self._file = self._file, None
-                if file is not None:
-                    file.close()
-
     def _start_clean(self) -> None:
-        """In a forked child: the locks are free, and the file is the parent's."""
+        """In a forked child: the lock is free."""
         self._lock = allocate_lock()
-        self._turn = allocate_lock()
-        self._owner = self._writer = 0
+        self._owner = 0
         self.era += 1  # whoever held the lock will never come to an end here
-        if self.keeps_file:
-            self.keeps_file = self._late = False
-            self._changed.clear()
-            self._written = self._marks
-            self.trouble = _forked
-            if self._file is not None:
-                self._file.abandon()
-                self._file = None
+
+
+def _mend_locked(levels: Levels) -> None:
+    for level in levels:
+        level._mend_locked()
+
+
+def _shared(store: Store | str, group: str, clock: Clock) -> SharedTally:
+    from .sharing.tally import SharedTally  # noqa: PLC0415 - only those who share load what it takes
+
+    tally = SharedTally(store, group, clock)
+    start_clean_after_fork(tally)
+    return tally
 
 
 # -- what is said
@@ -646,13 +565,6 @@ def _refusal(name: str, short: Shortage, cost: Cost, now: int) -> BudgetExceeded
 
 def _closed(name: str) -> Closed:
     return Closed(f"the book of {name!r} was closed; make a new one", rule="closed")
-
-
-def _forked(name: str) -> StoreError:
-    return StoreError(
-        f"nothing can be reserved for {name!r} in a forked process: the file of the book belongs to its "
-        "parent; open the book after forking, in one process"
-    )
 
 
 # -- what is given

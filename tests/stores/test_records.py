@@ -187,10 +187,10 @@ def test_who_listens_hears_of_what_others_write_and_of_nothing_else(opened, grou
         await one.listen(group, news.set)
         await one.swap(group, {"a": LOOK}, "")
         await asyncio.sleep(0.15)  # what it says by itself at first
-        for number in range(3):
+        for number in range(2):
             news.clear()
             seen = (await other.swap(group, {"a": LOOK}, "")).current["a"][0]
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.1)
             assert not news.is_set()  # nobody wrote anything
             await other.swap(group, {"a": put(seen, str(number))}, f"m{number}")
             await asyncio.wait_for(news.wait(), PATIENCE)
@@ -278,9 +278,9 @@ asyncio.run(main())
 
 
 def test_killed_at_any_instant_both_records_were_written_or_neither(tmp_path):
-    """B3: kill -9, five times."""
+    """B3: kill -9, three times."""
     url = f"sqlite:///{tmp_path / 'limits.db'}"
-    for turn in range(5):
+    for turn in range(3):
         writer = subprocess.Popen(
             [sys.executable, "-c", KILLED, url, str(turn)], stdout=subprocess.PIPE, text=True
         )

@@ -358,7 +358,7 @@ def test_on_loss_may_be_open_or_closed(on_loss, goes):
     ("url", "error", "says"),
     [
         ("postgres://localhost/x", InvalidConfig, "postgres"),
-        ("limits.db", InvalidConfig, "write memory:, sqlite"),
+        ("limits.db", InvalidConfig, "sqlite:///limits.db"),
         ("sqlite://", InvalidConfig, "path"),
         (3, InvalidConfig, "not a store"),
         ("sqlite:////proc/no/such/place.db", StoreError, "/proc/no/such/place.db"),

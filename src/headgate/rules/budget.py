@@ -109,13 +109,14 @@ class Allowance:
                 worst = found
         return worst
 
-    def fits(self, cost: Cost, now: int) -> bool:
-        """Is there room for this cost in one request and in every window?"""
+    def fits(self, cost: Cost, now: int, besides: Cost = (0, 0)) -> bool:
+        """Is there room for this cost in one request, and besides what else is known in every window?"""
         for column, cap in enumerate(self.plan.caps):
             if cap is not None and cost[column] > cap:
                 return False
         return all(
-            limit.amount is None or rule.used(now) + cost[limit.column] <= limit.amount
+            limit.amount is None
+            or rule.used(now) + besides[limit.column] + cost[limit.column] <= limit.amount
             for limit, rule in zip(self.plan.limits, self._rules, strict=True)
         )
 
@@ -159,21 +160,29 @@ class Allowance:
 
     # -- beyond the life of a process
 
-    def saved(self, shift: int) -> Saved:
-        """Every window that remembers anything, in plain integers, its times moved by `shift`."""
-        return [
-            (rule.column, rule.rate.per_ns, state) for rule in self._rules if (state := rule.saved(shift))
-        ]
+    @classmethod
+    def after(cls, saved: Saved, plan: Plan, now: int) -> Allowance:
+        """Go on from what was saved, perhaps under another plan. ValueError: that was never saved.
 
-    def restore(self, saved: Saved, shift: int, now: int) -> None:
-        """Go on from what was saved, perhaps under another plan. ValueError: that was never saved."""
-        self._rules = _read_saved(saved, shift, now)
-        self.retune(self.plan)
+        Windows of which this plan knows nothing go on being counted, for those who know them.
+        """
+        rules = _read_saved(saved, now)
+        allowance = cls(plan.counting([Limit(None, rule.column, rule.rate) for rule in rules]))
+        allowance._rules = [_following(limit, rules) for limit in allowance.plan.limits]
+        return allowance
 
+    def saved(self, now: int) -> Saved:
+        """Every window of which anything still counts, in plain integers."""
+        return [(rule.column, rule.rate.per_ns, rule.saved()) for rule in self._rules if rule.used(now)]
 
-def still_counts(saved: Saved, shift: int, now: int) -> bool:
-    """Is there anything in what was saved that has not left its window? ValueError as above."""
-    return any(rule.used(now) for rule in _read_saved(saved, shift, now))
+    @property
+    def latest(self) -> int:
+        """When it was last charged: nothing can be charged before that any more."""
+        return max((rule._latest for rule in self._rules), default=0)
+
+    def forgotten_at(self) -> int:
+        """From when on nothing of what was used so far counts."""
+        return max((rule._latest + rule.rate.per_ns for rule in self._rules), default=0)
 
 
 def binding(levels: Sequence[Allowance], cost: Cost, now: int) -> tuple[int, Shortage] | None:
@@ -198,12 +207,12 @@ def _following(limit: Limit, known: Sequence[StrictRule]) -> StrictRule:
     return rule
 
 
-def _read_saved(saved: Saved, shift: int, now: int) -> list[StrictRule]:
+def _read_saved(saved: Saved, now: int) -> list[StrictRule]:
     rules: list[StrictRule] = []
     for column, per_ns, state in saved:
         if column not in (TOKENS, MONEY) or per_ns < 1:
             raise ValueError(f"no window counts column {column} over {per_ns} ns")
         rule = StrictRule(_rate_again(1, per_ns, None, "tokens", True), column)
-        rule.restore(state, shift, now)
+        rule.restore(state, now)
         rules.append(rule)
     return rules

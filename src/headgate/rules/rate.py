@@ -498,20 +498,20 @@ class StrictRule:
         self._merged = self._latest
         self._used = sum(group[2] for group in self._groups)
 
-    def saved(self, shift: int) -> list[int]:
-        """Everything it remembers as plain integers, its times moved by `shift`."""
+    def saved(self) -> list[int]:
+        """Everything it remembers as plain integers."""
         if not self._groups:
             return []
         state = [len(self._groups)]
-        for first, last, taken in self._groups:
-            state += (first + shift, last + shift, taken)
+        for group in self._groups:
+            state += group
         # Whatever is older than the first group might as well have been the moment before it.
-        state.append(max(self._merged, self._groups[0][0] - 1) + shift)
-        for at, taken in self._moments:
-            state += (at + shift, taken)
+        state.append(max(self._merged, self._groups[0][0] - 1))
+        for moment in self._moments:
+            state += moment
         return state
 
-    def restore(self, state: Sequence[int], shift: int, now: int) -> None:
+    def restore(self, state: Sequence[int], now: int) -> None:
         """Go on from what was saved. What lies in the future counts from now.
 
         ValueError: that was never saved.
@@ -528,9 +528,9 @@ class StrictRule:
         moments = list(zip(known[::2], known[1::2], strict=True))
         _check(groups, moments, merged=state[1 + 3 * count])
         # A clock that was put back would have everything count for as long as it was put back by.
-        self._merged = min(state[1 + 3 * count] - shift, now)
+        self._merged = min(state[1 + 3 * count], now)
         for first, last, taken in groups:
-            begin, end = min(first - shift, now), min(last - shift, now)
+            begin, end = min(first, now), min(last, now)
             if self._groups and begin <= self._groups[-1][1]:
                 self._groups[-1][1] = end
                 self._groups[-1][2] += taken
@@ -538,7 +538,7 @@ class StrictRule:
                 self._groups.append([begin, end, taken])
             self._used += taken
         for at, taken in moments:
-            moment = min(at - shift, now)
+            moment = min(at, now)
             if self._moments and moment <= self._moments[-1][0]:
                 self._moments[-1][1] += taken
             elif moment > self._merged:

@@ -1,0 +1,516 @@
+"""One circuit for all processes: opened by one it is open for all, and all of them probe as one (2h, B23).
+
+What can be seen in virtual time is, with the store in this process; the rest by real processes and servers.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from headgate import (
+    BreakerRegistry,
+    CircuitBreaker,
+    CircuitBreakerOpen,
+    CircuitState,
+    InvalidConfig,
+    ResilienceConfig,
+    ResilientClient,
+    StoreError,
+)
+from headgate import events as ev
+from headgate.sharing.store import MemoryStore
+from headgate.testing import ManualClock, Recorder
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+from rig import Proxy, Server, eventually, free_port
+
+SHARER = Path(__file__).with_name("circuit_sharer.py")
+PATIENCE = 20
+CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return request.getfixturevalue("server").url
+
+
+@pytest.fixture
+def name():
+    return f"circuit {uuid4().hex}"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+class Fleet:
+    """Breakers that share one circuit in this process, on a clock that the test moves."""
+
+    def __init__(self, clock, many=3, threshold=2, recovery=30, **options):
+        self.clock = clock
+        self.store = MemoryStore(clock)
+        self.seen = Recorder()
+        self.options = {"name": "far side", "store": self.store, "observer": self.seen, "clock": clock}
+        self.options |= options
+        self.threshold, self.recovery = threshold, recovery
+        self.breakers = [self.one_more() for _ in range(many)]
+
+    def one_more(self):
+        return CircuitBreaker(self.threshold, self.recovery, **self.options)
+
+    def trip(self, breaker=None):
+        breaker = breaker or self.breakers[0]
+        for _ in range(self.threshold):
+            assert isinstance(outcome(breaker, fail), ConnectionError)
+
+    @property
+    def states(self):
+        return [breaker.state for breaker in self.breakers]
+
+
+@pytest.fixture
+def fleet(clock):
+    return Fleet(clock)
+
+
+def fail():
+    raise ConnectionError("down")
+
+
+def well():
+    return "well"
+
+
+def outcome(breaker, fn, *args):
+    try:
+        return breaker.call(fn, *args)
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        return error
+
+
+def in_a_child(check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        signal.alarm(PATIENCE)
+        try:
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# -- virtual time
+
+
+def test_opened_by_one_it_is_open_for_all_and_for_whoever_comes_later(fleet, clock):
+    fleet.trip()
+    assert fleet.states == [OPEN] * 3
+    clock.advance(12)
+    later = fleet.one_more()
+    assert later.state is OPEN
+    refusal = outcome(later, well)
+    assert isinstance(refusal, CircuitBreakerOpen)
+    assert refusal.retry_after == pytest.approx(18, abs=0.01)
+    assert "2 calls in a row failed" in str(refusal)
+
+
+def test_failures_are_counted_by_each_for_itself(fleet):
+    """Four failures in all, never two in a row by one."""
+    for breaker in fleet.breakers:
+        outcome(breaker, fail)
+    assert fleet.states == [CLOSED] * 3
+    outcome(fleet.breakers[1], fail)
+    assert fleet.states == [OPEN] * 3
+
+
+def test_cb04_one_probe_in_the_fleet_and_its_success_closes_it_for_all(fleet, clock):
+    fleet.trip()
+    clock.advance(30)
+    assert fleet.states == [HALF_OPEN] * 3
+    others = []
+
+    def probe():
+        others.extend(outcome(breaker, well) for breaker in (fleet.breakers[0], fleet.breakers[2]))
+        return "well"
+
+    assert outcome(fleet.breakers[1], probe) == "well"
+    assert [type(other) for other in others] == [CircuitBreakerOpen] * 2
+    assert fleet.states == [CLOSED] * 3
+    assert [outcome(breaker, well) for breaker in fleet.breakers] == ["well"] * 3
+
+
+def test_as_many_probes_as_are_configured_are_those_of_all_together(clock):
+    """CB-04: half_open_probes=2 for five."""
+    fleet = Fleet(clock, many=5, half_open_probes=2)
+
+    async def main():
+        running = asyncio.Event()
+
+        async def ask():
+            await running.wait()
+            return "well"
+
+        tasks = [
+            asyncio.ensure_future(breaker.call_async(ask)) for breaker in fleet.breakers for _ in range(4)
+        ]
+        await asyncio.sleep(0)
+        running.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    fleet.trip()
+    clock.advance(30)
+    replies = asyncio.run(main())
+    assert replies.count("well") == 2
+    assert fleet.states == [CLOSED] * 5
+
+
+def test_cb05_a_probe_that_fails_opens_it_for_all_for_twice_as_long_with_one_draw(clock):
+    """A5: the jitter is that of whoever opens it, the same for everybody."""
+    fleet = Fleet(clock, many=0, max_recovery_timeout=300, recovery_jitter=0.2)
+    for drawn in (0.5, 0.25, 0.75):
+        fleet.options["random"] = lambda drawn=drawn: drawn
+        fleet.breakers.append(fleet.one_more())
+    fleet.trip()
+    for waits, prober in ((33, 1), (63, 2), (138, 0)):
+        refusals = [outcome(breaker, well).retry_after for breaker in fleet.breakers]
+        assert refusals == pytest.approx([waits] * 3, abs=0.01)
+        clock.advance(waits)
+        assert isinstance(outcome(fleet.breakers[prober], fail), ConnectionError)
+        assert fleet.states == [OPEN] * 3
+
+
+@pytest.mark.parametrize("how", ["429", "cancelled"])
+def test_d93_a_probe_that_says_nothing_makes_room_for_another_anywhere(fleet, clock, how):
+    class TooManyRequests(Exception):
+        status_code = 429
+
+    def probe():
+        raise TooManyRequests if how == "429" else asyncio.CancelledError
+
+    fleet.trip()
+    clock.advance(30)
+    with pytest.raises((TooManyRequests, asyncio.CancelledError)):
+        fleet.breakers[0].call(probe)
+    assert fleet.states == [HALF_OPEN] * 3
+    assert outcome(fleet.breakers[1], well) == "well"
+    assert fleet.states == [CLOSED] * 3
+
+
+def test_b23_a_probe_that_is_never_heard_of_is_in_the_way_until_its_deadline_and_no_longer(clock):
+    fleet = Fleet(clock, probe_timeout=7)
+    fleet.trip()
+    clock.advance(30)
+    lost = fleet.breakers[0]._enter()  # and its process dies
+    refusal = outcome(fleet.breakers[1], well)
+    assert refusal.retry_after == pytest.approx(7, abs=0.01)
+    clock.advance(6.9)
+    assert isinstance(outcome(fleet.breakers[2], well), CircuitBreakerOpen)
+    clock.advance(0.11)
+    assert outcome(fleet.breakers[1], well) == "well"
+    fleet.breakers[0]._failed(lost, ConnectionError(), 0)  # it was only slow: of another generation by now
+    assert fleet.states == [CLOSED] * 3
+
+
+def test_d46_calls_from_before_it_opened_decide_nothing(fleet, clock):
+    early = [breaker._enter() for breaker in fleet.breakers]
+    fleet.trip()
+    clock.advance(30)
+    fleet.breakers[1]._succeeded(early[1], 0)
+    fleet.breakers[2]._failed(early[2], ConnectionError(), 0)
+    assert fleet.states == [HALF_OPEN] * 3
+    assert outcome(fleet.breakers[1], well) == "well"
+    assert fleet.states == [CLOSED] * 3
+
+
+def test_closed_by_hand_it_is_closed_for_all(fleet):
+    fleet.trip()
+    fleet.breakers[2].reset()
+    assert fleet.states == [CLOSED] * 3
+    fleet.breakers[1].reset()  # nothing to close
+    fleet.trip(fleet.breakers[1])
+    assert fleet.states == [OPEN] * 3
+
+
+def test_everybody_is_told_once_of_every_change(fleet, clock):
+    fleet.trip()
+    clock.advance(30)
+    outcome(fleet.breakers[1], fail)
+    clock.advance(30)
+    outcome(fleet.breakers[2], well)
+    kinds = [type(event) for event in fleet.seen.events]
+    assert kinds.count(ev.CircuitOpened) == 6
+    assert kinds.count(ev.CircuitClosed) == 3
+    assert kinds.count(ev.CircuitProbing) == 2
+    assert {event.key for event in fleet.seen.events} == {"far side"}
+
+
+def test_a_record_that_is_lost_while_open_lets_nobody_through_but_a_probe(fleet, clock):
+    """B12: FLUSHALL. What each has heard still stands."""
+    fleet.trip()
+    fleet.store._records.clear()
+    clock.advance(30)
+    reached = []
+
+    def probe():
+        reached.extend(outcome(breaker, well) for breaker in fleet.breakers[1:])
+        raise ConnectionError
+
+    outcome(fleet.breakers[0], probe)
+    assert [type(each) for each in reached] == [CircuitBreakerOpen] * 2
+    assert fleet.states == [OPEN] * 3
+
+
+def test_a_registry_shares_by_key(clock):
+    store = MemoryStore(clock)
+    one, other = (BreakerRegistry(failure_threshold=1, store=store, clock=clock) for _ in range(2))
+    outcome(one.for_key("a"), fail)
+    assert (other.for_key("a").state, other.for_key("b").state) == (OPEN, CLOSED)
+    other.reset("a")
+    assert one.state("a") is CLOSED
+    with pytest.raises(InvalidConfig, match="write a string"):
+        one.for_key(5)
+
+
+def test_clients_of_one_key_share_their_circuits():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    config = ResilienceConfig(max_retries=0, circuit_failure_threshold=1, requests_per_minute=None)
+    one, other, stranger = (
+        ResilientClient(config, key=key, store=store, clock=clock) for key in ("api", "api", "another")
+    )
+    try:
+        with pytest.raises(ConnectionError):
+            one.call(fail)
+        with pytest.raises(CircuitBreakerOpen):
+            other.call(well)
+        assert stranger.call(well) == "well"
+        clock.advance(30)
+        assert other.call(well) == "well"
+        assert one.call(well) == "well"
+    finally:
+        for client in (one, other, stranger):
+            client.close()
+
+
+def test_a_breaker_that_nobody_uses_is_forgotten_though_it_is_shared(clock):
+    registry = BreakerRegistry(store=MemoryStore(clock), clock=clock)
+    for k in range(1_000):
+        assert registry.for_key(f"target {k}").call(well) == "well"
+    assert len(registry) <= 128
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"name": "", "store": "memory:x"}, InvalidConfig, "write a string"),
+        ({"name": "a", "store": "http://host"}, InvalidConfig, "not a kind of store"),
+        ({"name": "a", "store": 5}, InvalidConfig, "is not a store"),
+    ],
+)
+def test_a_store_that_cannot_work_says_so(options, error, said):
+    with pytest.raises(error, match=said):
+        CircuitBreaker(**options)
+
+
+def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    for make in (lambda: CircuitBreaker(name="a", store=url), lambda: BreakerRegistry(store=url)):
+        with pytest.raises(StoreError, match="cannot be reached") as caught:
+            make()
+        assert "secret" not in str(caught.value)
+
+
+# -- real stores
+
+
+def test_news_arrive_in_time_and_outlive_everybody(store, name):
+    """Issue 6: 50 ms on Valkey, 150 ms on SQLite; a busy machine may take a little longer."""
+    one, other = (CircuitBreaker(1, 60, name=name, store=store) for _ in range(2))
+    outcome(one, fail)
+    begun = time.monotonic()
+    eventually(lambda: other.state is OPEN, "the other hears of it")
+    assert time.monotonic() - begun < 1
+    assert one.state is OPEN
+    later = CircuitBreaker(1, 60, name=name, store=store)
+    assert later.state is OPEN
+
+
+def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(store, name):
+    """B29."""
+    breaker = CircuitBreaker(1, 0.3, name=name, store=store)
+
+    def closes_it():
+        eventually(lambda: outcome(breaker, well) == "well", "the child becomes the probe")
+        eventually(lambda: breaker.state is CLOSED, "the child hears that it is closed")
+
+        eventually(lambda: not breaker._link._ledger.untold(), "all is told")
+
+    outcome(breaker, fail)
+    assert in_a_child(closes_it) == 0
+    eventually(lambda: breaker.state is CLOSED, "the parent hears of it")
+    assert outcome(breaker, well) == "well"
+
+
+def test_a_probe_that_nobody_came_for_goes_back(server, name):
+    """Whoever asked for it was refused, and never came again: the others do not wait for its deadline."""
+    one, other = (CircuitBreaker(1, 0.05, name=name, store=server.url, probe_timeout=60) for _ in range(2))
+    outcome(one, fail)
+    eventually(lambda: one.state is HALF_OPEN, "its time is up")
+    assert isinstance(outcome(one, well), CircuitBreakerOpen)
+    eventually(lambda: one._circuit._lent, "the probe is lent")
+    begun = time.monotonic()
+    eventually(lambda: outcome(other, well) == "well", "the other becomes the probe")
+    assert time.monotonic() - begun < 10
+
+
+def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(name):
+    """DESIGN 9: a mode, and an event."""
+    with Server() as server, Proxy(server.port) as line:
+        seen = Recorder()
+        cut_off = CircuitBreaker(1, 0.3, name=name, store=line.url, observer=seen)
+        other = CircuitBreaker(1, 60, name=name, store=server.url)
+        line.open = False
+        line.cut()
+        outcome(cut_off, fail)
+        assert cut_off.state is OPEN
+        eventually(lambda: seen.of(ev.StoreLost), "the loss is noticed")
+        assert other.state is CLOSED
+        eventually(lambda: outcome(cut_off, well) == "well", "a probe of its own")
+        assert cut_off.state is CLOSED
+        outcome(cut_off, fail)
+        line.open = True
+        eventually(lambda: seen.of(ev.StoreRegained), "the return is noticed")
+        eventually(lambda: other.state is not CLOSED, "the other hears what happened meanwhile")
+
+
+def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(server, name):
+    with Proxy(server.port) as line:
+        breaker = CircuitBreaker(1, 0.05, name=name, store=line.url)
+        other = CircuitBreaker(1, 60, name=name, store=server.url)
+        for turn in range(3):
+            line.faults.extend(["lose", "lose"])  # the try, and the one that the store makes by itself
+            outcome(breaker, fail)
+            eventually(lambda: other.state is not CLOSED, "it is open for all")
+            eventually(lambda: outcome(breaker, well) == "well", "a probe")
+            eventually(lambda: other.state is CLOSED, "it is closed for all")
+            eventually(lambda: breaker.state is CLOSED, "and here")
+            assert other._circuit.generation == 2 * (turn + 1)
+
+
+class Processes:
+    """Several that share one circuit. One calls from the beginning, the others when its time is nearly up."""
+
+    def __init__(self, many, store, name, *, recovery, seconds, takes=0.05, probe_timeout=30):
+        options = {"threshold": 2, "recovery": recovery, "name": name, "store": store}
+        options |= {"takes": takes, "probe_timeout": probe_timeout}
+        self.running = [
+            subprocess.Popen(
+                [sys.executable, str(SHARER), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(many)
+        ]
+        for process in self.running:
+            assert process.stdout.readline() == "ready\n"
+        self.begin = time.monotonic() + 0.1
+        for process in self.running:
+            first = process is self.running[0]
+            told = {
+                "calls_from": self.begin + (0 if first else recovery * 0.8),
+                "down_until": self.begin + recovery * 0.8,
+                "end": self.begin + seconds,
+            }
+            process.stdin.write(json.dumps(told) + "\n")
+            process.stdin.flush()
+
+    def results(self):
+        results = []
+        for process in self.running:
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            results.append(json.loads(said.splitlines()[-1]))
+        return results
+
+
+def test_of_four_processes_one_probes_and_then_all_go(store, name):
+    """2h, CB-10: 1 000 private breakers fire 215 probes in 100 ms; one that is shared, one."""
+    processes = Processes(4, store, name, recovery=0.6, seconds=1.2)
+    results = processes.results()
+    failed = [at for result in results for at, end in result["reached"] if at == end]
+    assert len(failed) == 2  # one opened it, for all
+    opened = [result["opened"] - max(failed) for result in results]
+    assert max(opened) < 1
+    went = sorted([at, end] for result in results for at, end in result["reached"] if at != end)
+    assert went[0][0] >= max(failed) + 0.6
+    assert all(at >= went[0][1] for at, _ in went[1:])  # nobody else before the probe was over
+    assert all(result["closed"] for result in results)
+    assert all(any(at != end for at, end in result["reached"]) for result in results)
+
+
+def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, name):
+    """B3, B23: kill -9 of whoever probes; the next probe comes when its lease is over, and not before."""
+    processes = Processes(3, server.url, name, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
+    probing = None
+    # Whoever probes says so; the others have nothing to say before that.
+    while probing is None:
+        for process in processes.running:
+            os.set_blocking(process.stdout.fileno(), False)
+            if process.stdout.readline():
+                probing, at = process, time.monotonic()
+                break
+        time.sleep(0.001)
+    probing.kill()
+    probing.communicate()
+    processes.running.remove(probing)
+    for process in processes.running:
+        os.set_blocking(process.stdout.fileno(), True)
+    results = processes.results()
+    went = sorted(begun for result in results for begun, end in result["reached"] if begun != end)
+    assert went[0] >= at + 0.6
+    assert went[0] < at + 1.5
+    assert all(result["closed"] for result in results)
+
+
+def test_a_flushed_server_does_not_let_the_crowd_through(server, name):
+    """B12: one probe all the same."""
+    breakers = [CircuitBreaker(1, 0.2, name=name, store=server.url, probe_timeout=5) for _ in range(3)]
+    outcome(breakers[0], fail)
+    eventually(lambda: all(breaker.state is not CLOSED for breaker in breakers), "all are open")
+    with closing(server.client()) as client:
+        client.flushall()
+    others = []
+
+    def probe():
+        for _ in range(20):
+            others.extend(outcome(breaker, well) for breaker in breakers[1:])
+            time.sleep(0.001)
+        return "well"
+
+    eventually(lambda: outcome(breakers[0], probe) == "well", "one probe")
+    assert {type(other) for other in others} == {CircuitBreakerOpen}
+    eventually(lambda: all(breaker.state is CLOSED for breaker in breakers), "closed for all")

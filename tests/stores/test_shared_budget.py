@@ -1,0 +1,534 @@
+"""One budget for all processes: reserved and settled exactly, whatever happens to any of them (D-100, D-106).
+
+What can be seen in virtual time is, with the store in this process; the rest by real processes and servers.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from headgate import (
+    BudgetBook,
+    BudgetExceeded,
+    InvalidConfig,
+    ResilienceConfig,
+    ResilientClient,
+    StoreError,
+    TokenBudget,
+)
+from headgate.sharing import redis as redis_room
+from headgate.sharing.store import MemoryStore
+from headgate.testing import ManualClock, run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+from rig import Proxy, Server, eventually, free_port
+
+SHARER = Path(__file__).with_name("budget_sharer.py")
+PATIENCE = 20
+HOUR = 3600.0
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return request.getfixturevalue("server").url
+
+
+@pytest.fixture
+def name():
+    return f"budget {uuid4().hex}"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return MemoryStore(clock)
+
+
+def settled_down(budget, expected):
+    eventually(lambda: budget.remaining_budget == expected, f"{expected} remain")
+
+
+def remaining(budget):
+    """What the store itself says, now."""
+    reservation = budget.reserve(0)
+    reservation.settle()
+    return budget.remaining_budget
+
+
+# -- virtual time
+
+
+def test_equal_names_share_and_others_do_not(memory, clock):
+    one, other = (TokenBudget(10_000, name="ann", store=memory, clock=clock) for _ in range(2))
+    stranger = TokenBudget(10_000, name="bob", store=memory, clock=clock)
+    reservation = one.reserve(4_000)
+    assert (other.remaining_budget, stranger.remaining_budget) == (6_000, 10_000)
+    with pytest.raises(BudgetExceeded) as caught:
+        other.reserve(6_001)
+    assert (caught.value.budget, caught.value.remaining, caught.value.rule) == ("ann", 6_000, "tokens/hour")
+    assert caught.value.retry_after == pytest.approx(HOUR)
+    reservation.settle(1_500)
+    assert other.remaining_budget == 8_500
+    other.record_usage(500)
+    assert one.remaining_budget == 8_000
+    reservation.settle(0)  # once
+    assert one.remaining_budget == 8_000
+
+
+def test_tb03_a_window_slides_as_it_does_alone(memory, clock):
+    one, other = (
+        TokenBudget(windows={60: 1_000, 3600: 1_500}, name="ann", store=memory, clock=clock) for _ in range(2)
+    )
+    one.record_usage(600)
+    clock.advance(59.999)
+    assert other.remaining_budget == 400
+    clock.advance(0.001)
+    assert other.remaining_budget == 900
+    other.reserve(900)
+    assert one.remaining_budget == 0
+    clock.advance(60)
+    assert not one.check_budget(1)
+    clock.advance(3480)
+    assert one.check_budget(600)
+    assert not one.check_budget(601)
+
+
+def test_d106_every_level_is_charged_or_none_across_the_fleet(memory, clock):
+    def tree():
+        acme = TokenBudget(5_000, name="acme", store=memory, clock=clock)
+        return acme, *(TokenBudget(4_000, name=user, parent=acme, clock=clock) for user in ("ann", "bob"))
+
+    acme, ann, bob = tree()
+    acme_2, ann_2, bob_2 = tree()
+    ann.reserve(3_000)
+    with pytest.raises(BudgetExceeded) as caught:
+        bob_2.reserve(2_500)
+    assert caught.value.budget == "acme"
+    assert [acme_2.remaining_budget, ann_2.remaining_budget, bob.remaining_budget] == [2_000, 1_000, 2_000]
+    bob_2.reserve(2_000)
+    assert [acme.remaining_budget, ann.remaining_budget, bob.remaining_budget] == [0, 0, 0]
+
+
+def test_d100_of_ten_tasks_in_two_processes_exactly_two_get_it():
+    async def main(clock):
+        memory = MemoryStore(clock)
+        budgets = [TokenBudget(10_000, name="ann", store=memory, clock=clock) for _ in range(2)]
+        wishes = [budget.reserve_async(4_000) for budget in budgets for _ in range(5)]
+        replies = await asyncio.gather(*wishes, return_exceptions=True)
+        return sum(not isinstance(reply, Exception) for reply in replies), budgets[0].remaining_budget
+
+    assert run(main) == (2, 2_000)
+
+
+def test_a_budget_of_its_own_is_reserved_at_once_by_a_task_too(clock):
+    budget = TokenBudget(10_000, clock=clock)
+
+    async def main(_clock):
+        await with_both(budget)
+        with await budget.reserve_async(4_000) as reservation:
+            reservation.settle(1_000)
+        return budget.remaining_budget
+
+    async def with_both(budget):
+        with pytest.raises(BudgetExceeded):
+            await budget.reserve_async(10_001)
+
+    assert run(main) == 9_000
+
+
+def test_another_plan_finds_what_was_used_under_every_other(memory, clock):
+    """TU-03: whoever knows only the minute does not make the day forget."""
+    day = TokenBudget(windows={86_400: 1_000}, name="ann", store=memory, clock=clock)
+    minute = TokenBudget(windows={60: 100}, name="ann", store=memory, clock=clock)
+    day.record_usage(400)
+    for _ in range(5):
+        clock.advance(60)
+        minute.record_usage(100)
+    assert day.remaining_budget == 100
+    assert minute.remaining_budget == 0
+
+
+def test_whoever_used_nothing_that_counts_leaves_nothing_in_the_store(memory, clock):
+    """D-105: by the time nothing counts any more."""
+    book = BudgetBook({"free": {"max_tokens_per_hour": 100}}, store=memory, clock=clock)
+    for k in range(500):
+        book.for_user(f"user {k}").record_usage(1)
+    clock.advance(2 * HOUR)
+    for k in range(500):
+        book.for_user(f"passer-by {k}")
+    book.for_user("ann").record_usage(1)
+    gc.collect()
+    assert len(book) <= 64
+    live = [key for key, (_, _, expires) in memory._records.items() if expires > clock.now() // 1000]
+    assert [name for _, name in live] == ['["user", "ann"]']
+    book.for_user("bob").reserve(100).refund()
+    assert book.for_user("bob").remaining_budget == 100
+    book.close()
+
+
+def test_books_of_one_name_share_users_and_organizations_and_others_do_not(memory, clock):
+    tiers, organizations = {"free": {"max_tokens_per_hour": 1_000}}, {"acme": {"max_tokens_per_hour": 1_500}}
+    one, other, stranger = (
+        BudgetBook(tiers, organizations=organizations, name=name, store=memory, clock=clock)
+        for name in ("chat", "chat", "images")
+    )
+    one.for_user("ann", organization="acme").reserve(900)
+    assert other.for_user("ann", organization="acme").remaining_budget == 100
+    assert other.for_user("bob", organization="acme").remaining_budget == 600
+    assert stranger.for_user("ann", organization="acme").remaining_budget == 1_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "memory:x"}, "needs a name"),
+        ({"store": "http://host", "name": "ann"}, "not a kind of store"),
+        ({"store": 5, "name": "ann"}, "is not a store"),
+        ({"store": "memory:x", "name": "ann", "parent": TokenBudget(name="acme")}, "topmost"),
+    ],
+)
+def test_a_store_that_cannot_work_says_so(options, said):
+    with pytest.raises(InvalidConfig, match=said):
+        TokenBudget(**options)
+
+
+def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    for make in (lambda: TokenBudget(name="a", store=url), lambda: BudgetBook({"free": {}}, store=url)):
+        with pytest.raises(StoreError, match="cannot be reached") as caught:
+            make()
+        assert "secret" not in str(caught.value)
+
+
+def test_a_client_reserves_in_a_loop_without_blocking_it(server, name):
+    budget = TokenBudget(10_000, name=name, store=server.url)
+    client = ResilientClient(
+        ResilienceConfig(requests_per_minute=None), tokens=1_000, usage=lambda used: used, budget=budget
+    )
+
+    async def main():
+        async def ask():
+            await asyncio.sleep(0)
+            return 100
+
+        return await asyncio.gather(*(client.call_async(ask) for _ in range(10)))
+
+    assert asyncio.run(main()) == [100] * 10
+    settled_down(budget, 9_000)
+
+
+# -- real stores: many processes
+
+
+class Processes:
+    """Several that reserve from one book, from a common beginning to a common end."""
+
+    def __init__(self, many, seconds, *, store, name, **options):
+        options = {"store": store, "name": name, "tokens": 10, "threads": 3, **options}
+        self.running = [
+            subprocess.Popen(
+                [sys.executable, str(SHARER), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(many)
+        ]
+        for process in self.running:
+            assert process.stdout.readline() == "ready\n"
+        self.begin = time.monotonic() + 0.1
+        for process in self.running:
+            process.stdin.write(f"{self.begin} {self.begin + seconds}\n")
+            process.stdin.flush()
+        self.killed = []
+
+    def wait_until(self, seconds):
+        time.sleep(max(0.0, self.begin + seconds - time.monotonic()))
+
+    def kill_one(self):
+        victim = self.running.pop()
+        victim.send_signal(signal.SIGKILL)
+        said, _ = victim.communicate()
+        self.killed += [json.loads(line) for line in said.splitlines() if line.endswith("]")]
+
+    def granted(self):
+        """[user, before, after] of every reservation, of those who were killed too."""
+        granted = list(self.killed)
+        for process in self.running:
+            said, _ = process.communicate(timeout=60)
+            *lines, last = said.splitlines()
+            assert (process.returncode, last) == (0, "done")
+            granted += map(json.loads, lines)
+        return granted
+
+
+def most_in_any(granted, window):
+    """The most reservations that must have been made within one window, whenever exactly each was made."""
+    spans = sorted((after, before) for _, before, after in granted)
+    most = 0
+    for _, begin in spans:
+        # Those that began at or after this one began, and had ended before the window was over.
+        most = max(most, sum(begin <= before and after < begin + window for after, before in spans))
+    return most
+
+
+def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, name):
+    """D-100, D-101, B6: a second of 300, a user of a hundred in it; three threads each, all at once."""
+    user, organization = {1: 100, HOUR: 10**7}, {1: 300, HOUR: 10**8}
+    granted = Processes(4, 1.2, store=store, name=name, user=user, organization=organization).granted()
+    assert most_in_any(granted, 1) <= 30
+    for number in range(3):
+        assert most_in_any([each for each in granted if each[0] == number], 1) <= 10
+    assert len(granted) >= 30  # and what there is, is used
+    with book_of(store, name) as book:
+        for number in range(3):
+            used = 10**7 - book.for_user(f"user {number}").remaining_budget
+            assert used == 10 * sum(each[0] == number for each in granted)
+        assert 10**8 - book._organizations["acme"].remaining_budget == 10 * len(granted)
+
+
+@contextmanager
+def book_of(store, name, user=10**7, organization=10**8):
+    with BudgetBook(
+        {"free": {"max_tokens_per_hour": user}},
+        organizations={"acme": {"max_tokens_per_hour": organization}},
+        store=store,
+        name=name,
+    ) as book:
+        yield book
+
+
+def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(store, name):
+    """B3: whatever was printed is charged; of each thread, one more may be."""
+    dice = random.Random(8)
+    processes = Processes(3, 0.6, store=store, name=name, user={HOUR: 10**7}, organization={HOUR: 10**8})
+    for _ in range(2):
+        processes.wait_until(0.15 + dice.random() / 3)
+        processes.kill_one()
+    granted = processes.granted()
+    with book_of(store, name) as book:
+        used = sum(10**7 - book.for_user(f"user {number}").remaining_budget for number in range(3))
+        assert 10 * len(granted) <= used <= 10 * len(granted) + 2 * 3 * 10
+        assert 10**8 - book._organizations["acme"].remaining_budget == used
+
+
+def test_usage_survives_everybody(store, name):
+    with book_of(store, name, user=1_000) as book:
+        book.for_user("ann", organization="acme").record_usage(300)
+        book.for_user("ann").reserve(200)
+    with book_of(store, name, user=1_000) as book:
+        assert book.for_user("ann").remaining_budget == 500
+        assert book.for_user("bob").remaining_budget == 1_000
+
+
+# -- real stores: what goes wrong
+
+
+@pytest.mark.parametrize("fault", ["lose", "twice"])
+def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, name, fault):
+    """Reserving, settling and recording, while half of all replies are lost."""
+    dice = random.Random(3)
+    with Proxy(server.port) as line:
+        budget = TokenBudget(10**9, None, name=name, store=line.url)
+        used = 0
+        for _ in range(25):
+            if dice.random() < 0.5:
+                line.faults.extend([fault, fault] if dice.random() < 0.5 else [fault])
+            try:
+                reservation = budget.reserve(10)
+            except StoreError:
+                continue  # then nothing is charged in the end
+            reservation.settle(7)
+            budget.record_usage(1)
+            used += 8
+        line.faults.clear()
+        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
+        audit = TokenBudget(10**9, None, name=name, store=server.url)
+        assert 10**9 - audit.remaining_budget == used
+        assert used > 0
+
+
+def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(name):
+    """B16: SIGSTOP. A hard allowance is never guessed; nothing that was used is forgotten."""
+    with Server() as server:
+        budget = TokenBudget(10_000, name=name, store=server.url)
+        reservation = budget.reserve(4_000)
+        server.stop()
+        begun = time.monotonic()
+        with pytest.raises(StoreError):
+            budget.reserve(1)
+        assert time.monotonic() - begun < 4
+        reservation.settle(1_000)
+        budget.record_usage(50)
+        assert budget.remaining_budget == 8_950  # as far as we know
+        server.go_on()
+        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
+        assert TokenBudget(10_000, name=name, store=server.url).remaining_budget == 8_950
+        budget.reserve(8_950)
+
+
+def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, name):
+    """B3: what the store grants to somebody who has gone goes back."""
+    with Proxy(server.port) as line:
+        budget = TokenBudget(10_000, name=name, store=line.url)
+
+        async def main():
+            line.delay = 0.05
+            for wait in (0, 0.01, 0.06, 0.12):
+                asking = asyncio.ensure_future(budget.reserve_async(1_000))
+                await asyncio.sleep(wait)
+                if not asking.done():
+                    asking.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await asking
+                else:
+                    asking.result().refund()
+            line.delay = 0
+
+        asyncio.run(main())
+        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
+        assert TokenBudget(10_000, name=name, store=server.url).remaining_budget == 10_000
+
+
+def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store, name):
+    """B29."""
+    budget = TokenBudget(10_000, name=name, store=store)
+    reservation = budget.reserve(4_000)
+
+    def child():
+        budget.reserve(1_000).settle(600)
+        budget.record_usage(50)
+        reservation.refund()  # it is the parent's
+        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
+
+    assert in_a_child(child) == 0
+    assert remaining(budget) == 10_000 - 4_650
+    reservation.settle(100)
+    settled_down(budget, 10_000 - 750)
+
+
+def in_a_child(check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        signal.alarm(PATIENCE)
+        try:
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_whoever_is_far_from_the_store_is_not_always_too_late(server, name):
+    """M11: two that are near and never pause; one that is 40 ms away. Each takes its turn."""
+    near = [TokenBudget(10**9, name=name, store=server.url) for _ in range(2)]
+    over = threading.Event()
+
+    def hurry(budget):
+        while not over.is_set():
+            budget.reserve(1)
+
+    with Proxy(server.port) as line:
+        far = TokenBudget(10**9, name=name, store=line.url)
+        line.delay = 0.02
+        threads = [threading.Thread(target=hurry, args=(budget,)) for budget in near]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(3):
+                far.reserve(1)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+        line.delay = 0
+        assert 10**9 - remaining(far) > 3
+
+
+def test_what_cannot_be_told_does_not_pile_up(name):
+    """However long the store is away: of one user it is one number."""
+    with Server() as server:
+        budget = TokenBudget(10**9, name=name, store=server.url)
+        server.kill()
+        for _ in range(2_000):
+            budget.record_usage(1)
+        ledger = budget._tally._ledger
+        eventually(lambda: ledger.lost and len(ledger.untold()) <= 64 + 2, "it is added up")
+        assert 10**9 - budget.remaining_budget == 2_000
+        server.start()
+        eventually(lambda: not ledger.untold(), "all is told")
+        assert 10**9 - budget.remaining_budget == 2_000
+
+
+def test_fifty_threads_of_one_process_ask_together(server, name):
+    """One exchange takes along all that wait: far fewer than there are reservations."""
+    budget = TokenBudget(10_000, name=name, store=server.url)
+    start, got = threading.Barrier(50), []
+
+    def work():
+        start.wait(PATIENCE)
+        for _ in range(5):
+            with suppress(BudgetExceeded):
+                got.append(budget.reserve(100))
+
+    threads = [threading.Thread(target=work) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(got) == 100
+    assert remaining(budget) == 0
+    assert budget._tally._ledger._number < 125
+
+
+def test_a_process_that_just_ends_has_told_what_was_used(store, name):
+    """Nobody closed anything: the courier does not leave before it is told."""
+    program = (
+        "import sys; from headgate import TokenBudget\n"
+        "budget = TokenBudget(10_000, name=sys.argv[2], store=sys.argv[1])\n"
+        "budget.reserve(1_000).settle(10)\n"
+        "budget.record_usage(5)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, store, name], check=True, timeout=PATIENCE)
+    assert TokenBudget(10_000, name=name, store=store).remaining_budget == 9_985
+
+
+@pytest.mark.parametrize("text", ["m", "m {", "m 7", "m [{}, 5]", "m [{}, [[0, 5, [1, 2]]]]", "m [[], null]"])
+def test_a_record_that_makes_no_sense_is_a_store_error_and_others_go_on(server, name, text):
+    """DESIGN 12: hostile data never loosens a limit."""
+    with closing(server.client()) as client:
+        client.set(redis_room._record(f"book {name}", '["user", "ann"]'), text)
+    with book_of(server.url, name) as book:
+        with pytest.raises(StoreError, match="cannot be read"):
+            book.for_user("ann").reserve(1)
+        with pytest.raises(StoreError, match="cannot be read"):
+            book.for_user("ann").check_budget(1)
+        book.for_user("bob").reserve(1)
