@@ -286,6 +286,7 @@ class Dispatch(Gate):
         600
         """
         now = self._now()
+        before = self._learner.rates()
         sent = now if sent_at is None else min(now, round(sent_at * SECOND))
         slow_down = signal.limited and signal.reason not in ("quota_exhausted", "too_large")
         if slow_down:
@@ -293,9 +294,11 @@ class Dispatch(Gate):
         pause = self._under_lock(lambda now: self._learn_locked(signal, now, sent))
         if pause:
             self.window._signal(pause, "nothing remains", sent)
-        rates = self._learner.rates()
-        if rates != tuple(rule.rate for rule in self._layers.rates):
-            self._retune(rates)
+        self._heed(before, self._learner.rates())
+
+    def _heed(self, _before: tuple[Rate, ...], learned: tuple[Rate, ...]) -> None:
+        if learned != tuple(rule.rate for rule in self._layers.rates):
+            self._retune(learned)
 
     def _look_again(self) -> None:
         """The window changed. Where nobody goes before its end, nothing is saved up for it either."""
@@ -493,6 +496,9 @@ class _SharedDispatch(Dispatch):
         read = read_rates(rates)
         self._learner.configure(read)
         self._link.set_rates(read)
+
+    def _heed(self, before: tuple[Rate, ...], learned: tuple[Rate, ...]) -> None:
+        self._link.learn(before, learned)
 
     def close(self) -> None:
         super().close()

@@ -14,13 +14,15 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout
+from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
+from headgate.http import read_signal
 from headgate.rules.pool import answer, new_pool
+from headgate.sharing.courier import COURIER
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.sharing.store import MemoryStore
-from headgate.testing import ManualClock
+from headgate.testing import ManualClock, Recorder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 from rig import Server, eventually
@@ -426,16 +428,19 @@ def test_another_of_the_same_place_goes_on_where_a_closed_one_stopped(opened, ke
 
 @pytest.fixture
 def gates(opened):
-    made = []
+    made, stores = [], []
 
     def make(key, **options):
         options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None, **options}
-        made.append(Dispatch(key, store=opened(), **options))
+        stores.append(opened())
+        made.append(Dispatch(key, store=stores[-1], **options))
         return made[-1]
 
     yield make
     for gate in made:
         gate.close()
+    for store in stores:
+        COURIER.wait_for(store.close, PATIENCE)
 
 
 def test_two_share_one_burst_and_never_have_more_together(gates, key):
@@ -474,6 +479,59 @@ def test_rates_set_by_one_are_those_of_the_other(gates, key):
     one, other = (gates(key, rates="1000/day") for _ in range(2))
     one.set_rates("77/day")
     eventually(lambda: other.snapshot().rates[0].limit == 77, "the other hears of it")
+
+
+def test_everybody_is_told_that_one_has_set_other_rates(gates, key):
+    """DESIGN 2: an event says so."""
+    recorder = Recorder()
+    one, _other = gates(key, rates="1000/day"), gates(key, rates="1000/day", observer=recorder)
+    one.set_rates("77/day")
+    eventually(lambda: recorder.of(events.Retuned), "the other's observer hears of it")
+    assert recorder.of(events.Retuned)[-1].rates == (str(Rate.parse("77/day")),)
+
+
+def stated(limit):
+    headers = {"x-ratelimit-limit-requests": str(limit), "x-ratelimit-remaining-requests": str(limit - 1)}
+    return read_signal(200, headers)
+
+
+def test_a_limit_that_one_response_states_is_everybody_s(gates, key):
+    """A lower one is heeded by all, and still shared. Whoever lowered it raises it, to what was set."""
+    one, other = (gates(key, rates="6000/minute") for _ in range(2))
+    one.observe(stated(600))
+    eventually(lambda: other.snapshot().rates[0].limit == 600, "the other goes by it")
+    assert one.snapshot().rates[0].level <= 60  # what this one has of it, not all of it
+    one.observe(stated(9000))
+    eventually(lambda: other.snapshot().rates[0].limit == 6000, "it is raised again")
+
+
+def test_a_response_raises_nothing_that_somebody_else_has_set(gates, key):
+    one, other = (gates(key, rates="6000/minute") for _ in range(2))
+    other.set_rates("60/minute")
+    eventually(lambda: one.snapshot().rates[0].limit == 60, "it was lowered by hand")
+    one.observe(stated(600))
+    one.observe(stated(5000))
+    assert one.snapshot().rates[0].limit == 60
+
+
+def test_rates_that_count_other_things_cannot_share_a_key(gates, key):
+    """Five hundred requests are not five hundred tokens."""
+    one = gates(key, rates="500/minute")
+    with one.admit(timeout=PATIENCE), pytest.raises(InvalidConfig, match=r"rates are of requests"):
+        gates(key, rates="200_000 tokens/minute")
+    assert one.snapshot().rates[0].limit == 500
+
+
+def test_calls_under_way_keep_their_places_although_their_gate_was_closed(gates, key):
+    """R-8, B3: closing refuses those who come; those inside are inside until they leave."""
+    one, other = (gates(key, concurrency=1) for _ in range(2))
+    permit = one.admit(timeout=PATIENCE).__enter__()
+    one.close()
+    with pytest.raises(WaitTimeout), other.admit(timeout=0.4):
+        pass
+    permit.settle()
+    with other.admit(timeout=PATIENCE):
+        pass
 
 
 # -- a Dispatch, where the time of the store can be moved

@@ -95,6 +95,7 @@ def answer(pool: State, question: Question, now: int) -> Answer:
     if question["version"] != pool["version"]:
         given["rates"] = [rate[:3] for rate in pool["rates"]]
         given["limits"] = list(pool["limits"])
+        given["units"] = list(pool["units"])
     if question["bye"]:  # it stays known until its lease ends, in case it has to say so twice
         member[1:] = [0] * 10
     pool["answered"][who] = [number, given]
@@ -159,7 +160,9 @@ def _read_limits(pool: State, question: Question, now: int) -> None:
     old = pool["rates"]
     if [rate[:3] for rate in old] == wanted and pool["limits"] == limits:
         return
-    if len(wanted) != len(old) and any(who != question["member"] for who in pool["members"]):
+    units = list(question.get("units", ()))
+    alike = len(wanted) == len(old) and (units == pool["units"] or not pool["version"])
+    if not alike and any(who != question["member"] for who in pool["members"]):
         return  # the others could not follow
     pool["version"] = _next_stamp(pool, now)
     rates = []
@@ -173,7 +176,7 @@ def _read_limits(pool: State, question: Question, now: int) -> None:
             rate[3] = now + _span(rate, max(0, burst - left))
         rates.append(rate)
     pool["rates"], pool["limits"] = rates, list(limits)
-    pool["units"] = list(question.get("units", ()))
+    pool["units"] = units
 
 
 def _close_window(pool: State, question: Question, now: int) -> None:

@@ -104,6 +104,7 @@ class Link:
         self._limits = limits  # places, places while throttled, bytes, tail: of the whole pool
         self._version = 0
         self._set: list[Any] | None = [self._terms(), limits]  # what this one wants everybody to go by
+        self._learnt: tuple[Rate, ...] = ()  # what responses to this one taught everybody
         self._members = 0
         self._pause: int | None = None  # a signal that others have not heard yet: how long; below 0: cleared
         self._generation = 0  # of the window, as last heard
@@ -160,7 +161,21 @@ class Link:
         self.rates = tuple(rates)
         self._set = [self._terms(), self._limits]
         self._install(leased=not self.lost)
+        self._tell_retuned()
         self.nudge()
+
+    def learn(self, before: tuple[Rate, ...], rates: tuple[Rate, ...]) -> None:
+        """Responses state other limits: they are everybody's. Only whoever lowered them raises them again."""
+        if rates == before or [rate.unit for rate in rates] != [rate.unit for rate in self.rates]:
+            return
+        if self.rates != self._learnt:
+            rates = tuple(
+                new if new.amount * now.per_ns < now.amount * new.per_ns else now
+                for new, now in zip(rates, self.rates, strict=True)
+            )
+        if rates != self.rates:
+            self._learnt = rates
+            self.set_rates(rates)
 
     def start(self, timeout: float) -> None:
         """Go by the pool from now on. Asks once and waits: is there a store at all?"""
@@ -171,8 +186,13 @@ class Link:
             self._pending_since = self._gate._now()
             assert question is not None  # there are limits to be agreed on
             given = await asyncio.wait_for(self._store.ask(self._key, question), timeout)
-            if len(given.get("rates", self.rates)) != len(self.rates):
-                raise InvalidConfig(f"{self._key!r} is shared by {len(given['rates'])} rates; write as many")
+            ours = [rate.unit for rate in self.rates]
+            theirs = given.get("units", ours)
+            if theirs != ours:
+                said = ", ".join(theirs) or "none"
+                raise InvalidConfig(
+                    f"{self._key!r} is shared by others, whose rates are of {said}; write rates of the same"
+                )
             self._take(question, given)
             await self._listen()
 
@@ -295,12 +315,18 @@ class Link:
         return min(delays, default=None)
 
     async def _farewell(self) -> None:
-        question = self._gate._under_lock(lambda now: self._question_locked(now, bye=True))
-        assert question is not None
-        with suppress(StoreError, TimeoutError):  # what was held runs out by itself
-            await asyncio.wait_for(self._store.ask(self._key, question), _PATIENCE)
+        """What calls still use is theirs until they are over; then the rest is free."""
+        while self._gate._under_lock(self._inside_locked):
+            await self._say(self._gate._under_lock(lambda now: self._question_locked(now, resting=True)))
+            await asyncio.sleep(_IDLE / SECOND)
+        await self._say(self._gate._under_lock(lambda now: self._question_locked(now, bye=True)))
         if isinstance(self._where, str):
             await self._store.close()
+
+    async def _say(self, question: Question | None) -> None:
+        if question is not None:
+            with suppress(StoreError, TimeoutError):  # what was held runs out by itself
+                await asyncio.wait_for(self._store.ask(self._key, question), _PATIENCE)
 
     def _let_go_locked(self, now: int) -> bool:
         """Nothing has been used for a while: what was granted goes back. True: and all is said."""
@@ -326,12 +352,14 @@ class Link:
     def _terms(self) -> list[list[int]]:
         return [[rate.amount, rate.per_ns // _MICRO, rate.burst] for rate in self.rates]
 
-    def _holds_locked(self, _now: int) -> bool:
-        gate = self._gate
-        layers = gate._layers
-        stock = any(rule.units or rule.expected() for rule in layers.rates if isinstance(rule, LeasedRule))
-        inside = (layers.places and layers.places.in_flight) or (layers.weight and layers.weight.in_flight)
-        return bool(stock or inside or gate._line.waiting)
+    def _holds_locked(self, now: int) -> bool:
+        rules = self._gate._layers.rates
+        stock = any(rule.units or rule.expected() for rule in rules if isinstance(rule, LeasedRule))
+        return bool(stock or self._gate._line.waiting) or self._inside_locked(now)
+
+    def _inside_locked(self, _now: int) -> bool:
+        places, weight = self._gate._layers.places, self._gate._layers.weight
+        return bool((places and places.in_flight) or (weight and weight.in_flight))
 
     def _question_locked(self, now: int, *, bye: bool = False, resting: bool = False) -> Question | None:
         gate = self._gate
@@ -343,7 +371,7 @@ class Link:
         wish, self.wish = self.wish, None
         if wish is not None and not costs:
             costs = [gate._at_full_length(wish)]
-        lumps = [] if bye or self.lost else self._lumps_locked(stocks, costs, now)
+        lumps = [] if bye or resting or self.lost else self._lumps_locked(stocks, costs, now)
         if bye:
             for rule in stocks:
                 rule.hand_back(0, now)
@@ -484,6 +512,7 @@ class Link:
 
         if retuned:
             self._install(leased=True)
+            self._tell_retuned()
         self._gate._change(take)
         self._hear_window(given["window"])
 
@@ -546,6 +575,11 @@ class Link:
         if kind is events.StoreLost:
             facts["reason"] = reason
         events.tell(gate._observer, kind(**facts))
+
+    def _tell_retuned(self) -> None:
+        gate = self._gate
+        names = tuple(str(rate) for rate in self.rates)
+        events.tell(gate._observer, events.Retuned(key=self._key, at=gate._now() / SECOND, rates=names))
 
     def _install(self, *, leased: bool) -> None:
         """The rules to go by: what the pool gives, or a part of the limits."""

@@ -262,7 +262,15 @@ local function read_limits(pool, question, now)
   if same_limits(pool, wanted, limits) then
     return
   end
-  if #wanted ~= #pool.rates then
+  local units = given_or(question.units, {})
+  local alike = #wanted == #pool.rates
+  if alike and pool.version > 0 then
+    alike = #units == #pool.units
+    for i, unit in ipairs(units) do
+      alike = alike and unit == pool.units[i]
+    end
+  end
+  if not alike then
     for who in pairs(pool.members) do
       if who ~= question.member then
         return
@@ -291,7 +299,7 @@ local function read_limits(pool, question, now)
     rates[i] = rate
   end
   pool.rates = rates
-  pool.units = given_or(question.units, {})
+  pool.units = units
   pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
 end
 
@@ -532,7 +540,12 @@ local function answer(pool, question, now)
     for i, rate in ipairs(pool.rates) do
       rates[i] = list(rate, 1, 3)
     end
+    local units = {}
+    for i, unit in ipairs(pool.units) do
+      units[i] = cjson.encode(unit)
+    end
     given = given .. ',"rates":[' .. table.concat(rates, ',') .. '],"limits":' .. list(pool.limits)
+      .. ',"units":[' .. table.concat(units, ',') .. ']'
   end
   given = given .. '}'
   if question.bye then
