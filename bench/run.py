@@ -26,6 +26,7 @@ PARTS = {
     "keys": "A million keys",
     "resilience": "Retries and circuit breakers, when nothing fails",
     "sharing": "A shared limit that is far away",
+    "swarm": "A swarm while the API gives less",
 }
 
 PREFACE = """\

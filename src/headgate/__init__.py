@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .limiters import Capacity, MemoryLimiter, RateLimiter
     from .resilient_client import ResilienceConfig, ResilientClient
     from .retries import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
+    from .swarm import CapacityUpdate, DistributedLimiter
     from .token_budget import BudgetBook, Reservation, TokenBudget
 
 __version__ = "0.1.0.dev0"
@@ -43,6 +44,7 @@ __all__ = [
     "BudgetExceeded",
     "Capacity",
     "CapacityExhausted",
+    "CapacityUpdate",
     "CircuitBreaker",
     "CircuitBreakerOpen",
     "CircuitState",
@@ -50,6 +52,7 @@ __all__ = [
     "CostTooLarge",
     "Dispatch",
     "DispatchSnapshot",
+    "DistributedLimiter",
     "HeadgateError",
     "InvalidCapacity",
     "InvalidConfig",
@@ -84,8 +87,10 @@ _LATER = {
     "BreakerRegistry": "circuit_breaker",
     "BudgetBook": "token_budget",
     "Capacity": "limiters",
+    "CapacityUpdate": "swarm",
     "CircuitBreaker": "circuit_breaker",
     "CircuitState": "circuit_breaker",
+    "DistributedLimiter": "swarm",
     "MemoryLimiter": "limiters",
     "RateLimiter": "limiters",
     "Reservation": "token_budget",

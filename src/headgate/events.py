@@ -68,6 +68,42 @@ class CapacityReduced(Event):
     reason: str
 
 
+class CapacityChanged(Event):
+    """The total that a swarm shares is another now, or this agent's share of it. `reason`: why it was cut."""
+
+    __slots__ = ("reason", "share", "total")
+    total: int
+    share: int
+    reason: str
+
+
+class UpdateIgnored(Event):
+    """A message of a swarm changed nothing; `reason` is why, and `agent_id` who says to have sent it."""
+
+    __slots__ = ("agent_id", "reason")
+    agent_id: str
+    reason: str
+
+
+class DuplicateAgent(Event):
+    """Two agents of a swarm use the same `agent_id`."""
+
+    __slots__ = ("agent_id",)
+    agent_id: str
+
+
+class BusLost(Event):
+    """The bus is deaf: the agent goes by its lease, and then as `on_loss` says."""
+
+    __slots__ = ()
+
+
+class BusRegained(Event):
+    """The bus hears again."""
+
+    __slots__ = ()
+
+
 class WindowEvent(Event):
     """Something happened to a backoff window."""
 

@@ -1,0 +1,259 @@
+"""A swarm of agents while the API gives less: who uses what is left, is refused how often, and is back when.
+
+Virtual time, real code: N agents, each a DistributedLimiter on a bus that takes 5 to 20 ms, share 100 calls a
+second of an API that takes 0.2 s to answer, and always want more. After 100 s it gives 30 a second for five
+minutes, then 100 again. Use is what was answered of what could have been; rejected is what was answered 429;
+back is when ten seconds in a row had 90 % of the whole. The seed's own rules stand beside ours: each agent
+has its Nth by hand, halves at every 429 it sees, tells all others, and grows by a tenth every 30 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from headgate import DistributedLimiter, MemoryLimiter
+from headgate.sharing.rough_bus import RoughBus
+from headgate.testing import run
+from measure import table
+
+CAPACITY = 100
+LATENCY = 0.2
+BEFORE, DROP, AFTER = 100, 300, 300
+LEFT = 0.3
+MARKS = "▁▂▃▄▅▆▇█"
+
+
+class Api:
+    """A bucket that is filled at a rate which changes, of one second's worth."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.began = clock.seconds()
+        self.level = float(CAPACITY)
+        self.at = self.began
+        seconds = BEFORE + DROP + AFTER + 60
+        self.answered = [0] * seconds
+        self.refused = [0] * seconds
+        self.first_refused = None
+
+    def rate(self, now):
+        return CAPACITY * (LEFT if BEFORE <= now - self.began < BEFORE + DROP else 1.0)
+
+    def take(self):
+        now = self.clock.seconds()
+        rate = self.rate(now)
+        self.level = min(rate, self.level + (now - self.at) * rate)
+        self.at = now
+        second = int(now - self.began)
+        if self.level >= 1:
+            self.level -= 1
+            self.answered[second] += 1
+            return True
+        self.refused[second] += 1
+        return False
+
+
+class Outcome(NamedTuple):
+    use: float  # during the drop
+    rejected: float
+    back: float | None  # seconds after its end
+    afterwards: float  # use in the last 100 s
+    rejected_in_all: int
+    cuts: int
+    answered: list[int]
+
+
+def judge(api, cuts):
+    drop = slice(BEFORE, BEFORE + DROP)
+    answered, refused = sum(api.answered[drop]), sum(api.refused[drop])
+    back = None
+    for second in range(BEFORE + DROP, BEFORE + DROP + AFTER - 10):
+        if sum(api.answered[second : second + 10]) >= 0.9 * CAPACITY * 10:
+            back = second - BEFORE - DROP
+            break
+    last = api.answered[BEFORE + DROP + AFTER - 100 : BEFORE + DROP + AFTER]
+    return Outcome(
+        use=answered / (CAPACITY * LEFT * DROP),
+        rejected=refused / max(1, answered + refused),
+        back=back,
+        afterwards=sum(last) / (CAPACITY * 100),
+        rejected_in_all=sum(api.refused),
+        cuts=cuts,
+        answered=api.answered[: BEFORE + DROP + AFTER],
+    )
+
+
+async def busy(acquire, call):
+    """Somebody always waits, and nobody waits for an answer."""
+    underway = set()
+    while True:
+        await acquire()
+        task = asyncio.create_task(call())
+        underway.add(task)
+        task.add_done_callback(underway.discard)
+
+
+async def drive(clock, agents, acquire, call):
+    workers = [asyncio.create_task(busy(partial(acquire, agent), partial(call, agent))) for agent in agents]
+    await asyncio.sleep(BEFORE + DROP + AFTER)
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def ours(clock, *, size, options):
+    dice = random.Random(size)
+    bus = RoughBus(clock, dice.random, fastest=0.005, slowest=0.02)
+    bus.splits = False
+    bus.settles = 0.5
+    agents = [
+        DistributedLimiter(bus=bus.seat(f"agent-{n:03}"), agent_id=f"agent-{n:03}", clock=clock, **options)
+        for n in range(size)
+    ]
+    for agent in agents:  # one after the other, as machines start
+        agent.set_capacity("api", CAPACITY, 1, burst=CAPACITY // 10)
+        await asyncio.sleep(1 if agent is agents[0] else 0.01)
+    await asyncio.sleep(5)
+    api = Api(clock)
+
+    async def call(agent):
+        sent_at = clock.seconds()
+        fine = api.take()
+        await asyncio.sleep(LATENCY)
+        if not fine:
+            agent.announce_reduced("api", "429", sent_at=sent_at)
+
+    await drive(clock, agents, lambda agent: agent.acquire_async("api"), call)
+    level = agents[0]._agent.pools["api"].total.level
+    for agent in agents:
+        agent.close()
+    return judge(api, 0 if level is None else level.epoch)
+
+
+async def seeds(clock, *, size, options):
+    """The rules of the Go package: every 429 halves what its agent has, and everybody takes that figure."""
+    dice = random.Random(size)
+    original = max(1, CAPACITY // size)
+    window = original * size / CAPACITY  # so that the swarm begins with what there is
+    agents = [MemoryLimiter(clock=clock) for _ in range(size)]
+    totals = dict.fromkeys(agents, original)
+    reduced_at = {}
+    cuts = count()
+    for agent in agents:
+        agent.set_capacity("api", original, window)
+    api = Api(clock)
+
+    def adopt(agent, total):
+        totals[agent] = total
+        agent.set_capacity("api", total, window)
+
+    def hear(agent, total):
+        if total < original:
+            if total != totals[agent]:
+                adopt(agent, total)
+            reduced_at[agent] = clock.seconds()
+
+    def announce(agent):
+        next(cuts)
+        adopt(agent, max(1, totals[agent] // 2))
+        reduced_at[agent] = clock.seconds()
+        for other in agents if totals[agent] < original else ():  # they ignore what is not
+            if other is not agent:
+                delay = 0.005 + 0.015 * dice.random()
+                clock.at(clock.seconds() + delay, partial(hear, other, totals[agent]))
+
+    async def recover(agent):
+        while True:
+            await asyncio.sleep(30)
+            if agent in reduced_at and clock.seconds() - reduced_at[agent] >= 30:
+                adopt(agent, min(original, int(totals[agent] * 1.1)))
+
+    async def call(agent):
+        fine = api.take()
+        await asyncio.sleep(LATENCY)
+        if not fine:
+            announce(agent)
+
+    healing = [asyncio.create_task(recover(agent)) for agent in agents]
+    await drive(clock, agents, lambda agent: agent.acquire_async("api"), call)
+    for task in healing:
+        task.cancel()
+    return judge(api, next(cuts))
+
+
+RULES = {
+    "cubic": (ours, {"recovery": "cubic"}),
+    "×1.1 every 30 s, exact and shared": (ours, {"recovery": "seed"}),
+    "the seed's own": (seeds, {}),
+}
+
+
+def spark(seconds):
+    """Calls answered, ten seconds a mark, as a part of the whole."""
+    tens = [sum(seconds[i : i + 10]) / (10 * CAPACITY) for i in range(0, len(seconds), 10)]
+    return "".join(MARKS[min(7, int(8 * part))] for part in tens)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="only 10 agents")
+    parser.add_argument("--only", help="one set of rules")
+    parser.add_argument("--sizes", help="how many agents, e.g. 10,50")
+    arguments = parser.parse_args()
+    sizes = [int(n) for n in arguments.sizes.split(",")] if arguments.sizes else [10, 50, 500]
+    if arguments.quick:
+        sizes = [10]
+    rows, curves = [], []
+    began = time.monotonic()
+    for name, (rules, options) in RULES.items():
+        if arguments.only not in (None, name):
+            continue
+        for size in sizes:
+            outcome = run(partial(rules, size=size, options=options))
+            met = outcome.use >= 0.95 and outcome.rejected <= 0.015 and (outcome.back or 999) <= 120
+            rows.append(
+                (
+                    name,
+                    size,
+                    f"{outcome.use:.1%}",
+                    f"{outcome.rejected:.2%}",
+                    "never" if outcome.back is None else f"{outcome.back:.0f} s",
+                    f"{outcome.afterwards:.1%}",
+                    outcome.rejected_in_all,
+                    outcome.cuts,
+                    "met" if met else "MISSED",
+                )
+            )
+            curves.append((name, size, spark(outcome.answered)))
+    table(
+        (
+            "rules",
+            "agents",
+            "use in the drop",
+            "rejected",
+            "back at 90 %",
+            "use at the end",
+            "429s",
+            "cuts",
+            "≥ 95 %, ≤ 1.5 %, ≤ 120 s",
+        ),
+        rows,
+    )
+    print("\nCalls answered, ten seconds a mark, full height 100 a second:\n")
+    print("```")
+    for name, size, curve in curves:
+        print(f"{name:34} {size:4}  {curve}")
+    print("```")
+    print(f"\n{time.monotonic() - began:.0f} s of real time.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A rate whose burst is less than a call: evenly spaced turns, for those who wait for them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Rate
+from headgate.limits import REQUESTS, SECOND
+from headgate.rules.rate import RateRule
+from headgate.rules.turns import TurnRule
+
+ONE = (1, 0, 0)
+
+
+def turns(per=5.0, turn=400_000):
+    """One call in `per` seconds."""
+    return TurnRule(Rate(1, per), REQUESTS, turn)
+
+
+def admitted(rule, until, step):
+    """When somebody who asks every `step` seconds is let in."""
+    moments = range(0, round(until * SECOND), round(step * SECOND))
+    return [now / SECOND for now in moments if rule.enter(ONE, now)]
+
+
+def test_whoever_waits_goes_at_its_turns():
+    rule = turns()
+    assert not rule.enter(ONE, 0)
+    assert rule.earliest(ONE, 0) == 2 * SECOND
+    assert rule.enter(ONE, 2 * SECOND)
+    assert not rule.enter(ONE, 3 * SECOND)
+    assert rule.earliest(ONE, 3 * SECOND) == 7 * SECOND
+    assert rule.enter(ONE, 7 * SECOND)
+
+
+def test_a_turn_that_nobody_waited_for_is_gone():
+    """After a pause one does not go at once, but when its turn comes: all the others had a pause too."""
+    rule = turns()
+    assert rule.level(3 * SECOND) == 0
+    assert not rule.enter(ONE, 3 * SECOND)
+    assert rule.earliest(ONE, 3 * SECOND) == 7 * SECOND
+
+
+def test_a_turn_is_kept_for_whoever_asked_until_the_next_one():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    assert rule.level(6 * SECOND) == 1
+    assert rule.enter(ONE, 6 * SECOND)
+    assert rule.enter(ONE, 7 * SECOND)  # that one was not early either
+
+
+def test_five_hundred_who_were_idle_do_not_go_at_once():
+    """They are let in a hundred a second, as they would have been without the pause."""
+    rules = [turns(turn=n * 2_000) for n in range(500)]
+    now = 60 * SECOND
+    assert not any(rule.enter(ONE, now) for rule in rules[1:])
+    for second in range(5):
+        due = [rule for rule in rules if rule.earliest(ONE, now) < now + (second + 1) * SECOND]
+        assert abs(len(due) - 100 * (second + 1)) <= 1
+
+
+@given(step=st.floats(0.1, 5.0), turn=st.integers(0, 999_999))
+def test_whoever_asks_at_least_once_a_turn_misses_none(step, turn):
+    went = admitted(turns(turn=turn), 100, step)
+    assert 18 <= len(went) <= 21
+
+
+@given(
+    steps=st.lists(st.floats(0.01, 12.0), min_size=5, max_size=60),
+    turn=st.integers(0, 999_999),
+)
+def test_no_stretch_has_more_than_its_turns_and_one(steps, turn):
+    rule, now, went = turns(turn=turn), 0, []
+    for step in steps:
+        now += round(step * SECOND)
+        if rule.enter(ONE, now):
+            went.append(now)
+    for i, first in enumerate(went):
+        for j, last in enumerate(went[i:], 1):
+            assert j <= (last - first) // (5 * SECOND) + 2
+
+
+def test_a_change_of_the_rate_keeps_the_distance_to_the_next_turn():
+    rule = turns()
+    rule.enter(ONE, 2 * SECOND)
+    rule.enter(ONE, 2 * SECOND + 1)
+    slower = turns(per=10.0)
+    slower.follow(rule, 3 * SECOND)  # four fifths of a turn to go
+    assert slower.earliest(ONE, 3 * SECOND) == 11 * SECOND
+    assert slower.enter(ONE, 11 * SECOND)
+
+
+def test_changing_the_rate_often_keeps_nobody_from_its_turn():
+    """A share changes with everybody's demand, a little, all the time."""
+    rule, went = turns(), 0
+    for n in range(1, 200):
+        now = n * SECOND
+        after = turns(per=5.0 + n % 3 / 10)
+        after.follow(rule, now)
+        rule = after
+        went += rule.enter(ONE, now)
+    assert 35 <= went <= 41
+
+
+def test_coming_from_a_bucket_and_going_back_creates_nothing():
+    bucket = RateRule(Rate(10, 1, burst=5), REQUESTS)
+    for _ in range(5):
+        assert bucket.enter(ONE, 0)
+    rule = turns()
+    rule.follow(bucket, 0)
+    assert not rule.enter(ONE, 0)
+    assert rule.earliest(ONE, 0) == 7 * SECOND  # a unit has to be earned, and then it is its turn
+    again = RateRule(Rate(10, 1, burst=5), REQUESTS)
+    again.follow(rule, 0)
+    assert again.level(0) <= 0
+
+
+def test_what_costs_nothing_goes_and_what_is_too_much_never_does():
+    rule = turns()
+    assert rule.enter((0, 0, 0), 0)
+    assert not rule.enter((2, 0, 0), 2 * SECOND)
+    assert rule.refusal((2, 0, 0))
+    assert rule.slack(ONE, 0) == 0
