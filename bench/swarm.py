@@ -16,9 +16,11 @@ import sys
 import time
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 from headgate import DistributedLimiter, MemoryLimiter
+from headgate.demo.chart import Panel, Series, draw
 from headgate.sharing.rough_bus import RoughBus
 from headgate.testing import run
 from measure import table
@@ -67,7 +69,8 @@ class Outcome(NamedTuple):
     afterwards: float  # use in the last 100 s
     rejected_in_all: int
     cuts: int
-    answered: list[int]
+    answered: list[int]  # in each second
+    refused: list[int]
 
 
 def judge(api, cuts):
@@ -87,6 +90,7 @@ def judge(api, cuts):
         rejected_in_all=sum(api.refused),
         cuts=cuts,
         answered=api.answered[: BEFORE + DROP + AFTER],
+        refused=api.refused[: BEFORE + DROP + AFTER],
     )
 
 
@@ -201,22 +205,47 @@ def spark(seconds):
     return "".join(MARKS[min(7, int(8 * part))] for part in tens)
 
 
+COLOURS = [(24, 116, 205), (214, 138, 16), (196, 52, 62)]
+
+
+def by_tens(seconds):
+    """Points of a line: the mean of ten seconds each, as calls a second."""
+    return [(i + 5, sum(seconds[i : i + 10]) / 10) for i in range(0, len(seconds), 10)]
+
+
+def picture(outcomes):
+    """For each size, what was answered and what was refused, as a PNG."""
+    panels = []
+    for size in dict.fromkeys(size for _, size in outcomes):
+        lines = {name: outcome for (name, n), outcome in outcomes.items() if n == size}
+        for what in ("answered", "refused"):
+            series = [
+                Series(name, colour, by_tens(getattr(outcome, what)))
+                for (name, outcome), colour in zip(lines.items(), COLOURS, strict=False)
+            ]
+            panels.append(Panel(f"{size} agents: {what}", "calls a second, over ten seconds each", series))
+    note = "100 calls a second for all of them; 30 for five minutes; then 100 again. Virtual time, real code."
+    drop = (BEFORE, BEFORE + DROP, "the API gives 30 %")
+    return draw("A swarm while the API gives less", note, panels, drop)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only 10 agents")
     parser.add_argument("--only", help="one set of rules")
     parser.add_argument("--sizes", help="how many agents, e.g. 10,50")
+    parser.add_argument("--plot", help="where to put a picture, a PNG")
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.sizes.split(",")] if arguments.sizes else [10, 50, 500]
     if arguments.quick:
         sizes = [10]
-    rows, curves = [], []
+    rows, curves, outcomes = [], [], {}
     began = time.monotonic()
     for name, (rules, options) in RULES.items():
         if arguments.only not in (None, name):
             continue
         for size in sizes:
-            outcome = run(partial(rules, size=size, options=options))
+            outcome = outcomes[name, size] = run(partial(rules, size=size, options=options))
             met = outcome.use >= 0.95 and outcome.rejected <= 0.015 and (outcome.back or 999) <= 120
             rows.append(
                 (
@@ -251,6 +280,8 @@ def main() -> int:
     for name, size, curve in curves:
         print(f"{name:34} {size:4}  {curve}")
     print("```")
+    if arguments.plot:
+        Path(arguments.plot).write_bytes(picture(outcomes))
     print(f"\n{time.monotonic() - began:.0f} s of real time.")
     return 0
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Whatever was said longer ago is not news, whatever the clocks of machines may differ by.
 _STALE = 600 * SECOND
 _LONGEST_PAUSE = 86_400 * SECOND
+# Even a bus that answers at once may be left to another thread to deliver, which takes its time.
+_OTHER_THREADS = 50_000_000
 # Of so many agents it is remembered what they said last.
 _MOST_SENDERS = 10_000
 # What may be said: a council hears each by a method of its own.
@@ -83,9 +85,12 @@ class Agent:
 
     def new_council(self) -> Council:
         self._councils += 1
+        settle = round(self._post.settles * SECOND)
+        if not self._ticker.virtual:
+            settle = max(settle, _OTHER_THREADS)
         return Council(
             f"{self._agent_id}#{self._run}.{self._councils}",
-            settle=round(self._post.settles * SECOND),
+            settle=settle,
             splits=self._post.splits,
             turn=self.turn,
             **self._council,
