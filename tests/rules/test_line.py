@@ -7,7 +7,7 @@ from collections import Counter, deque
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.rules.line import DONE, GRANTED, WAITING, Line, Ticket, correct
@@ -447,6 +447,15 @@ backlogs = st.lists(
 
 
 @given(backlogs)
+@example(
+    [
+        (1, [1], 0),
+        (5, [8, 778], 9),
+        (6, [1, 2], 6),
+        (1, [7, 1] * 3 + [1, 1, 112, 778, 447], 8),
+        (7, [9, 170], 13),
+    ]
+)
 @settings(deadline=None, max_examples=150)
 def test_no_two_tenants_with_tickets_in_line_drift_apart(tenants):
     """

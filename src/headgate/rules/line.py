@@ -139,9 +139,13 @@ class Band:
         if flow is None:
             flow = self._flows[ticket.tenant] = Flow(self)
         if not flow.entry:
-            if self.first() is not None:  # who is first stays first, whoever comes
-                self._clock = max(self._clock, self._order[0][0])
-            flow.start = max(self._clock, flow.finish)
+            due = self._clock
+            if self.first() is not None:
+                first = self._order[0][0]
+                self._clock = max(self._clock, first)  # who is first stays first, whoever comes
+                # Whoever comes does not wait for more than its own part of what the others are due.
+                due = min(self._clock, first + ticket.size * _FINE // ticket.share)
+            flow.start = max(due, flow.finish)
             flow.share = ticket.share
             self._waiting_flows += 1
             self._shares += flow.share
