@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,tenacity,otel,prometheus
 
-.PHONY: install test lint types demo bench docs clean
+.PHONY: install test search lint types demo bench docs clean
 
 install: $(READY)
 
@@ -16,8 +16,11 @@ $(READY): pyproject.toml
 	touch $@
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -m alone
+
+search: install
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone" --hypothesis-profile searching
 
 lint: install
 	$(BIN)/ruff check .

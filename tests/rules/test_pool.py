@@ -920,7 +920,7 @@ def test_what_fits_is_given_in_full():
     assert settled_parts(100, [20, 30, 50]) == [20, 30, 50]
 
 
-@settings(derandomize=True, database=None, max_examples=200)
+@settings(max_examples=200)
 @given(limit=st.integers(6, 60), wants=st.lists(st.integers(0, 60), min_size=1, max_size=6))
 def test_those_who_want_little_get_it_and_the_others_share_the_rest_evenly(limit, wants):
     """2f, weighted max-min of wants: nothing is left while somebody wants it."""

@@ -498,7 +498,7 @@ things = st.one_of(
 
 
 @pytest.mark.parametrize("splits", [True, False])
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(
     many=st.integers(1, 5),
     gap=st.sampled_from([0.0, 0.01, 0.5, 2.0]),
