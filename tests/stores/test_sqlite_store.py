@@ -472,3 +472,17 @@ def is_open(path):
             if str(link.readlink()).startswith(str(path)):
                 return True
     return False
+
+
+def test_those_who_come_at_the_same_moment_make_one_file(tmp_path):
+    """SQLite does not wait for its own locks while a new file is made: whoever is second tries again."""
+
+    async def all_at_once(url):
+        stores = [SqliteStore(url) for _ in range(8)]
+        given = await asyncio.gather(*(store.ask("key", question(f"m{n}")) for n, store in enumerate(stores)))
+        for store in stores:
+            await store.close()
+        return max(each["members"] for each in given)
+
+    for n in range(20):
+        assert asyncio.run(all_at_once(url_of(tmp_path / f"{n}.db"))) == 8

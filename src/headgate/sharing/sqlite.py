@@ -36,8 +36,10 @@ _parents: list[sqlite3.Connection | None] = []
 
 # How often the file is looked at for news of others.
 _LOOK = 0.05
-# How long to wait for others who write.
+# How long to wait for others who write, and how long until the next try where SQLite does not wait itself.
 _BUSY = 1.0
+_A_MOMENT = 0.005
+_LOCKED = 5  # SQLITE_BUSY
 
 
 class SqliteStore:
@@ -167,24 +169,35 @@ class SqliteStore:
         return Records(now, swapped, current), wrote
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
+        give_up_at = time.monotonic() + _BUSY
+        while self._connection is None:
+            connection = None
             try:
                 connection = sqlite3.connect(
                     self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False
                 )
-                _must_not_be_of_others(connection)
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS pools "
-                    "(key TEXT PRIMARY KEY, state TEXT, boot TEXT, wall INTEGER, news TEXT) WITHOUT ROWID"
-                )
-                for statement in _TABLES_OF_RECORDS:
-                    connection.execute(statement)
+                self._furnish(connection)
             except sqlite3.Error as error:
+                if connection is not None:
+                    connection.close()
+                # While somebody else makes the same file, SQLite itself does not wait.
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF == _LOCKED and time.monotonic() < give_up_at:
+                    time.sleep(_A_MOMENT)
+                    continue
                 raise StoreError(f"{self._path} cannot be opened as a store: {error}") from error
             self._connection = connection
         return self._connection
+
+    def _furnish(self, connection: sqlite3.Connection) -> None:
+        _must_not_be_of_others(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS pools "
+            "(key TEXT PRIMARY KEY, state TEXT, boot TEXT, wall INTEGER, news TEXT) WITHOUT ROWID"
+        )
+        for statement in _TABLES_OF_RECORDS:
+            connection.execute(statement)
 
     def _read(self, query: str, facts: tuple[str, ...] = ()) -> list[Any]:
         """What a query finds, by a connection that can write nothing and makes no file."""
