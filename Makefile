@@ -16,11 +16,11 @@ $(READY): pyproject.toml
 	touch $@
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 search: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone" --hypothesis-profile searching
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" --hypothesis-profile searching
 
 lint: install
 	$(BIN)/ruff check .

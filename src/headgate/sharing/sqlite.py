@@ -169,7 +169,7 @@ class SqliteStore:
         return Records(now, swapped, current), wrote
 
     def _open(self) -> sqlite3.Connection:
-        give_up_at = time.monotonic() + _BUSY
+        began = time.monotonic_ns()
         while self._connection is None:
             connection = None
             try:
@@ -181,7 +181,8 @@ class SqliteStore:
                 if connection is not None:
                     connection.close()
                 # While somebody else makes the same file, SQLite itself does not wait.
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF == _LOCKED and time.monotonic() < give_up_at:
+                locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == _LOCKED
+                if locked and time.monotonic_ns() - began < _BUSY * 1e9:
                     time.sleep(_A_MOMENT)
                     continue
                 raise StoreError(f"{self._path} cannot be opened as a store: {error}") from error
