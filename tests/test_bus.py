@@ -6,12 +6,29 @@ import threading
 
 import pytest
 
-from headgate.errors import InvalidConfig
+from headgate.errors import InvalidConfig, StoreError
 from headgate.sharing.bus import MemoryBus, open_bus
 from headgate.sharing.rough_bus import RoughBus
 from headgate.testing import ManualClock
 
 # -- opening
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://me:s3cret@127.0.0.1:1/0",
+        "valkey://:s3?cret@127.0.0.1:1/0",
+        "nats://s3cret@127.0.0.1:1",
+        "nats://me:s3cret@127.0.0.1:1,nats://me:s3cret@127.0.0.1:2",
+        "rdis://:s3cret@127.0.0.1:1",
+    ],
+)
+def test_a_bus_that_is_not_there_is_named_without_its_password(address):
+    """DESIGN 12: what is wrong is said, and nothing that is nobody's business."""
+    with pytest.raises((InvalidConfig, StoreError), match="bus=") as caught:
+        open_bus(address)
+    assert "cret" not in str(caught.value)
 
 
 def test_memory_is_one_bus_for_everybody_in_the_process():

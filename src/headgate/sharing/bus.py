@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Closed, InvalidConfig, WaitTimeout
 from ..limits import SECOND, positive_seconds_to_ns
+from .store import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,8 +271,9 @@ def open_bus(where: object) -> tuple[Bus, bool]:
             return RedisBus(where), True
     elif callable(getattr(where, "publish", None)) and callable(getattr(where, "subscribe", None)):
         return where, False  # type: ignore[return-value]  # as far as one can see
+    shown = without_password(where) if isinstance(where, str) and "@" in where else where
     raise InvalidConfig(
-        f'bus={where!r} is not a bus; write "nats://host:4222", "redis://host:6379/0", "memory:", '
+        f'bus={shown!r} is not a bus; write "nats://host:4222", "redis://host:6379/0", "memory:", '
         "or give an object with publish and subscribe"
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Closed, InvalidConfig, StoreError
 from .bus import RETAINED, Message, _check_subject
 from .courier import COURIER
+from .store import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +32,12 @@ class NatsBus:
     """
 
     def __init__(self, address: str, *, connect_timeout: float = _FIRST) -> None:
+        shown = without_password(address)
         try:
             import nats  # noqa: PLC0415 - an extra
         except ImportError:
             raise InvalidConfig(
-                f"bus={address!r} needs nats-py; install it with: pip install 'headgate[nats]'"
+                f"bus={shown!r} needs nats-py; install it with: pip install 'headgate[nats]'"
             ) from None
         self._connect = nats.connect
         self._servers = address.split(",")
@@ -50,7 +52,9 @@ class NatsBus:
             COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
         except Exception as error:
             self.close()
-            raise StoreError(f"bus={address!r} cannot be reached: {error or type(error).__name__}") from error
+            raise StoreError(
+                f"bus={without_password(address)!r} cannot be reached: {error or type(error).__name__}"
+            ) from error
 
     async def _begin(self) -> None:
         self._client = await self._connect(

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
 from ..rules.pool import as_of
-from .store import Records
+from .store import Records, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -322,20 +322,6 @@ class RedisStore:
             why = StoreError(f"{self.url} cannot answer: {words}")
         why.__cause__ = error
         return why
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown: no user, who may be a password, and no options, which may hold one."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return "…"
-    ends = [rest.find(sign) for sign in "/?#" if sign in rest]
-    end = min(ends, default=len(rest))
-    where, path = rest[:end], rest[end:]
-    if "@" in path:  # a password with / ? or # in it: what is what cannot be told
-        return f"{scheme}://…"
-    host = where.rpartition("@")[2]
-    return f"{scheme}://{host}{path.partition('?')[0].partition('#')[0]}"
 
 
 def _read_url(url: str, shown: str, timeout: float, connect_timeout: float) -> Callable[[], Redis]:

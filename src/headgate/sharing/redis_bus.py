@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Closed, InvalidConfig, StoreError
 from .bus import RETAINED, Message, _check_subject
 from .courier import COURIER
+from .store import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ class RedisBus:
     """
 
     def __init__(self, address: str, *, connect_timeout: float = _FIRST) -> None:
+        shown = without_password(address)
         try:
             import redis.asyncio  # noqa: PLC0415 - an extra
             import redis.exceptions  # noqa: PLC0415
@@ -39,7 +41,7 @@ class RedisBus:
             from redis.backoff import NoBackoff  # noqa: PLC0415
         except ImportError:
             raise InvalidConfig(
-                f"bus={address!r} needs redis-py; install it with: pip install 'headgate[redis]'"
+                f"bus={shown!r} needs redis-py; install it with: pip install 'headgate[redis]'"
             ) from None
         self._module = redis.asyncio
         self._lost = redis.exceptions.ConnectionError
@@ -60,7 +62,9 @@ class RedisBus:
             COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
         except Exception as error:
             self.close()
-            raise StoreError(f"bus={address!r} cannot be reached: {error or type(error).__name__}") from error
+            raise StoreError(
+                f"bus={without_password(address)!r} cannot be reached: {error or type(error).__name__}"
+            ) from error
 
     async def _begin(self) -> None:
         self._client = self._module.Redis.from_url(

@@ -146,11 +146,21 @@ def plain_name(store: object) -> str:
     """What to call a store in messages: its URL without the password."""
     if not isinstance(store, str):
         return f"the store {store!r}"
-    head, at, tail = store.partition("?")[0].rpartition("@")
-    if not at:
-        return tail
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}{':***' if ':' in user else ''}@{tail}"
+    return store if store.startswith(("memory:", "sqlite:")) else without_password(store)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: no user, who may be a password, and no options, which may hold one."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "…"
+    ends = [rest.find(sign) for sign in "/?#" if sign in rest]
+    end = min(ends, default=len(rest))
+    where, path = rest[:end], rest[end:]
+    if "@" in path:  # a password with / ? or # in it: what is what cannot be told
+        return f"{scheme}://…"
+    host = where.rpartition("@")[2]
+    return f"{scheme}://{host}{path.partition('?')[0].partition('#')[0]}"
 
 
 _memory: dict[str, MemoryStore] = {}
