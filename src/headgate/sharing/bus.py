@@ -6,12 +6,15 @@ heard once, or not at all. A bus says when it is deaf, and listens again by itse
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import Closed, InvalidConfig, WaitTimeout
+from ..errors import Closed, InvalidConfig, StoreError, WaitTimeout
 from ..limits import SECOND, positive_seconds_to_ns
+from .courier import COURIER
 from .store import without_password
 
 if TYPE_CHECKING:
@@ -102,12 +105,7 @@ class Subscription:
         if self._closed:
             return
         if self._deliver is not None:
-            try:
-                self._deliver(message)
-            except Exception:
-                import logging  # noqa: PLC0415 - for those who need it
-
-                logging.getLogger("headgate").exception("%r raised on %r", self._deliver, message)
+            call(self._deliver, message)
             return
         with self._arrived:
             if len(self._waiting) >= self._buffer:
@@ -253,6 +251,67 @@ class MemoryBus:
 
     def __repr__(self) -> str:
         return f"<MemoryBus of {sum(map(len, self._listeners.values()))} who listen>"
+
+
+class NetworkBus:
+    """What buses over a network have in common. A kind of them says how to `_begin` and how to `_end`.
+
+    It connects when it is made, and raises StoreError if it cannot. After that it reconnects for ever.
+    """
+
+    settles = 0.5
+    splits = False
+    _client: Any = None
+
+    def __init__(self, address: str, connect_timeout: float) -> None:
+        self._watchers: list[Callable[[bool], object]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
+        except Exception as error:
+            self.close()
+            why = error or type(error).__name__
+            raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
+
+    async def _begin(self) -> None:
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        raise NotImplementedError
+
+    def watch(self, notify: Callable[[bool], object]) -> None:
+        """Have it called when the connection is lost, and when it is there again."""
+        self._watchers.append(notify)
+
+    def close(self) -> None:
+        """Let what was published arrive, and go. Twice is fine."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed and self._client is not None:
+            COURIER.part(self._end)
+
+    def _tell(self, *, hears: bool) -> None:
+        for notify in [] if self._closed else list(self._watchers):
+            notify(hears)
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed("the bus was closed", rule="closed")
+
+
+def not_installed(address: str, library: str, extra: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"bus={without_password(address)!r} needs {library}; install it with: pip install 'headgate[{extra}]'"
+    )
+
+
+def call(deliver: Deliver, message: Message) -> None:
+    """Hand it over. What whoever hears it raises is its own affair."""
+    try:
+        deliver(message)
+    except Exception:
+        logging.getLogger("headgate").exception("%r raised on %r", deliver, message.subject)
 
 
 def open_bus(where: object) -> tuple[Bus, bool]:

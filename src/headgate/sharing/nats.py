@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Closed, InvalidConfig, StoreError
-from .bus import RETAINED, Message, _check_subject
+from ..errors import InvalidConfig, StoreError
+from .bus import RETAINED, Message, NetworkBus, _check_subject, call, not_installed
 from .courier import COURIER
-from .store import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .bus import Deliver
 
 # How long the first connection may take, and how often a lost one is looked for.
@@ -25,36 +20,18 @@ _PING = 2
 _BUCKET = "headgate"
 
 
-class NatsBus:
-    """`NatsBus("nats://host:4222")`; several servers are separated by commas.
-
-    It connects when it is made, and raises StoreError if it cannot. After that it reconnects for ever.
-    """
+class NatsBus(NetworkBus):
+    """`NatsBus("nats://host:4222")`; several servers are separated by commas."""
 
     def __init__(self, address: str, *, connect_timeout: float = _FIRST) -> None:
-        shown = without_password(address)
         try:
             import nats  # noqa: PLC0415 - an extra
         except ImportError:
-            raise InvalidConfig(
-                f"bus={shown!r} needs nats-py; install it with: pip install 'headgate[nats]'"
-            ) from None
+            raise not_installed(address, "nats-py", "nats") from None
         self._connect = nats.connect
         self._servers = address.split(",")
-        self.settles = 0.5
-        self.splits = False
-        self._client: Any = None
         self._shelf: Any = None  # its key-value bucket, where there is one
-        self._watchers: list[Callable[[bool], object]] = []
-        self._lock = threading.Lock()
-        self._closed = False
-        try:
-            COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
-        except Exception as error:
-            self.close()
-            raise StoreError(
-                f"bus={without_password(address)!r} cannot be reached: {error or type(error).__name__}"
-            ) from error
+        super().__init__(address, connect_timeout)
 
     async def _begin(self) -> None:
         self._client = await self._connect(
@@ -157,29 +134,14 @@ class NatsBus:
                 self._shelf = False
         return self._shelf or None
 
-    def watch(self, notify: Callable[[bool], object]) -> None:
-        """Have it called when the connection is lost, and when it is there again."""
-        self._watchers.append(notify)
-
     async def _is_deaf(self) -> None:
         self._tell(hears=False)
 
     async def _hears_again(self) -> None:
         self._tell(hears=True)
 
-    def _tell(self, *, hears: bool) -> None:
-        for notify in [] if self._closed else list(self._watchers):
-            notify(hears)
-
     async def _complain(self, error: Exception) -> None:
         logging.getLogger("headgate").debug("the bus complains: %r", error)
-
-    def close(self) -> None:
-        """Let what was published arrive, and go. Twice is fine."""
-        with self._lock:
-            closed, self._closed = self._closed, True
-        if not closed and self._client is not None:
-            COURIER.part(self._end)
 
     async def _end(self) -> None:
         try:
@@ -187,10 +149,6 @@ class NatsBus:
         except Exception:  # noqa: BLE001 - nobody is there to hear it
             logging.getLogger("headgate").debug("the bus was closed while it was deaf")
         await self._client.close()
-
-    def _raise_if_closed(self) -> None:
-        if self._closed:
-            raise Closed("the bus was closed", rule="closed")
 
 
 class NatsSubscription:
@@ -202,12 +160,8 @@ class NatsSubscription:
         self.closed = False
 
     async def hear(self, message: Any) -> None:
-        if self.closed:
-            return
-        try:
-            self._deliver(Message(message.subject, message.data, message.reply))
-        except Exception:
-            logging.getLogger("headgate").exception("%r raised on %r", self._deliver, message.subject)
+        if not self.closed:
+            call(self._deliver, Message(message.subject, message.data, message.reply))
 
     def close(self) -> None:
         """Listen no more. Twice is fine."""

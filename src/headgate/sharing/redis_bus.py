@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Closed, InvalidConfig, StoreError
-from .bus import RETAINED, Message, _check_subject
+from ..errors import InvalidConfig, StoreError
+from .bus import RETAINED, Message, NetworkBus, _check_subject, call, not_installed
 from .courier import COURIER
-from .store import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .bus import Deliver
 
 # How long the first connection may take, and how soon a lost one is looked for again.
@@ -26,45 +22,27 @@ _PING = 2.0
 _NOBODY = "headgate.nobody"
 
 
-class RedisBus:
-    """`RedisBus("redis://host:6379/0")` or `"valkey://…"`.
-
-    It connects when it is made, and raises StoreError if it cannot. After that it reconnects for ever.
-    """
+class RedisBus(NetworkBus):
+    """`RedisBus("redis://host:6379/0")` or `"valkey://…"`."""
 
     def __init__(self, address: str, *, connect_timeout: float = _FIRST) -> None:
-        shown = without_password(address)
         try:
             import redis.asyncio  # noqa: PLC0415 - an extra
             import redis.exceptions  # noqa: PLC0415
             from redis.asyncio.retry import Retry  # noqa: PLC0415
             from redis.backoff import NoBackoff  # noqa: PLC0415
         except ImportError:
-            raise InvalidConfig(
-                f"bus={shown!r} needs redis-py; install it with: pip install 'headgate[redis]'"
-            ) from None
+            raise not_installed(address, "redis-py", "redis") from None
         self._module = redis.asyncio
         self._lost = redis.exceptions.ConnectionError
         self._no_retry = Retry(NoBackoff(), 0)
         self._address = "redis" + address.removeprefix("valkey") if address.startswith("valkey") else address
-        self.settles = 0.5
-        self.splits = False
-        self._client: Any = None
         self._listeners: dict[str, list[RedisSubscription]] = {}
-        self._watchers: list[Callable[[bool], object]] = []
-        self._lock = threading.Lock()
-        self._closed = False
         self._ears: Any = None  # the connection that listens, while there is one
         self._confirmed: dict[str, asyncio.Event] = {}
         self._underway: set[asyncio.Task[Any]] = set()
         self._ready: asyncio.Event | None = None
-        try:
-            COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
-        except Exception as error:
-            self.close()
-            raise StoreError(
-                f"bus={without_password(address)!r} cannot be reached: {error or type(error).__name__}"
-            ) from error
+        super().__init__(address, connect_timeout)
 
     async def _begin(self) -> None:
         self._client = self._module.Redis.from_url(
@@ -152,10 +130,6 @@ class RedisBus:
 
         COURIER.send(look)
 
-    def watch(self, notify: Callable[[bool], object]) -> None:
-        """Have it called when the connection is lost, and when it is there again."""
-        self._watchers.append(notify)
-
     # -- listening
 
     async def _listen(self) -> None:
@@ -207,27 +181,12 @@ class RedisBus:
             for each in list(self._listeners.get(subject, ())):
                 each.hear(Message(subject, reply[2]))
 
-    def _tell(self, *, hears: bool) -> None:
-        for notify in [] if self._closed else list(self._watchers):
-            notify(hears)
-
-    def close(self) -> None:
-        """Let what was published arrive, and go. Twice is fine."""
-        with self._lock:
-            closed, self._closed = self._closed, True
-        if not closed and self._client is not None:
-            COURIER.part(self._end)
-
     async def _end(self) -> None:
         await asyncio.gather(*list(self._underway), return_exceptions=True)
         try:
             await self._client.aclose()
         except Exception:  # noqa: BLE001 - nobody is there any more
             logging.getLogger("headgate").debug("the bus was closed while it was deaf")
-
-    def _raise_if_closed(self) -> None:
-        if self._closed:
-            raise Closed("the bus was closed", rule="closed")
 
 
 class RedisSubscription:
@@ -240,12 +199,8 @@ class RedisSubscription:
         self.closed = False
 
     def hear(self, message: Message) -> None:
-        if self.closed:
-            return
-        try:
-            self._deliver(message)
-        except Exception:
-            logging.getLogger("headgate").exception("%r raised on %r", self._deliver, message.subject)
+        if not self.closed:
+            call(self._deliver, message)
 
     def close(self) -> None:
         """Listen no more. Twice is fine."""
