@@ -6,10 +6,11 @@ rate used, is any task woken for nothing? Timed runs, without counting: CPU per 
 moment all tasks wait until the last is done, beside asyncio.Semaphore(1) handing the same tasks on.
 And memory: what one waiting task takes, beside one that waits for a bare future.
 
-A semaphore has no limit to keep: it does not read the clock, set timers or sleep. So two more
-are shown. The Dispatch with only `concurrency=1` does what the semaphore does. And a deque of bare
-futures that a timer releases at the same rate, with no lock and no way to leave, is the
-least that any limiter on asyncio can cost.
+A semaphore has no limit to keep: it does not read the clock, set timers or sleep. So others are
+shown too. The Dispatch with only `concurrency=1` does what the semaphore does. A semaphore that a timer
+releases, as many at a time as the Dispatch lets in, does what a Dispatch with a rate does. And a
+deque of bare futures that a timer lets go one by one, with no lock and no way to leave, is
+what a limiter costs that sets a timer for each.
 """
 
 from __future__ import annotations
@@ -179,13 +180,16 @@ async def timed(
     await asyncio.sleep(0)  # every task has run up to where it waits
     if waiting() != count:
         sys.exit(f"error: {count - waiting()} of {count} tasks did not wait; is the machine very busy?")
+    made = time.process_time_ns()
+    gc.collect()  # what making the tasks left to the collector is not to fall due while they are let in
     all_wait = time.process_time_ns()
     release()
     await tasks[-1]  # first come, first served: the last is done last, and awaiting all would cost more
     done = time.process_time_ns()
     for task in tasks:
         await task
-    return Cpu((done - all_wait) / count / 1000, (done - began) / count / 1000)
+    handing_over = done - all_wait
+    return Cpu(handing_over / count / 1000, (made - began + handing_over) / count / 1000)
 
 
 async def semaphore_run(count: int) -> Cpu:
@@ -197,6 +201,23 @@ async def semaphore_run(count: int) -> Cpu:
             pass
 
     return await timed(count, waiter, lambda: len(semaphore._waiters or ()), semaphore.release)
+
+
+async def released_run(count: int) -> Cpu:
+    loop = asyncio.get_running_loop()
+    semaphore = asyncio.Semaphore(0)
+    batch = RATE * SystemClock.quantum // SECOND
+
+    async def waiter() -> None:
+        await semaphore.acquire()  # a rate: nobody gives it back
+
+    def release() -> None:
+        for _ in range(batch):
+            semaphore.release()
+        if semaphore._waiters:
+            loop.call_later(SystemClock.quantum / SECOND, release)
+
+    return await timed(count, waiter, lambda: len(semaphore._waiters or ()), release)
 
 
 async def timer_run(count: int) -> Cpu:
@@ -273,10 +294,13 @@ async def jumping_run(count: int) -> Cpu:
     return await asyncio.to_thread(run, main)
 
 
-SEMAPHORE, TIMER = "asyncio.Semaphore(1)", f"bare futures and a timer, {RATE}/s"
+SEMAPHORE = "asyncio.Semaphore(1)"
+RELEASED = f"asyncio.Semaphore(0) that a timer releases, {RATE}/s"
+TIMER = f"bare futures and a timer, {RATE}/s"
 RUNS = {
     SEMAPHORE: semaphore_run,
     "Dispatch, concurrency=1": one_place_run,
+    RELEASED: released_run,
     TIMER: timer_run,
     f"Dispatch, {RATE}/s": rate_run,
     f"Dispatch, {RATE}/s, without sleeping": jumping_run,
@@ -289,7 +313,7 @@ async def timed_runs(count: int, repeats: int) -> None:
         for name in RUNS if turn % 2 == 0 else reversed(RUNS):
             runs[name].append(await RUNS[name](count))
     middle = {name: Cpu(*map(median, zip(*cpus, strict=True))) for name, cpus in runs.items()}
-    floor, timer = middle[SEMAPHORE], middle[TIMER]
+    floor, released = middle[SEMAPHORE], middle[RELEASED]
     rows = []
     for name, cpu in middle.items():
         ratio = cpu.handing_over / floor.handing_over
@@ -298,15 +322,23 @@ async def timed_runs(count: int, repeats: int) -> None:
                 name,
                 number(cpu.handing_over),
                 f"{ratio:.2f}",
-                f"{cpu.handing_over / timer.handing_over:.2f}",
-                "" if name in (SEMAPHORE, TIMER) else against(ratio, 1.5),
+                "" if "Dispatch" not in name else against(ratio, 1.5),
+                f"{cpu.handing_over / released.handing_over:.2f}",
                 number(cpu.altogether),
                 f"{cpu.altogether / floor.altogether:.2f}",
             )
         )
     print(f"µs of CPU for each of {count:,} waiters, median of {repeats} runs:")
     table(
-        ("", "waiting to done", "× semaphore", "× timer", "target", "with making the task", "× semaphore"),
+        (
+            "",
+            "waiting to done",
+            "× semaphore",
+            "target",
+            "× released by a timer",
+            "with making the task",
+            "× semaphore",
+        ),
         rows,
     )
 

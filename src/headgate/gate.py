@@ -332,13 +332,8 @@ class Gate:
         outbox = self._outbox
         binding = self._binding
         permit = None
-        while True:
-            first = line.first()
-            if first is None:
-                if self._busy is not self._closed:
-                    self._bar(self._closed)
-                self._binding = self._watch = None
-                return
+        first = line.first()
+        while first is not None:
             if reentry is not None and reentry.earliest(now, line.waiting) > now:
                 break
             if permit is None:
@@ -359,9 +354,14 @@ class Gate:
             first.state = GRANTED
             permit = None
             outbox.append(first)
-            line.admit(first)
+            first = line.admit(first)
             if reentry is not None:
                 reentry.take()
+        if first is None:
+            if self._busy is not self._closed:
+                self._bar(self._closed)
+            self._binding = self._watch = None
+            return
         self._binding, at = self._held_by_locked(first.cost, now)
         if at is not None and self._clock.quantum:
             # Rather several at a time than a timer for each.

@@ -174,7 +174,9 @@ class Admission:
 
     def _take_ticket(self) -> Ticket:
         gate = self._gate
-        cost = read_cost(gate._columns, self._bytes, self._tokens, self._cost)
+        cost = gate._one
+        if self._bytes or self._tokens or self._cost is not None:
+            cost = read_cost(gate._columns, self._bytes, self._tokens, self._cost)
         share = 1 if gate._weights is None else gate._weights.get(self._tenant, 1)
         return Ticket(cost, priority=self._priority, tenant=self._tenant, share=share)
 

@@ -164,16 +164,16 @@ class Band:
             heappop(order)
         return None
 
-    def admit(self, ticket: Ticket) -> None:
-        """The first goes in; its tenant is next due when that is paid for."""
-        flow = ticket.flow
-        assert flow is not None
+    def admit(self, flow: Flow, ticket: Ticket) -> Ticket | None:
+        """The first goes in; its tenant is next due when that is paid for. Who is next?"""
         tickets = flow.tickets
         tickets.popleft()
         self.waiting -= 1
-        if len(self._flows) == 1 and tickets and (tickets[0].state == WAITING or flow.first() is not None):
+        if len(self._flows) == 1 and self.waiting:
+            # Nobody to be fair to: its start stands for now.
             flow.correction = 0
-            return  # nobody to be fair to: its start stands for now
+            first = tickets[0]
+            return first if first.state == WAITING else flow.first()
         size = ticket.size * _FINE
         flow.finish = flow.start + max(0, size // ticket.share + flow.correction)
         flow.correction = 0
@@ -184,6 +184,7 @@ class Band:
             self._enlist(flow)
         else:
             self._delist(flow)
+        return self.first()
 
     def leave(self, ticket: Ticket) -> None:
         flow = ticket.flow
@@ -251,20 +252,23 @@ class Line:
         band = self._next_band()
         return None if band is None else band.first()
 
-    def admit(self, ticket: Ticket) -> None:
-        """The first goes in."""
-        assert ticket.flow is not None
-        band = ticket.flow.band
+    def admit(self, ticket: Ticket) -> Ticket | None:
+        """The first goes in. Who is next?"""
+        flow = ticket.flow
+        assert flow is not None
+        band = flow.band
         self.waiting -= 1
-        band.admit(ticket)
-        if len(self._bands) > 1:
-            self._turn_taken = band is not self._bands[0]
-            band.passed_over = 0
-            for other in self._bands:
-                if other.priority < band.priority:
-                    other.passed_over += 1
-        if not band.waiting:
+        first = band.admit(flow, ticket)
+        if len(self._bands) == 1 and first is not None:
+            return first
+        self._turn_taken = band is not self._bands[0]
+        band.passed_over = 0
+        for other in self._bands:
+            if other.priority < band.priority:
+                other.passed_over += 1
+        if first is None:
             self._bands.remove(band)
+        return self.first()
 
     def leave(self, ticket: Ticket) -> None:
         """One who waits gives up. The ticket must no longer be WAITING."""
