@@ -1,5 +1,7 @@
 """A rate whose burst is less than a call: evenly spaced turns, for those who wait for them."""
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,3 +122,46 @@ def test_what_costs_nothing_goes_and_what_is_too_much_never_does():
     assert not rule.enter((2, 0, 0), 2 * SECOND)
     assert rule.refusal((2, 0, 0))
     assert rule.slack(ONE, 0) == 0
+
+
+def test_whatever_they_did_before_those_who_begin_a_round_together_are_evenly_spaced():
+    """They came at different times and had different rates: that left them anywhere, many at once."""
+    dice, now = Random(7), 100 * SECOND
+    rules = []
+    for n in range(100):
+        rule = turns(per=1 + dice.random(), turn=n * 10_000)
+        for at in range(dice.randrange(40), 100, 3):
+            rule.enter(ONE, at * SECOND)
+            after = turns(per=1 + 9 * dice.random(), turn=n * 10_000)
+            after.follow(rule, at * SECOND)
+            rule = after
+        last = turns(per=10.0, turn=n * 10_000)
+        last.follow(rule, now)
+        last.begin_round(now)
+        rules.append(last)
+    assert [rule.earliest(ONE, now) - now for rule in rules] == [n * SECOND // 10 for n in range(100)]
+
+
+def test_whoever_waited_when_a_round_began_waits_for_its_turn_in_it():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    rule.begin_round(10 * SECOND)
+    assert rule.level(11 * SECOND) == 0
+    assert rule.enter(ONE, 14 * SECOND)  # it was kept since the twelfth second
+
+
+def test_a_turn_of_a_new_round_that_nobody_waited_for_is_gone():
+    rule = turns()
+    rule.begin_round(10 * SECOND)
+    assert not rule.enter(ONE, 14 * SECOND)
+    assert rule.earliest(ONE, 14 * SECOND) == 17 * SECOND
+
+
+def test_what_somebody_owes_is_owed_in_a_new_round_too():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    assert rule.enter(ONE, 2 * SECOND)
+    rule.settle(1, 11, 2 * SECOND, 3 * SECOND)  # it was ten more than was thought
+    assert rule.earliest(ONE, 3 * SECOND) == 57 * SECOND
+    rule.begin_round(4 * SECOND)
+    assert 47 * SECOND <= rule.earliest(ONE, 4 * SECOND) <= 57 * SECOND

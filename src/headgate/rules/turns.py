@@ -82,6 +82,19 @@ class TurnRule(RateRule):
         if old._asked >= turn - old._cost:
             self._asked = self._earned - self._cost
 
+    def begin_round(self, now: int) -> None:
+        """All who share the rate begin anew at this moment, each where its turn is in the round.
+
+        So those who came at different times, and have had different rates since, are evenly spaced again.
+        Whole turns that somebody owes are still owed.
+        """
+        waits = self._asked >= self._earned - self._cost
+        first = now * self._scale + self._phase
+        owed = (self._earned - first) // self._cost - 1
+        self._earned = first + max(0, owed) * self._cost
+        if waits:
+            self._asked = self._earned - self._cost
+
     def _kept(self, ticks: int) -> bool:
         """Is the next turn still to come, or has it come for somebody?"""
         return self._earned > ticks or self._asked >= self._earned - self._cost
