@@ -562,3 +562,49 @@ def test_d66_whoever_leads_may_come_and_go_while_others_do(splits, away, back):
         swarm.wait(9)
         swarm.heal()
         swarm.wait(20)
+
+
+# -- who comes where in a round
+
+
+def places(swarm):
+    return sorted(member.place for member in swarm.members.values())
+
+
+@pytest.mark.parametrize("many", [2, 7, 40])
+def test_members_are_told_turns_that_are_evenly_spaced_whoever_comes_and_goes(many):
+    swarm = Members(many, splits=False)
+    for n in range(many):
+        swarm.join(f"member-{n}")
+        swarm.wait(0.5)
+    swarm.wait(20)
+    assert places(swarm) == [k * 1_000_000 // many for k in range(many)]
+    swarm.leave(next(key for key, member in swarm.members.items() if not member.leads))
+    swarm.wait(20)
+    assert places(swarm) == [k * 1_000_000 // (many - 1) for k in range(many - 1)]
+    swarm.leave(next(key for key, member in swarm.members.items() if member.leads))
+    for n in range(2):
+        swarm.join(f"late-{n}")
+    swarm.wait(20)
+    assert places(swarm) == [k * 1_000_000 // many for k in range(many)]
+
+
+def granted(**fields):
+    """A member that was just granted something by the leader of another machine."""
+    member = Council("one#1", lease=LEASE, settle=SETTLE, forget=FORGET, splits=False)
+    member.start(0)
+    grant = {"kind": "grant", "term": [1, "two#1"], "to": "one#1", "seq": 1, "number": 2}
+    member.hear_grant({**grant, "part": WHOLE // 2, "safe": WHOLE // 4, "size": 2, **fields}, SECOND)
+    return member
+
+
+def test_a_leader_that_knows_of_no_turns_is_followed_all_the_same():
+    member = granted()
+    assert (member.place, member.part(SECOND)) == (None, WHOLE // 2)
+    assert granted(turn=500_000).place == 500_000
+
+
+@pytest.mark.parametrize("turn", [-1, 1_000_000, True, "1", 0.5, []])
+def test_a_turn_that_is_none_was_not_written_by_us(turn):
+    with pytest.raises(ValueError, match="not a number"):
+        granted(turn=turn)

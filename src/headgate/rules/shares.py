@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 WHOLE = 465_585_120
 HALF = WHOLE // 2
 
+_MILLION = 1_000_000
+
 _LONG_AGO = -(1 << 62)
 
 
@@ -56,7 +58,7 @@ def divide(
 class Line:
     """What the book says of one member."""
 
-    __slots__ = ("at", "claim", "number", "offers", "roll", "seq", "target", "wants", "weight")
+    __slots__ = ("at", "claim", "number", "offers", "roll", "seq", "target", "turn", "wants", "weight")
 
     def __init__(self, part: int, safe: int, now: int) -> None:
         self.at = now  # when it was last heard
@@ -70,6 +72,7 @@ class Line:
         # says that it has heard of a later one: it may be using any of them.
         self.offers = {1: (part, safe)}
         self.target = (part, safe)
+        self.turn: int | None = None  # where in a round of all members it comes, in millionths
 
     @property
     def offer(self) -> tuple[int, int]:
@@ -171,6 +174,8 @@ class Book:
         self._planned = (frozenset(present), kept)
         for key in present:
             self.lines[key].target = (parts[key], safe)
+        for place, key in enumerate(sorted(present)):
+            self.lines[key].turn = place * _MILLION // len(present)
         return self.give(now)
 
     def _kept(self, now: int) -> int:

@@ -30,6 +30,7 @@ _MOST_MEMBERS = 100_000
 _MOST_LEFT = 1_000
 _LONGEST_KEY = 256
 _LARGEST = 1 << 62
+_MILLION = 1_000_000
 
 # Before any leader.
 _NOBODY: tuple[int, str] = (0, "")
@@ -87,6 +88,7 @@ class Council:
         "key",
         "leads",
         "out",
+        "place",
         "reigns",
         "size",
         "term",
@@ -113,6 +115,8 @@ class Council:
         self.size = 1  # how many there are, as far as it knows
         self.leads = False  # or would, if it were supported
         self.reigns = False
+        # Where in a round of all members it comes, in millionths, as far as it was told.
+        self.place: int | None = None
         # Others have the part within a lease: first we stop using it, then the leader notices, then it tells.
         self._hold = lease * 7 // 10
         self._patience = lease * 8 // 10  # clocks may run at different speeds
@@ -309,12 +313,15 @@ class Council:
         number, seq = read_number(letter.get("number")), read_number(letter.get("seq"))
         part, safe = (read_number(letter.get(name), most=WHOLE) for name in ("part", "safe"))
         size = read_number(letter.get("size"), least=1, most=_MOST_MEMBERS)
+        place = None if letter.get("turn") is None else read_number(letter["turn"], most=_MILLION - 1)
         if read_key(letter.get("to")) != self.key or self.leads or not self._follow(term, now):
             return
         if number < self._granted:
             return  # a later one came before
         self._leader_at = now
         self.size = size
+        if place is not None:
+            self.place = place
         self._lease_from = max(self._lease_from, self._sent.get(seq, _LONG_AGO))
         if number > self._granted:
             less = part < self._part or safe < self._safe
@@ -509,6 +516,7 @@ class Council:
             self._grant(key, now)
         self._part, self._safe = own.offer
         own.claim = self._safe
+        self.place = own.turn
         self.size = len(book.lines)
         return told
 
@@ -524,8 +532,10 @@ class Council:
         line = self._book.lines[key]
         part, safe = line.offer
         grant = {"kind": "grant", "term": list(self.term), "to": key, "seq": max(0, line.seq)}
-        size = len(self._book.lines)
-        self.out.append((key, {**grant, "number": line.number, "part": part, "safe": safe, "size": size}))
+        grant |= {"number": line.number, "part": part, "safe": safe, "size": len(self._book.lines)}
+        if line.turn is not None:
+            grant["turn"] = line.turn
+        self.out.append((key, grant))
 
     # -- inheriting
 
@@ -557,6 +567,7 @@ class Council:
         self.leads = self.reigns = False
         self.term = _NOBODY
         self._part = self._safe = 0
+        self.place = None
         self._lease_from = self._leader_at = _LONG_AGO
         self._beat_at = self._found_at = _NEVER
 
