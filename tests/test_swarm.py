@@ -94,6 +94,39 @@ def test_a_share_of_less_than_one_is_still_something():
     assert 54 <= taken <= 70
 
 
+def test_after_a_cut_a_crowd_goes_evenly_one_by_one():
+    """However many they are: who has less than a call at a time has its turn between those of the others.
+
+    A crowd that goes in no order has the API refuse calls when it takes no more than there is, and each of
+    those refusals would be taken for the reason of another cut.
+    """
+    clock = ManualClock()
+    bus = RoughBus(clock, random.Random(7).random, fastest=0.005, slowest=0.02)
+    bus.splits = False
+    agents = []
+    for n in range(60):
+        seat = bus.seat(f"agent-{n}")
+        agents.append(DistributedLimiter(bus=seat, agent_id=f"agent-{n}", recovery="seed", clock=clock))
+        agents[-1].set_capacity("api", 120, 10, burst=1)
+        clock.advance(0.1)
+
+    def calls(seconds):
+        """How many were let in by the end of each tenth of a second, if all ask all the time."""
+        taken = [0]
+        for _ in range(10 * seconds):
+            clock.advance(0.1)
+            taken.append(taken[-1] + sum(agent.try_acquire("api") for agent in agents))
+        return taken
+
+    calls(30)
+    for per_second, seconds in ((6, 4), (3, 22)):
+        agents[17].announce_reduced("api", "429", sent_at=clock.seconds())
+        for tenth, taken in enumerate(calls(seconds)):
+            assert abs(taken - per_second * tenth / 10) <= 1, tenth
+    for agent in agents:
+        agent.close()
+
+
 def test_a_strict_rate_is_shared_strictly():
     clock, bus = ManualClock(), MemoryBus()
     agents = [DistributedLimiter(bus=bus, agent_id=f"agent-{n}", clock=clock) for n in range(2)]

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _LONG_AGO = -(1 << 62)
 _NEVER = 1 << 62
 _MILLION = 1_000_000
+# From one round to the next, turns move on by so many millionths: nobody is always the first.
+_MOVES_ON = 618_034
 
 # Of so many pauses it is remembered that they were heard of.
 _MOST_PAUSES = 64
@@ -108,6 +110,8 @@ class _Desired(NamedTuple):
     whole: bool
     expires: int
     open_from: int
+    round: int  # how many cuts there were: after each, all who go in turns begin anew
+    turn: int  # where in that round this agent comes, in millionths
 
 
 class Pool(_Resource):
@@ -121,6 +125,7 @@ class Pool(_Resource):
         "_measured_at",
         "_pause",
         "_pauses",
+        "_round",
         "_told",
         "_well",
         "applied",
@@ -165,8 +170,9 @@ class Pool(_Resource):
         self.each = each
         self.reason = ""  # why it has less, until somebody was told
         # What the gate is to go by, and the rates it does go by.
-        self.desired = _Desired((), rates, False, _LONG_AGO, _LONG_AGO)
+        self.desired = _Desired((), rates, False, _LONG_AGO, _LONG_AGO, 0, turn)
         self.applied: tuple[Rate, ...] = ()
+        self._round = 0
         self._basis: tuple[int, tuple[Rate, ...]] = (0, ())  # what the rates were made of
         self.paused_until = _LONG_AGO
         self._pause = ("", 0)  # the one that is on: its name, and how long it takes
@@ -290,7 +296,10 @@ class Pool(_Resource):
             rates = tuple(_shared(rate, basis[0], whole) for rate in self.rates) if part else ()
         else:
             rates = self.desired.rates
-        desired = _Desired(rates, self.rates, part == WHOLE, expires, self._open_from())
+        level, place = self.total.level, self.council.place
+        cuts = 0 if level is None else level.epoch
+        turn = ((self.turn if place is None else place) + cuts * _MOVES_ON) % _MILLION
+        desired = _Desired(rates, self.rates, part == WHOLE, expires, self._open_from(), cuts, turn)
         changed = desired != self.desired
         self.desired = desired
         return changed
@@ -300,7 +309,8 @@ class Pool(_Resource):
         self.gate._change(self._apply_locked)
 
     def _apply_locked(self, now: int) -> None:
-        rates, wholes, self.layers.whole, self.layers.expires_at, open_from = self.desired
+        rates, wholes, self.layers.whole, self.layers.expires_at, open_from, cuts, turn = self.desired
+        begins, self._round = cuts != self._round, cuts
         window = self.layers.window
         assert window is not None
         if open_from > now and open_from != window.until:
@@ -312,7 +322,7 @@ class Pool(_Resource):
         columns = dict(gate._columns)
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
-        rules = [self._rule(rate, whole, columns) for rate, whole in zip(rates, wholes, strict=True)]
+        rules = [_rule(rate, whole, columns, turn) for rate, whole in zip(rates, wholes, strict=True)]
         # The burst is the swarm's, and may be spent: whoever joins one has nothing yet.
         joins = not self.applied and not (self.each or self.council.reigns)
         left = list(self.layers.rates)
@@ -321,6 +331,8 @@ class Pool(_Resource):
             if before is not None:
                 left.remove(before)
                 rule.follow(before, now)
+            if begins and isinstance(rule, TurnRule):
+                rule.begin_round(now)
             if joins:
                 rule.lower(0, now)
         self.applied = rates
@@ -329,11 +341,6 @@ class Pool(_Resource):
         gate._follow_layers()
         for ticket in gate._line.tickets():
             ticket.cost = gate._at_full_length(ticket.cost)
-
-    def _rule(self, rate: Rate, whole: Rate, columns: dict[str, int]) -> AnyRate:
-        if rate.strict or whole.burst * whole.per_ns >= rate.per_ns:
-            return rule_for(rate, columns)
-        return TurnRule(rate, columns[rate.unit], self.turn)  # its part of the burst is less than a call
 
     # -- looking
 
@@ -359,6 +366,12 @@ class Pool(_Resource):
         return events.CapacityChanged(
             key=self.name, at=now / SECOND, total=self.total.amount, share=self.share(now), reason=reason
         )
+
+
+def _rule(rate: Rate, whole: Rate, columns: dict[str, int], turn: int) -> AnyRate:
+    if rate.strict or whole.burst * whole.per_ns >= rate.per_ns:
+        return rule_for(rate, columns)
+    return TurnRule(rate, columns[rate.unit], turn)  # its part of the burst is less than a call
 
 
 def _shared(rate: Rate, numerator: int, denominator: int) -> Rate:
