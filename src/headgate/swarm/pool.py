@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _LONG_AGO = -(1 << 62)
 _NEVER = 1 << 62
 _MILLION = 1_000_000
+# A new round begins so long after its cut, at least. By then all have heard of it, and the API, which had
+# nothing left, has a call or two in hand for those who come a little early.
+_HEARD = SECOND // 10
 # From one round to the next, turns move on by so many millionths: nobody is always the first.
 _MOVES_ON = 618_034
 
@@ -107,7 +110,7 @@ class _Desired(NamedTuple):
 
     rates: tuple[Rate, ...]
     wholes: tuple[Rate, ...]  # what each of them is a part of
-    whole: bool
+    part: int  # how much of the whole
     expires: int
     open_from: int
     round: int  # how many cuts there were: after each, all who go in turns begin anew
@@ -170,7 +173,7 @@ class Pool(_Resource):
         self.each = each
         self.reason = ""  # why it has less, until somebody was told
         # What the gate is to go by, and the rates it does go by.
-        self.desired = _Desired((), rates, False, _LONG_AGO, _LONG_AGO, 0, turn)
+        self.desired = _Desired((), rates, 0, _LONG_AGO, _LONG_AGO, 0, turn)
         self.applied: tuple[Rate, ...] = ()
         self._round = 0
         self._basis: tuple[int, tuple[Rate, ...]] = (0, ())  # what the rates were made of
@@ -299,7 +302,7 @@ class Pool(_Resource):
         level, place = self.total.level, self.council.place
         cuts = 0 if level is None else level.epoch
         turn = ((self.turn if place is None else place) + cuts * _MOVES_ON) % _MILLION
-        desired = _Desired(rates, self.rates, part == WHOLE, expires, self._open_from(), cuts, turn)
+        desired = _Desired(rates, self.rates, part, expires, self._open_from(), cuts, turn)
         changed = desired != self.desired
         self.desired = desired
         return changed
@@ -309,7 +312,8 @@ class Pool(_Resource):
         self.gate._change(self._apply_locked)
 
     def _apply_locked(self, now: int) -> None:
-        rates, wholes, self.layers.whole, self.layers.expires_at, open_from, cuts, turn = self.desired
+        rates, wholes, part, self.layers.expires_at, open_from, cuts, turn = self.desired
+        self.layers.whole = part == WHOLE
         begins, self._round = cuts != self._round, cuts
         window = self.layers.window
         assert window is not None
@@ -326,13 +330,14 @@ class Pool(_Resource):
         # The burst is the swarm's, and may be spent: whoever joins one has nothing yet.
         joins = not self.applied and not (self.each or self.council.reigns)
         left = list(self.layers.rates)
-        for rule in rules:
+        for rate, rule in zip(rates, rules, strict=True):
             before = next((before for before in left if before.column == rule.column), None)
             if before is not None:
                 left.remove(before)
                 rule.follow(before, now)
             if begins and isinstance(rule, TurnRule):
-                rule.begin_round(now)
+                # Whoever went last may have gone just now: one call of all later at the earliest.
+                rule.begin_round(now + max(_HEARD, rate.per_ns * part // (rate.amount * WHOLE)))
             if joins:
                 rule.lower(0, now)
         self.applied = rates
