@@ -6,8 +6,9 @@ minutes, then 100 again. Use is what was answered of what could have been; rejec
 back is when ten seconds in a row had 90 % of the whole. The seed's own rules stand beside ours: each agent
 has its Nth by hand, halves at every 429 it sees, tells all others, and grows by a tenth every 30 s.
 
-One run is one throw of the dice: when within its ups and downs a swarm is when the drop ends says how soon it
-is back. With `--seeds 5` names and delays differ from run to run, and the median is shown with the worst.
+One run is one throw of the dice: where in its ups and downs, of about a minute each, a swarm is when the drop
+ends says how soon it is back. So with `--seeds 8` names and delays differ from run to run, each drop is 8 s
+longer than the one before, and the median is shown with the worst.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from measure import table
 CAPACITY = 100
 LATENCY = 0.2
 BEFORE, DROP, AFTER = 100, 300, 300
+LONGER = 8  # from seed to seed
 LEFT = 0.3
 MARKS = "▁▂▃▄▅▆▇█"
 
@@ -40,18 +42,20 @@ MARKS = "▁▂▃▄▅▆▇█"
 class Api:
     """A bucket that is filled at a rate which changes, of one second's worth."""
 
-    def __init__(self, clock):
+    def __init__(self, clock, seed):
         self.clock = clock
         self.began = clock.seconds()
         self.level = float(CAPACITY)
         self.at = self.began
-        seconds = BEFORE + DROP + AFTER + 60
+        self.over = BEFORE + DROP + LONGER * seed  # when it gives all again
+        self.end = self.over + AFTER
+        seconds = self.end + 60
         self.answered = [0] * seconds
         self.refused = [0] * seconds
         self.first_refused = None
 
     def rate(self, now):
-        return CAPACITY * (LEFT if BEFORE <= now - self.began < BEFORE + DROP else 1.0)
+        return CAPACITY * (LEFT if BEFORE <= now - self.began < self.over else 1.0)
 
     def take(self):
         now = self.clock.seconds()
@@ -79,23 +83,23 @@ class Outcome(NamedTuple):
 
 
 def judge(api, cuts):
-    drop = slice(BEFORE, BEFORE + DROP)
+    drop = slice(BEFORE, api.over)
     answered, refused = sum(api.answered[drop]), sum(api.refused[drop])
     back = None
-    for second in range(BEFORE + DROP, BEFORE + DROP + AFTER - 10):
+    for second in range(api.over, api.end - 10):
         if sum(api.answered[second : second + 10]) >= 0.9 * CAPACITY * 10:
-            back = second - BEFORE - DROP
+            back = second - api.over
             break
-    last = api.answered[BEFORE + DROP + AFTER - 100 : BEFORE + DROP + AFTER]
+    last = api.answered[api.end - 100 : api.end]
     return Outcome(
-        use=answered / (CAPACITY * LEFT * DROP),
+        use=answered / (CAPACITY * LEFT * (api.over - BEFORE)),
         rejected=refused / max(1, answered + refused),
         back=back,
         afterwards=sum(last) / (CAPACITY * 100),
         rejected_in_all=sum(api.refused),
         cuts=cuts,
-        answered=api.answered[: BEFORE + DROP + AFTER],
-        refused=api.refused[: BEFORE + DROP + AFTER],
+        answered=api.answered[: api.end],
+        refused=api.refused[: api.end],
     )
 
 
@@ -109,9 +113,9 @@ async def busy(acquire, call):
         task.add_done_callback(underway.discard)
 
 
-async def drive(clock, agents, acquire, call):
+async def drive(seconds, agents, acquire, call):
     workers = [asyncio.create_task(busy(partial(acquire, agent), partial(call, agent))) for agent in agents]
-    await asyncio.sleep(BEFORE + DROP + AFTER)
+    await asyncio.sleep(seconds)
     for worker in workers:
         worker.cancel()
     await asyncio.gather(*workers, return_exceptions=True)
@@ -128,7 +132,7 @@ async def ours(clock, *, size, seed, options):
         agent.set_capacity("api", CAPACITY, 1, burst=CAPACITY // 10)
         await asyncio.sleep(1 if agent is agents[0] else 0.01)
     await asyncio.sleep(5)
-    api = Api(clock)
+    api = Api(clock, seed)
 
     async def call(agent):
         sent_at = clock.seconds()
@@ -137,7 +141,7 @@ async def ours(clock, *, size, seed, options):
         if not fine:
             agent.announce_reduced("api", "429", sent_at=sent_at)
 
-    await drive(clock, agents, lambda agent: agent.acquire_async("api"), call)
+    await drive(api.end, agents, lambda agent: agent.acquire_async("api"), call)
     level = agents[0]._agent.pools["api"].total.level
     for agent in agents:
         agent.close()
@@ -155,7 +159,7 @@ async def by_hand(clock, *, size, seed, options):
     cuts = count()
     for agent in agents:
         agent.set_capacity("api", original, window)
-    api = Api(clock)
+    api = Api(clock, seed)
 
     def adopt(agent, total):
         totals[agent] = total
@@ -189,7 +193,7 @@ async def by_hand(clock, *, size, seed, options):
             announce(agent)
 
     healing = [asyncio.create_task(recover(agent)) for agent in agents]
-    await drive(clock, agents, lambda agent: agent.acquire_async("api"), call)
+    await drive(api.end, agents, lambda agent: agent.acquire_async("api"), call)
     for task in healing:
         task.cancel()
     return judge(api, next(cuts))
