@@ -38,7 +38,7 @@ class WatchedLine(Line):
         if self.came[0] is not ticket:
             self.overtaken += 1
         self.came.remove(ticket)
-        super().admit(ticket)
+        return super().admit(ticket)
 
     def leave(self, ticket):
         self.came.remove(ticket)
