@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "faults"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 ROUNDS = 3
 
@@ -84,7 +84,7 @@ PARTS = {
 
 
 def main(*, quick=False):
-    import rig
+    from faults import rig
 
     seconds = 0.2 if quick else 1.5
     best = {}

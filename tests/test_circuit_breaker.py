@@ -34,8 +34,8 @@ from headgate import (
     events,
 )
 from headgate.testing import ManualClock, Recorder, run
+from patience import PATIENCE
 
-PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 
 

@@ -18,6 +18,7 @@ from headgate.bulk.progress import Look, Use, duration, facts_of, line_of, why_i
 from headgate.cli import main
 from headgate.dispatch import DispatchSnapshot, RateLevel
 from headgate.sandbox import Sandbox
+from patience import eventually
 
 KEYLESS = {name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")}
 BODY = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
@@ -293,16 +294,9 @@ def test_the_key_is_never_shown(api, jobs, answers):
 # -- interrupting
 
 
-def start(*args):
+def start(*args, stderr=subprocess.PIPE):
     command = [sys.executable, "-m", "headgate", *map(str, args)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=KEYLESS)
-
-
-def wait_for(condition):
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    return subprocess.Popen(command, stderr=stderr, stdout=subprocess.PIPE, text=True, env=KEYLESS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -312,7 +306,7 @@ def test_ctrl_c_once_finishes_what_is_under_way_and_says_how_to_go_on(jobs, answ
         run = start(
             "run", jobs, "--to", api.url, "-o", answers, "--concurrency", 6, "--rate", "60_000/minute"
         )
-        wait_for(lambda: api.report().in_flight == 6)
+        eventually(lambda: api.report().in_flight == 6, "six are under way")
         run.send_signal(number)
         _, words = run.communicate(timeout=30)
         assert api.report().abandoned == 0
@@ -325,18 +319,20 @@ def test_ctrl_c_once_finishes_what_is_under_way_and_says_how_to_go_on(jobs, answ
 
 def test_ctrl_c_twice_stops_at_once_and_loses_nothing(jobs, answers):
     jobs.write_text(batch(500))
-    with Sandbox("openai", first_token=0.01) as api:
-        run = start("run", jobs, "--to", api.url, "-o", answers, "--concurrency", 8, "--rate", "6_000/minute")
-        wait_for(lambda: api.report().admitted >= 5)
+    words = jobs.with_name("words.txt")
+    with Sandbox("openai", first_token=0.01) as api, words.open("w") as stderr:
+        options = ["--to", api.url, "-o", answers, "--concurrency", 8, "--rate", "6_000/minute"]
+        run = start("run", jobs, *options, stderr=stderr)
+        eventually(lambda: api.report().admitted >= 5, "five are answered")
         api.fault("slow_headers", seconds=30)
-        wait_for(lambda: api.report().faults.get("slow_headers") == 8)
+        eventually(lambda: api.report().faults.get("slow_headers") == 8, "all eight wait")
         run.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        eventually(lambda: "finishing what is under way" in words.read_text(), "it heard the first")
         run.send_signal(signal.SIGINT)
-        _, words = run.communicate(timeout=10)
+        run.communicate(timeout=10)
         assert len(read(answers)) == api.report().admitted - api.report().abandoned
     assert run.returncode == 130
-    assert "Traceback" not in words
+    assert "Traceback" not in words.read_text()
 
 
 def test_ctrl_c_while_nothing_comes_down_the_pipe(api):
@@ -488,8 +484,8 @@ def test_a_demo_whose_picture_cannot_be_written_does_not_begin(tmp_path):
 
 def test_a_demo_may_be_stopped(tmp_path):
     run = start("demo", "--plot", tmp_path / "demo.png")
-    wait_for(lambda: select.select([run.stdout], [], [], 0)[0])
-    time.sleep(0.5)
+    eventually(lambda: select.select([run.stdout], [], [], 0)[0], "it has begun")
+    time.sleep(0.5)  # in the middle of it, when it says nothing
     run.send_signal(signal.SIGINT)
     _, words = run.communicate(timeout=20)
     assert run.returncode == 130

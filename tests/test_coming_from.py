@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import inspect
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
@@ -51,6 +50,7 @@ from headgate import (
 )
 from headgate.sharing.bus import open_bus
 from headgate.testing import ManualClock, Recorder, run
+from patience import eventually
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from.md"
 CODE = re.compile(r"`([^`]+)`")
@@ -541,19 +541,10 @@ def _(here):
     one, other = here(), here()
     try:
         one.set_backoff(30)
-        assert wait_until(lambda: other.snapshot().backoff_active)
+        eventually(lambda: other.snapshot().backoff_active, "the other hears of it")
     finally:
         one.close()
         other.close()
-
-
-def wait_until(so: Callable[[], bool], patience: float = 5.0) -> bool:
-    import time
-
-    end = time.monotonic() + patience
-    while not so() and time.monotonic() < end:
-        time.sleep(0.001)
-    return so()
 
 
 @row("{:via, module, term}")

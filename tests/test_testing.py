@@ -7,6 +7,7 @@ import pytest
 
 from headgate import BackoffWindow, Dispatch
 from headgate.testing import ManualClock, Recorder, run
+from patience import eventually
 
 
 def test_time_passes_only_when_told():
@@ -64,8 +65,7 @@ def test_a_lone_caller_that_only_another_can_help_is_helped():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not gate.snapshot().waiting:
-        threading.Event().wait(0.001)
+    eventually(lambda: gate.snapshot().waiting, "it is in line")
     permit.settle()
     thread.join(20)
     assert got == [0.0]
@@ -84,8 +84,7 @@ def test_a_lone_caller_goes_on_moving_the_time_after_another_has_helped():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not gate.snapshot().waiting:
-        threading.Event().wait(0.001)
+    eventually(lambda: gate.snapshot().waiting, "it is in line")
     permit.settle()
     thread.join(20)
     assert got == [1.0]

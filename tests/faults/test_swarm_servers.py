@@ -11,20 +11,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from faults.rig import Server, free_port
 from headgate import DistributedLimiter, StoreError
 from headgate.errors import Closed
 from headgate.sharing.bus import open_bus
 from headgate.sharing.nats import NatsBus
 from headgate.sharing.redis_bus import RedisBus
-
-sys.path.insert(0, str(Path(__file__).parent))
-from rig import Server, eventually, free_port
+from patience import eventually
 
 AGENTS = 8
 TOTAL = 800
@@ -277,12 +277,9 @@ def test_who_comes_when_nobody_is_there_learns_what_was_known_last(make):
 
 
 def is_kept(server):
-    kept = []
+    kept = threading.Event()
     bus, _ = open_bus(server.url)
     with closing(bus):
-        bus.recall("ratelimit.swarm.last." + hashlib.sha256(b"api").hexdigest()[:16], kept.append)
-        for _ in range(20):
-            if kept:
-                return True
-            time.sleep(0.02)
-    return False
+        name = "ratelimit.swarm.last." + hashlib.sha256(b"api").hexdigest()[:16]
+        bus.recall(name, lambda _said: kept.set())
+        return kept.wait(0.4)

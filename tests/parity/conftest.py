@@ -6,18 +6,7 @@ import threading
 import pytest
 
 from headgate.testing import ManualClock
-
-PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
-
-
-def eventually(predicate, what):
-    """Wait in real time for other threads to get somewhere. Says nothing about how fast."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE / 0.0005)):
-        if predicate():
-            return
-        tick.wait(0.0005)
-    raise AssertionError(f"never happened: {what}")
+from patience import PATIENCE, eventually
 
 
 class Visit:

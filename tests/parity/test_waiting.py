@@ -2,9 +2,9 @@
 
 import pytest
 
-from conftest import eventually
 from headgate import BackoffWindow, Closed, CostTooLarge, Dispatch, WaitTimeout, events
 from headgate.testing import Recorder
+from patience import eventually
 
 
 def test_first_come_first_served(visitors, clock):

@@ -10,6 +10,7 @@ from headgate import Dispatch, parse_retry_after
 from headgate.errors import InvalidConfig
 from headgate.sandbox import FakeProvider, Fault, Provider
 from headgate.testing import ManualClock, run
+from patience import eventually
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -158,20 +159,12 @@ def test_the_two_worlds_are_counted_by_one_book():
     ]
     for thread in threads:
         thread.start()
-    until(lambda: api.report().in_flight == 2 and len(statuses) == 1)
+    eventually(lambda: api.report().in_flight == 2 and len(statuses) == 1, "two are in, one was refused")
     clock.advance(5)
     for thread in threads:
         thread.join()
     assert sorted(statuses) == [200, 200, 429]
     assert api.report().peak_in_flight == 2
-
-
-def until(condition):
-    for _ in range(20_000):
-        if condition():
-            return
-        threading.Event().wait(0.0005)
-    raise AssertionError("it never happened")
 
 
 @pytest.mark.parametrize(

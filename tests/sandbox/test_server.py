@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,17 +24,10 @@ import requests
 from headgate.errors import InvalidConfig
 from headgate.http import read_signal
 from headgate.sandbox import Fault, Provider, Sandbox, serve
+from patience import eventually
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "gpt-x", "messages": MESSAGES}
-
-
-def until(condition):
-    for _ in range(20_000):
-        if condition():
-            return
-        time.sleep(0.0005)  # a real server in a real thread
-    raise AssertionError("it never happened")
 
 
 @pytest.fixture
@@ -84,7 +76,7 @@ def test_openai_chat_stream(openai_api, client):
     assert sum(len((chunk.choices[0].delta.content or "").split()) for chunk in chunks) == 12
     with client.chat.completions.stream(**CHAT) as stream:
         assert stream.get_final_completion().choices[0].finish_reason == "stop"
-    until(lambda: openai_api.report().in_flight == 0)
+    eventually(lambda: openai_api.report().in_flight == 0, "its place is free")
     assert openai_api.report().abandoned == 0
 
 
@@ -366,7 +358,7 @@ def test_clients_see_connections_break(openai_api, fault, stream):
     assert (seen[0] == 200) == (fault != Fault("reset"))
     if fault in (Fault("truncate"), Fault("reset", at="body")):
         assert len(seen) > 2
-    until(lambda: openai_api.report().in_flight == 0)
+    eventually(lambda: openai_api.report().in_flight == 0, "its place is free")
     assert openai_api.report().faults == {fault.kind: 1}
 
 
@@ -402,7 +394,7 @@ def test_clients_time_out_on_what_is_slow_and_their_place_is_free_again(openai_a
     openai_api.fault(fault)
     with httpx.Client(timeout=httpx.Timeout(5, read=0.1)) as client, pytest.raises(httpx.ReadTimeout):
         client.post(openai_api.url + "/v1/chat/completions", json={**CHAT, "stream": True})
-    until(lambda: openai_api.report().in_flight == 0)
+    eventually(lambda: openai_api.report().in_flight == 0, "its place is free")
     report = openai_api.report()
     assert (report.abandoned, report.open_streams, report.admitted) == (1, 0, 1)
 
@@ -559,7 +551,7 @@ def test_nothing_is_left_when_the_block_ends():
             busy.sendall(
                 b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
             )
-            until(lambda: api.report().open_streams == 1)
+            eventually(lambda: api.report().open_streams == 1, "it streams")
         for sock in (idle, busy):
             everything(sock)  # ends
             sock.close()

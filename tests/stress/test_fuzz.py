@@ -14,6 +14,7 @@ import pytest
 
 from headgate import BackoffWindow, Dispatch, Refused
 from headgate.rules.line import Line
+from patience import eventually
 
 PLACES = 3
 BUDGET = 100
@@ -170,8 +171,7 @@ def test_a_grant_to_a_closed_loop_passes_to_the_next():
     got = []
     thread = threading.Thread(target=lambda: got.append(gate.admit(timeout=PATIENCE).__enter__()))
     thread.start()
-    while gate.snapshot().waiting < 2:
-        threading.Event().wait(0.001)
+    eventually(lambda: gate.snapshot().waiting == 2, "both are in line")
     holder.settle()
     thread.join(PATIENCE)
     assert got
