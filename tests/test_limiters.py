@@ -5,9 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
-import os
 import random
-import signal
 import threading
 import time
 from collections import deque
@@ -20,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from forks import in_a_child, needs_fork
 from headgate import (
     Capacity,
     CapacityExhausted,
@@ -41,9 +40,9 @@ from headgate import (
 )
 from headgate.limiters import Slot
 from headgate.testing import ManualClock, Recorder, run
+from patience import PATIENCE, eventually
 
 SECOND = 1_000_000_000
-PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
 
 
 @pytest.fixture
@@ -71,16 +70,6 @@ def waiting(limiter, resource="api"):
     """How many stand in line: the limiter does not say, its gate does."""
     known = limiter._resources.get(resource)
     return 0 if known is None else known.gate._line.waiting
-
-
-def eventually(predicate, what):
-    """Wait in real time for other threads to get somewhere. Says nothing about how fast."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE / 0.0005)):
-        if predicate():
-            return
-        tick.wait(0.0005)
-    raise AssertionError(f"never happened: {what}")
 
 
 class InThreads:
@@ -2118,21 +2107,19 @@ def test_threads_configuring_removing_and_acquiring_at_once_meet_only_named_erro
     assert all(race(8, visit))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@needs_fork
 def test_a_forked_child_may_use_a_limiter_whose_lock_was_taken():
     """A child must not inherit a lock that nobody there will ever release."""
     limiter = MemoryLimiter(rates="1/minute")
     limiter.set_capacity("api", 1, 60)
+
+    def check():
+        assert limiter.try_acquire("user")
+        assert limiter.try_acquire("api")
+        assert not limiter.try_acquire("api")
+
     with limiter._lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(PATIENCE))
-            fine = (
-                limiter.try_acquire("user") and limiter.try_acquire("api") and not limiter.try_acquire("api")
-            )
-            os._exit(0 if fine else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_a_child(check) == 0
 
 
 # -- slots

@@ -1,15 +1,13 @@
 """One object per key, for as long as there is a reason (D-105)."""
 
 import gc
-import os
 import threading
-import warnings
 
 import pytest
 
+from forks import in_a_child, needs_fork
 from headgate.registry import Keeper
-
-PATIENCE = 20.0
+from patience import PATIENCE
 
 
 class Thing:
@@ -183,19 +181,13 @@ def test_fifty_threads_that_come_at_once_get_one_thing():
     assert all(a is b for row in got for a, b in zip(row, got[0], strict=True))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+@needs_fork
 def test_a_child_that_is_forked_while_the_lock_is_held_gets_a_free_one(keeper):
     thing = keeper.get("a")
+
+    def check():
+        assert keeper.peek("a") is thing
+        assert keeper.get("b").key == "b"
+
     with keeper._lock:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-            pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                assert keeper.peek("a") is thing
-                assert keeper.get("b").key == "b"
-                status = 0
-            finally:
-                os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_a_child(check) == 0

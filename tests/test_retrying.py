@@ -10,13 +10,10 @@ import functools
 import gc
 import inspect
 import logging
-import os
 import random
-import signal
 import sys
 import threading
 import urllib.error
-import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -32,6 +29,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from forks import in_a_child, needs_fork
 from headgate import (
     Backoff,
     CapacityExhausted,
@@ -48,9 +46,9 @@ from headgate import (
     retrying,
 )
 from headgate.testing import ManualClock, Recorder, run
+from patience import PATIENCE, eventually
 
 ADDRESS = "https://api.example.com/v1/things"
-PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
 
 
 def middle():
@@ -1491,16 +1489,6 @@ def test_a_thousand_tasks_wait_side_by_side(quiet):
     assert run(main) == ({(0.0, 1.0, 3.0, 7.0)}, 7.0)
 
 
-def eventually(predicate, what):
-    """Wait in real time for other threads to get somewhere. Says nothing about how fast."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE / 0.0005)):
-        if predicate():
-            return
-        tick.wait(0.0005)
-    raise AssertionError(f"never happened: {what}")
-
-
 def test_threads_wait_side_by_side(quiet):
     """While one sleeps, others call, with the same decorated function."""
     clock = ManualClock()
@@ -1739,7 +1727,7 @@ def test_fifty_threads_on_one_budget_lose_and_invent_nothing(quiet):
     assert 5_950 <= sum(sent) <= 6_000
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+@needs_fork
 def test_a_child_forked_while_another_thread_holds_the_budget_is_not_stuck():
     """B29."""
     budget = RetryBudget(0.2)
@@ -1753,21 +1741,16 @@ def test_a_child_forked_while_another_thread_holds_the_budget_is_not_stuck():
     holder = threading.Thread(target=hold, daemon=True)
     holder.start()
     assert locked.wait(PATIENCE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(int(PATIENCE))  # a child that is stuck ends, and fails the test
-            logging.disable(logging.CRITICAL)
-            sent, _ = hammer(10, fail, max_retries=3, budget=budget)
-            status = 0 if sent == 20 else 2
-        finally:
-            os._exit(status)
+
+    def check():
+        logging.disable(logging.CRITICAL)
+        sent, _ = hammer(10, fail, max_retries=3, budget=budget)
+        assert sent == 20
+
+    status = in_a_child(check)
     release.set()
     holder.join(PATIENCE)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert status == 0
     assert budget.available == 10  # what the child spends is its own
 
 

@@ -1,13 +1,13 @@
 """The limiter of a swarm, as one agent sees it: demand, loss, leaders that go, forks, and what is told."""
 
 import gc
-import os
 import random
 import weakref
 from itertools import pairwise
 
 import pytest
 
+from forks import in_a_child, needs_fork
 from headgate import DistributedLimiter, Rate, WaitTimeout, events
 from headgate.sharing.bus import MemoryBus
 from headgate.sharing.rough_bus import RoughBus
@@ -323,23 +323,19 @@ def test_a_resource_that_is_removed_leaves_its_share_and_may_come_back():
     assert one.get_capacity("api").share + two.get_capacity("api").share == 100
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is nothing to fork here")
+@needs_fork
 def test_a_forked_child_is_another_agent_with_nothing_of_its_parents():
     """Rule 7: fresh locks, and a share only when it has joined by itself; here, on a bus of its own."""
     clock, bus = ManualClock(), MemoryBus()
     parent = DistributedLimiter(bus=bus, agent_id="one", clock=clock)
     parent.set_capacity("api", 100, 60)
     parent.acquire("api")
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            clock.auto_advance = True
-            parent.acquire("api", timeout=600)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def check():
+        clock.auto_advance = True
+        parent.acquire("api", timeout=600)
+
+    assert in_a_child(check) == 0
     assert parent.get_capacity("api").share == 100
 
 

@@ -2,18 +2,17 @@
 
 import asyncio
 import gc
-import os
 import pickle
 import random
 import sys
 import threading
-import warnings
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forks import in_a_child, needs_fork
 from headgate.errors import (
     BudgetExceeded,
     Closed,
@@ -26,9 +25,9 @@ from headgate.errors import (
 )
 from headgate.testing import ManualClock
 from headgate.token_budget import BudgetBook, Reservation, TokenBudget
+from patience import PATIENCE
 
 HOUR = 3600.0
-PATIENCE = 20.0
 TIERS = {
     "free": {"max_tokens_per_hour": 50_000, "max_tokens_per_request": 4_000},
     "pro": {"max_tokens_per_hour": 500_000, "max_tokens_per_request": None},
@@ -73,24 +72,6 @@ def in_threads(count, act):
         assert not thread.is_alive()
     assert len(results) == count
     return results
-
-
-def in_a_child(check):
-    """Run the check in a forked child; its exit status says whether it held."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
 
 
 def refusal(budget, *args, **kwargs):

@@ -4,12 +4,12 @@ import asyncio
 import gc
 import json
 import logging
-import os
 import threading
 from weakref import WeakSet
 
 import pytest
 
+from forks import in_a_child, needs_fork
 from headgate import (
     Backoff,
     Closed,
@@ -25,6 +25,7 @@ from headgate import (
 from headgate.http import Request, exchange, per_credential, per_host, per_model
 from headgate.http.exchange import Exchange
 from headgate.testing import ManualClock, Recorder, run
+from patience import eventually
 
 URL = "https://api.example/v1/chat/completions"
 BODY = json.dumps(
@@ -617,15 +618,6 @@ def test_a_clock_that_moves_by_itself_is_not_moved_by_a_lease():
     assert gate.snapshot().in_flight == 1
 
 
-def until(condition, what):
-    done = threading.Event()
-    for _ in range(500):
-        if condition():
-            return
-        done.wait(0.01)
-    pytest.fail(f"never: {what}")
-
-
 def keepers():
     return [thread for thread in threading.enumerate() if thread.name == "headgate leases"]
 
@@ -635,15 +627,15 @@ def test_one_thread_keeps_all_leases_of_the_machines_clock():
     kept = [streaming(gate, lease=0.2) for _ in range(50)]
     kept += [streaming(gate, lease=30) for _ in range(3)]
     assert len(keepers()) == 1
-    until(lambda: gate.snapshot().in_flight == 3, "the short leases end")
+    eventually(lambda: gate.snapshot().in_flight == 3, "the short leases end")
     assert len(keepers()) == 1
     kept[0].attempt.chunk(b"late")
     del kept
     gc.collect()
     assert gate.snapshot().in_flight == 0
-    until(lambda: not keepers(), "with nothing to look after, the thread goes")
+    eventually(lambda: not keepers(), "with nothing to look after, the thread goes")
     again = streaming(gate, lease=0.1)
-    until(lambda: gate.snapshot().in_flight == 0, "another comes, and so does a thread")
+    eventually(lambda: gate.snapshot().in_flight == 0, "another comes, and so does a thread")
     assert again.attempt is not None
 
 
@@ -651,27 +643,24 @@ def test_a_shorter_lease_is_not_slept_over():
     gate = Dispatch("api")
     long = streaming(gate, lease=30)
     short = streaming(gate, lease=0.1)
-    until(lambda: gate.snapshot().in_flight == 1, "the short lease ends")
+    eventually(lambda: gate.snapshot().in_flight == 1, "the short lease ends")
     assert long.attempt is not short.attempt
     long.attempt.end()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@needs_fork
 def test_a_forked_child_starts_without_leases_and_keeps_its_own():
     gate = Dispatch("api")
     kept = streaming(gate, lease=30)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            fresh = Dispatch("child")
-            mine = streaming(fresh, lease=0.1)
-            until(lambda: fresh.snapshot().in_flight == 0, "the child's lease ends")
-            code = 0 if mine.attempt is not None and gate.snapshot().in_flight == 0 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def check():
+        fresh = Dispatch("child")
+        mine = streaming(fresh, lease=0.1)
+        eventually(lambda: fresh.snapshot().in_flight == 0, "the child's lease ends")
+        assert mine.attempt is not None
+        assert gate.snapshot().in_flight == 0
+
+    assert in_a_child(check) == 0
     assert gate.snapshot().in_flight == 1
     kept.attempt.end()
 

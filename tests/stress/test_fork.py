@@ -1,31 +1,13 @@
 """A forked child starts clean: a free lock, an empty line, nobody inside."""
 
 import asyncio
-import os
 import threading
-import warnings
 
-import pytest
-
+from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, WindowRegistry
+from patience import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
-PATIENCE = 20.0
-
-
-def in_a_child(check):
-    """Run the check in a forked child; its exit status says whether it held."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+pytestmark = needs_fork
 
 
 def test_a_child_forked_in_the_middle_of_everything_starts_clean_and_the_parent_goes_on():
@@ -41,8 +23,7 @@ def test_a_child_forked_in_the_middle_of_everything_starts_clean_and_the_parent_
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while gate.snapshot().waiting < 3:
-        threading.Event().wait(0.001)
+    eventually(lambda: gate.snapshot().waiting == 3, "all are in line")
 
     def check():
         snapshot = gate.snapshot()
