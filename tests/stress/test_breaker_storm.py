@@ -5,23 +5,21 @@ import contextlib
 import contextvars
 import dis
 import gc
-import os
 import random
 import signal
 import sys
 import threading
-import warnings
 from collections import Counter
 
 import pytest
 
+from forks import in_a_child, needs_fork
 from headgate import BreakerRegistry, CircuitBreaker, CircuitBreakerOpen, CircuitState, events
 from headgate.testing import ManualClock, Recorder, run
+from patience import PATIENCE, eventually
+from stress.interrupts import Interrupted
 
-PATIENCE = 20.0  # seconds of real time after which a test that hangs is failed
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
-rings = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this platform")
 
 
 class Down(ConnectionError):
@@ -30,10 +28,6 @@ class Down(ConnectionError):
 
 class SlowDown(Exception):
     status_code = 429
-
-
-class Interrupted(BaseException):
-    pass
 
 
 def down():
@@ -84,16 +78,6 @@ class Crowd:
             thread.join(PATIENCE)
         assert not self.under_way(), "a thread was left waiting"
         return self.results
-
-
-def eventually(predicate, what):
-    """Wait in real time for other threads to get somewhere. Says nothing about how fast."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE / 0.0005)):
-        if predicate():
-            return
-        tick.wait(0.0005)
-    raise AssertionError(f"never happened: {what}")
 
 
 # -- a thousand callers, and the probes
@@ -310,23 +294,7 @@ def signal_like_interrupt():
 # -- fork
 
 
-def in_a_child(check):
-    """Run the check in a forked child; its exit status says whether it held."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        signal.alarm(int(PATIENCE))  # a child that hangs ends all the same
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@forks
+@needs_fork
 def test_a_child_forked_during_a_probe_may_probe_and_the_parents_goes_on():
     """
     B23, B29: the parent's probe is the parent's.
@@ -365,7 +333,7 @@ def test_a_child_forked_during_a_probe_may_probe_and_the_parents_goes_on():
     assert breaker.state is OPEN
 
 
-@forks
+@needs_fork
 def test_a_probe_that_forks_decides_in_both():
     """
     B29: the call goes on in parent and child, and each has its outcome.
@@ -390,7 +358,7 @@ def test_a_probe_that_forks_decides_in_both():
     assert breaker.state is CLOSED
 
 
-@forks
+@needs_fork
 @pytest.mark.parametrize("state", ["closed", "open", "half_open"])
 def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(state):
     """
@@ -439,34 +407,6 @@ def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(state
 # -- interrupts, and the garbage collector
 
 
-class Alarm:
-    """A signal that raises in the main thread, once, after so many seconds."""
-
-    def __init__(self):
-        self.rang = False
-        self._before = signal.signal(signal.SIGALRM, self._ring)
-
-    def _ring(self, signum, frame):
-        self.rang = True
-        raise Interrupted
-
-    def set(self, seconds):
-        self.rang = False
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def close(self):
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-
-@pytest.fixture
-def alarm():
-    alarm = Alarm()
-    yield alarm
-    alarm.close()
-
-
-@rings
 def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_locks_nobody_out_for_longer_than_the_lease(alarm):
     """
     B23, D-45: Ctrl-C anywhere between coming and going; five hundred times.
@@ -625,7 +565,6 @@ class Knot:
     """What a coroutine and its task are often tied into: a cycle that only the collector undoes."""
 
 
-@rings
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_probe_that_is_collected_while_this_thread_holds_the_lock_does_not_wait_for_it(alarm):
     """

@@ -2,48 +2,13 @@
 
 import gc
 import random
-import signal
 import threading
 import warnings
 
 import pytest
 
 from headgate import Dispatch
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(signal, "setitimer"), reason="no interval timers on this platform"
-)
-
-
-class Interrupted(BaseException):
-    pass
-
-
-class Alarm:
-    """A signal that raises in the main thread, once, after so many seconds."""
-
-    def __init__(self):
-        self.rang = False
-        self._before = signal.signal(signal.SIGALRM, self._ring)
-
-    def _ring(self, signum, frame):
-        self.rang = True
-        raise Interrupted
-
-    def set(self, seconds):
-        self.rang = False
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def close(self):
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-
-@pytest.fixture
-def alarm():
-    alarm = Alarm()
-    yield alarm
-    alarm.close()
+from stress.interrupts import Interrupted
 
 
 def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
