@@ -13,24 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from forks import needs_fork
 from headgate.errors import BudgetExceeded, Closed, InvalidConfig, StoreError
 from headgate.sharing import sqlite as sqlite_room
 from headgate.testing import ManualClock
 from headgate.token_budget import BudgetBook
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import eventually
+from patience import PATIENCE, eventually
 
 SECOND = 1_000_000_000
 HOUR = 3600.0
-PATIENCE = 20.0
 TIERS = {
     "free": {"max_tokens_per_hour": 10_000},
     "pro": {"windows": {3600: 100_000, 86_400: 500_000}, "money": {86_400: 1_000}},
 }
 ORGANIZATIONS = {"acme": {"max_tokens_per_hour": 50_000}}
 needs_kill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 on this platform")
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
 
 
 class World:

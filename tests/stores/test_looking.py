@@ -4,31 +4,21 @@ import asyncio
 import json
 import os
 import sqlite3
-import sys
-import time
 from contextlib import closing
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from faults.rig import Server
 from headgate import Dispatch
 from headgate.errors import StoreError
 from headgate.rules.standing import standing
 from headgate.sharing.redis import _LOOK, SCRIPT, RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.sharing.store import MemoryStore
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Server
+from patience import eventually
 
 KEYS = ["api.openai.com", "ключ {}", "a:{b}", "it's 100%_*", "line\nbreak"]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
 
 
 class Looker:
@@ -100,18 +90,10 @@ def test_what_a_gate_has_told_is_seen(store):
 def test_a_window_is_seen(store):
     gate = store.gate("api", pause=True)
     gate.set_backoff(60)
-    wait_until(lambda: standing(store.look("api")).window)
+    eventually(lambda: standing(store.look("api")).window, "it is told")
     assert 50 < standing(store.look("api")).window / 1e6 <= 60
     assert standing(store.look("api")).waits[0].startswith("window: ")
     gate.close()
-
-
-def wait_until(condition):
-    for _ in range(2_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never happened")
 
 
 def test_all_keys_are_found_whatever_is_in_them(store):
@@ -127,7 +109,10 @@ def test_looking_changes_nothing(store):
     """Two looks differ by the time alone, and a third who asks finds what it would have found."""
     gate = store.gate("api", concurrency=5)
     gate.close()
-    wait_until(lambda: not any(any(member[1:]) for member in store.look("api")["members"].values()))
+    eventually(
+        lambda: not any(any(member[1:]) for member in store.look("api")["members"].values()),
+        "it has given back what it held",
+    )
     before, after = store.look("api"), store.look("api")
     assert after["now"] >= before["now"]
     assert {**before, "now": 0, "members": {}} == {**after, "now": 0, "members": {}}

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from faults.rig import Proxy
 from headgate.errors import StoreError
 from headgate.sharing import redis as redis_room
 from headgate.sharing import sqlite as sqlite_room
@@ -20,31 +21,10 @@ from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Proxy, Server
+from patience import PATIENCE
 
 MINUTE = 60_000_000
-PATIENCE = 20
 LUA = (Path(redis_room.__file__).parent / "scripts" / "records.lua").read_text()
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def opened(request, tmp_path):
-    """Opens a store of one place, as one more process would."""
-    if request.param == "memory":
-        store = MemoryStore()
-        return lambda: store
-    if request.param == "sqlite":
-        return lambda: SqliteStore(f"sqlite:///{tmp_path / 'limits.db'}")
-    url = request.getfixturevalue("server").url
-    return lambda: RedisStore(url)
 
 
 @pytest.fixture

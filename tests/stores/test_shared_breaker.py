@@ -5,18 +5,15 @@ What can be seen in virtual time is, with the store in this process; the rest by
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
+import select
 import time
-import warnings
 from contextlib import closing
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from faults.rig import Proxy, Server, free_port
+from forks import in_a_child
 from headgate import (
     BreakerRegistry,
     CircuitBreaker,
@@ -30,26 +27,10 @@ from headgate import (
 from headgate import events as ev
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, Recorder
+from patience import PATIENCE, eventually
+from stores.processes import Processes
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Proxy, Server, eventually, free_port
-
-SHARER = Path(__file__).with_name("circuit_sharer.py")
-PATIENCE = 20
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "valkey"])
-def store(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'limits.db'}"
-    return request.getfixturevalue("server").url
 
 
 @pytest.fixture
@@ -105,21 +86,6 @@ def outcome(breaker, fn, *args):
         return breaker.call(fn, *args)
     except Exception as error:  # noqa: BLE001 - it is looked at
         return error
-
-
-def in_a_child(check):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        signal.alarm(PATIENCE)
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 # -- virtual time
@@ -420,46 +386,25 @@ def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(serv
             assert other._circuit.generation == 2 * (turn + 1)
 
 
-class Processes:
+def sharing(many, store, name, *, recovery, seconds, takes=0.05, probe_timeout=30):
     """Several that share one circuit. One calls from the beginning, the others when its time is nearly up."""
-
-    def __init__(self, many, store, name, *, recovery, seconds, takes=0.05, probe_timeout=30):
-        options = {"threshold": 2, "recovery": recovery, "name": name, "store": store}
-        options |= {"takes": takes, "probe_timeout": probe_timeout}
-        self.running = [
-            subprocess.Popen(
-                [sys.executable, str(SHARER), json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(many)
-        ]
-        for process in self.running:
-            assert process.stdout.readline() == "ready\n"
-        self.begin = time.monotonic() + 0.1
-        for process in self.running:
-            first = process is self.running[0]
-            told = {
-                "calls_from": self.begin + (0 if first else recovery * 0.8),
-                "down_until": self.begin + recovery * 0.8,
-                "end": self.begin + seconds,
-            }
-            process.stdin.write(json.dumps(told) + "\n")
-            process.stdin.flush()
-
-    def results(self):
-        results = []
-        for process in self.running:
-            said, _ = process.communicate(timeout=60)
-            assert process.returncode == 0
-            results.append(json.loads(said.splitlines()[-1]))
-        return results
+    options = {"threshold": 2, "recovery": recovery, "name": name, "store": store}
+    options |= {"takes": takes, "probe_timeout": probe_timeout}
+    processes = Processes("circuit_sharer.py", [options] * many)
+    for process in processes.running:
+        first = process is processes.running[0]
+        told = {
+            "calls_from": processes.begin + (0 if first else recovery * 0.8),
+            "down_until": processes.begin + recovery * 0.8,
+            "end": processes.begin + seconds,
+        }
+        processes.tell(process, json.dumps(told))
+    return processes
 
 
 def test_of_four_processes_one_probes_and_then_all_go(store, name):
     """2h, CB-10: 1 000 private breakers fire 215 probes in 100 ms; one that is shared, one."""
-    processes = Processes(4, store, name, recovery=0.6, seconds=1.2)
+    processes = sharing(4, store, name, recovery=0.6, seconds=1.2)
     results = processes.results()
     failed = [at for result in results for at, end in result["reached"] if at == end]
     assert len(failed) == 2  # one opened it, for all
@@ -474,21 +419,11 @@ def test_of_four_processes_one_probes_and_then_all_go(store, name):
 
 def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, name):
     """B3, B23: kill -9 of whoever probes; the next probe comes when its lease is over, and not before."""
-    processes = Processes(3, server.url, name, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
-    probing = None
+    processes = sharing(3, server.url, name, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
     # Whoever probes says so; the others have nothing to say before that.
-    while probing is None:
-        for process in processes.running:
-            os.set_blocking(process.stdout.fileno(), False)
-            if process.stdout.readline():
-                probing, at = process, time.monotonic()
-                break
-        time.sleep(0.001)
-    probing.kill()
-    probing.communicate()
-    processes.running.remove(probing)
-    for process in processes.running:
-        os.set_blocking(process.stdout.fileno(), True)
+    (said, *_), _, _ = select.select([process.stdout for process in processes.running], [], [], PATIENCE)
+    at = time.monotonic()
+    processes.kill(next(process for process in processes.running if process.stdout is said))
     results = processes.results()
     went = sorted(begun for result in results for begun, end in result["reached"] if begun != end)
     assert went[0] >= at + 0.6

@@ -6,20 +6,18 @@ What can be seen in virtual time is, with the store in this process; the rest by
 import asyncio
 import gc
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from faults.rig import Proxy, Server, free_port
+from forks import in_a_child
 from headgate import (
     BudgetBook,
     BudgetExceeded,
@@ -32,26 +30,10 @@ from headgate import (
 from headgate.sharing import redis as redis_room
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, run
+from patience import PATIENCE, eventually
+from stores.processes import Processes
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Proxy, Server, eventually, free_port
-
-SHARER = Path(__file__).with_name("budget_sharer.py")
-PATIENCE = 20
 HOUR = 3600.0
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "valkey"])
-def store(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'limits.db'}"
-    return request.getfixturevalue("server").url
 
 
 @pytest.fixture
@@ -245,44 +227,25 @@ def test_a_client_reserves_in_a_loop_without_blocking_it(server, name):
 # -- real stores: many processes
 
 
-class Processes:
-    """Several that reserve from one book, from a common beginning to a common end."""
+class Reserving(Processes):
+    """Several that reserve from one book."""
 
     def __init__(self, many, seconds, *, store, name, **options):
         options = {"store": store, "name": name, "tokens": 10, "threads": 3, **options}
-        self.running = [
-            subprocess.Popen(
-                [sys.executable, str(SHARER), json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(many)
-        ]
-        for process in self.running:
-            assert process.stdout.readline() == "ready\n"
-        self.begin = time.monotonic() + 0.1
-        for process in self.running:
-            process.stdin.write(f"{self.begin} {self.begin + seconds}\n")
-            process.stdin.flush()
+        super().__init__("budget_sharer.py", [options] * many)
+        self.tell_all(seconds)
         self.killed = []
 
-    def wait_until(self, seconds):
-        time.sleep(max(0.0, self.begin + seconds - time.monotonic()))
-
     def kill_one(self):
-        victim = self.running.pop()
-        victim.send_signal(signal.SIGKILL)
-        said, _ = victim.communicate()
+        said = self.kill(self.running[-1])
         self.killed += [json.loads(line) for line in said.splitlines() if line.endswith("]")]
 
     def granted(self):
         """[user, before, after] of every reservation, of those who were killed too."""
         granted = list(self.killed)
-        for process in self.running:
-            said, _ = process.communicate(timeout=60)
+        for said in self.said():
             *lines, last = said.splitlines()
-            assert (process.returncode, last) == (0, "done")
+            assert last == "done"
             granted += map(json.loads, lines)
         return granted
 
@@ -300,7 +263,7 @@ def most_in_any(granted, window):
 def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, name):
     """D-100, D-101, B6: a second of 300, a user of a hundred in it; three threads each, all at once."""
     user, organization = {1: 100, HOUR: 10**7}, {1: 300, HOUR: 10**8}
-    granted = Processes(4, 1.2, store=store, name=name, user=user, organization=organization).granted()
+    granted = Reserving(4, 1.2, store=store, name=name, user=user, organization=organization).granted()
     assert most_in_any(granted, 1) <= 30
     for number in range(3):
         assert most_in_any([each for each in granted if each[0] == number], 1) <= 10
@@ -326,7 +289,7 @@ def book_of(store, name, user=10**7, organization=10**8):
 def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(store, name):
     """B3: whatever was printed is charged; of each thread, one more may be."""
     dice = random.Random(8)
-    processes = Processes(3, 0.6, store=store, name=name, user={HOUR: 10**7}, organization={HOUR: 10**8})
+    processes = Reserving(3, 0.6, store=store, name=name, user={HOUR: 10**7}, organization={HOUR: 10**8})
     for _ in range(2):
         processes.wait_until(0.15 + dice.random() / 3)
         processes.kill_one()
@@ -430,21 +393,6 @@ def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store,
     assert remaining(budget) == 10_000 - 4_650
     reservation.settle(100)
     settled_down(budget, 10_000 - 750)
-
-
-def in_a_child(check):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        signal.alarm(PATIENCE)
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_whoever_is_far_from_the_store_is_not_always_too_late(server, name):

@@ -1,36 +1,15 @@
 """A window of its own in a store: set by one, heard by all, also by a Dispatch of that key."""
 
 import asyncio
-import os
-import sys
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Server, eventually
-
-PATIENCE = 20  # seconds of real time after which something that never happens is an error
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-def url(request, tmp_path):
-    if request.param == "memory":
-        return f"memory:{tmp_path}"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/limits.db"
-    return request.getfixturevalue("server").url
+from patience import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -38,9 +17,9 @@ def key():
     return f"key {uuid4().hex}"
 
 
-def test_what_one_signals_closes_the_window_of_all(url, key):
+def test_what_one_signals_closes_the_window_of_all(any_store, key):
     """BW, 2d: extends, never shortens; a clear reaches everybody too."""
-    one, other = (BackoffWindow(store=url, key=key) for _ in range(2))
+    one, other = (BackoffWindow(store=any_store, key=key) for _ in range(2))
     one.set(60, reason="429")
     eventually(other.should_backoff, "the other hears of it")
     assert 59 < other.remaining <= 60
@@ -51,32 +30,32 @@ def test_what_one_signals_closes_the_window_of_all(url, key):
     eventually(lambda: not other.should_backoff(), "the other hears that it is over")
 
 
-def test_other_keys_hear_nothing(url, key):
-    one, other = BackoffWindow(store=url, key=key), BackoffWindow(store=url, key="another")
+def test_other_keys_hear_nothing(any_store, key):
+    one, other = BackoffWindow(store=any_store, key=key), BackoffWindow(store=any_store, key="another")
     one.set(60)
-    third = BackoffWindow(store=url, key=key)
+    third = BackoffWindow(store=any_store, key=key)
     eventually(third.should_backoff, "it was told")
     assert not other.should_backoff()
 
 
-def test_a_newcomer_knows_at_once(url, key):
+def test_a_newcomer_knows_at_once(any_store, key):
     """D-09: it survives those who opened it."""
-    first = BackoffWindow(store=url, key=key)
+    first = BackoffWindow(store=any_store, key=key)
     first.set(60)
-    second = BackoffWindow(store=url, key=key)
+    second = BackoffWindow(store=any_store, key=key)
     eventually(second.should_backoff, "it was told")
     del first, second
-    assert 0 < BackoffWindow(store=url, key=key).remaining <= 60
+    assert 0 < BackoffWindow(store=any_store, key=key).remaining <= 60
 
 
-def test_a_dispatch_of_that_key_shares_it_and_keeps_its_limits(url, key):
+def test_a_dispatch_of_that_key_shares_it_and_keeps_its_limits(any_store, key):
     """DESIGN 2: equal keys share everything, window included; a window brings no limits of its own."""
-    window = BackoffWindow(store=url, key=key)
-    gate = Dispatch(key, rates="77/day", pause=True, store=url)
+    window = BackoffWindow(store=any_store, key=key)
+    gate = Dispatch(key, rates="77/day", pause=True, store=any_store)
     try:
         window.set(60)
         eventually(gate.window.should_backoff, "the Dispatch hears of it")
-        late = BackoffWindow(store=url, key=key)
+        late = BackoffWindow(store=any_store, key=key)
         assert late.should_backoff()
         gate.window.clear()
         eventually(lambda: not window.should_backoff(), "the window hears of the Dispatch")
@@ -119,8 +98,8 @@ def test_a_store_that_is_away_is_told_when_it_is_back(key):
     eventually(other.should_backoff, "the other hears of it")
 
 
-def test_waiting_is_as_in_one_process(url, key):
-    one, other = (BackoffWindow(store=url, key=key) for _ in range(2))
+def test_waiting_is_as_in_one_process(any_store, key):
+    one, other = (BackoffWindow(store=any_store, key=key) for _ in range(2))
     one.set(60)
     eventually(other.should_backoff, "the other hears of it")
 
@@ -133,18 +112,15 @@ def test_waiting_is_as_in_one_process(url, key):
     assert asyncio.run(wait_until_cleared())
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork with threads is what is tested
-def test_a_forked_child_hears_and_is_heard(tmp_path, key):
-    window = BackoffWindow(store=f"sqlite:///{tmp_path}/limits.db", key=key)
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover - in the child
-        try:
-            window.set(60)
-            eventually(lambda: BackoffWindow(store=f"sqlite:///{tmp_path}/limits.db", key=key).remaining, "")
-        finally:
-            os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+@needs_fork
+def test_a_forked_child_hears_and_is_heard(sqlite, key):
+    window = BackoffWindow(store=sqlite, key=key)
+
+    def child():
+        window.set(60)
+        eventually(lambda: BackoffWindow(store=sqlite, key=key).remaining, "it is told")
+
+    assert in_a_child(child) == 0
     eventually(window.should_backoff, "the parent hears of it")
 
 

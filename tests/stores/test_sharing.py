@@ -3,88 +3,31 @@
 Real processes, real stores, real time; what is asserted are counts and bounds, never speeds.
 """
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
+from faults.rig import Server
+from forks import in_a_child, needs_fork
 from headgate import Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
 from headgate.testing import Recorder
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
-import rig
-
-SHARER = Path(__file__).with_name("sharer.py")
+from patience import eventually
+from stores.processes import Processes
 
 
-@pytest.fixture(scope="module")
-def server():
-    with rig.Server() as server:
-        yield server
+def together(many, seconds, *, store, off=0, **options):
+    """Several processes that share one key; of each, by how much its clock is off."""
+    options = {"key": fresh(), "store": store, "tasks": 50, **options}
+    processes = Processes("sharer.py", [{**options, "off": off * (n - 1)} for n in range(many)])
+    processes.tell_all(seconds)
+    return processes
 
 
-@pytest.fixture(params=["sqlite", "valkey"])
-def store(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'limits.db'}"
-    return request.getfixturevalue("server").url
-
-
-@pytest.fixture
-def sqlite(tmp_path):
-    return f"sqlite:///{tmp_path / 'limits.db'}"
-
-
-class Processes:
-    """Several processes that share one key, from a common beginning to a common end."""
-
-    def __init__(self, many, seconds, *, store, off=0, **options):
-        options = {
-            "key": f"key-{time.time_ns()}",
-            "store": store,
-            "tasks": 50,
-            **options,
-        }
-        self.running = [
-            subprocess.Popen(
-                [sys.executable, str(SHARER), json.dumps({**options, "off": off * (n - 1)})],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for n in range(many)
-        ]
-        for process in self.running:
-            assert process.stdout.readline() == "ready\n"
-        self.begin = time.monotonic() + 0.1
-        self.end = self.begin + seconds
-        for process in self.running:
-            process.stdin.write(f"{self.begin} {self.end}\n")
-            process.stdin.flush()
-
-    def wait_until(self, seconds):
-        time.sleep(max(0.0, self.begin + seconds - time.monotonic()))
-
-    def kill_one(self):
-        victim = self.running.pop()
-        victim.send_signal(signal.SIGKILL)
-        victim.communicate()
-
-    def results(self):
-        results = []
-        for process in self.running:
-            said, _ = process.communicate(timeout=60)
-            assert process.returncode == 0
-            results.append(json.loads(said.splitlines()[-1]))
-        return results
+def fresh():
+    return f"key-{time.time_ns()}"
 
 
 def times_of(results, begin):
@@ -111,7 +54,7 @@ def most_inside(results):
 
 
 def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
-    processes = Processes(4, 5, store=store, rates=["500/s"])
+    processes = together(4, 5, store=store, rates=["500/s"])
     results = processes.results()
     times = times_of(results, processes.begin)
     assert worst_excess(times, 500, 500) <= 0
@@ -126,7 +69,7 @@ def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
 
 def test_clocks_that_are_five_seconds_off_grant_nothing_and_cost_nothing(server):
     """B2, M14: one process is five seconds behind, one right, one five seconds ahead."""
-    processes = Processes(3, 3, store=server.url, rates=["300/s"], tasks=20, off=5)
+    processes = together(3, 3, store=server.url, rates=["300/s"], tasks=20, off=5)
     results = processes.results()
     times = times_of(results, processes.begin)
     assert worst_excess(times, 300, 300) <= 0
@@ -135,14 +78,14 @@ def test_clocks_that_are_five_seconds_off_grant_nothing_and_cost_nothing(server)
 
 
 def test_a_low_rate_is_shared_call_by_call(server):
-    processes = Processes(3, 3, store=server.url, rates=["120/minute burst 1"], tasks=2)
+    processes = together(3, 3, store=server.url, rates=["120/minute burst 1"], tasks=2)
     times = times_of(processes.results(), processes.begin)
     assert worst_excess(times, 2, 1) <= 0.1
     assert len([at for at in times if at < 3]) >= 5
 
 
 def test_requests_tokens_and_places_together(server):
-    processes = Processes(
+    processes = together(
         3,
         3,
         store=server.url,
@@ -160,7 +103,7 @@ def test_requests_tokens_and_places_together(server):
 
 
 def test_places_are_shared_equally_and_all_of_them_used(sqlite):
-    processes = Processes(3, 3, store=sqlite, rates=[], concurrency=10, takes=0.05, tasks=20)
+    processes = together(3, 3, store=sqlite, rates=[], concurrency=10, takes=0.05, tasks=20)
     results = processes.results()
     assert most_inside(results) <= 10
     counts = [len(result["times"]) for result in results]
@@ -171,9 +114,9 @@ def test_places_are_shared_equally_and_all_of_them_used(sqlite):
 def test_a_process_killed_at_any_moment_costs_no_more_than_its_lease(server):
     """B3: kill -9. What it held comes back, and nobody exceeds anything."""
     dice = random.Random(7)
-    processes = Processes(3, 6.5, store=server.url, rates=["200/s"], concurrency=12, takes=0.05, tasks=12)
+    processes = together(3, 6.5, store=server.url, rates=["200/s"], concurrency=12, takes=0.05, tasks=12)
     processes.wait_until(0.5 + dice.random() / 2)
-    processes.kill_one()
+    processes.kill(processes.running[-1])
     results = processes.results()
     times = times_of(results, processes.begin)
     assert worst_excess(times, 200, 200) <= 0
@@ -184,8 +127,8 @@ def test_a_process_killed_at_any_moment_costs_no_more_than_its_lease(server):
 
 def test_without_the_store_everybody_goes_on_within_the_limit():
     """on_loss="share": nobody waits for ever, in sum no more than the limit, and it is right afterwards."""
-    with rig.Server() as server:
-        processes = Processes(3, 8, store=server.url, rates=["200/s"], tasks=20, timeout=3)
+    with Server() as server:
+        processes = together(3, 8, store=server.url, rates=["200/s"], tasks=20, timeout=3)
         processes.wait_until(2)
         server.stop()
         processes.wait_until(5)
@@ -200,8 +143,8 @@ def test_without_the_store_everybody_goes_on_within_the_limit():
 
 def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store):
     """Rule 11, M7: nobody before its end, and nobody with a burst."""
-    key = f"key-{time.time_ns()}"
-    processes = Processes(3, 4, store=store, key=key, rates=["200/s"], pause=True, tasks=20)
+    key = fresh()
+    processes = together(3, 4, store=store, key=key, rates=["200/s"], pause=True, tasks=20)
     with sharing(key, store, rates=["200/s"], pause=True) as gate:
         processes.wait_until(0.5)
         gate.set_backoff(1.5, reason="429")
@@ -219,13 +162,6 @@ def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store)
 # -- inside one process
 
 
-def eventually(predicate):
-    deadline = time.monotonic() + 10
-    while not predicate():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 @contextmanager
 def sharing(key, store, **options):
     options.setdefault("rates", ["100/s"])
@@ -234,19 +170,6 @@ def sharing(key, store, **options):
         yield gate
     finally:
         gate.close()
-
-
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-def any_store(request, tmp_path):
-    if request.param == "memory":
-        return f"memory:{time.time_ns()}"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'limits.db'}"
-    return request.getfixturevalue("server").url
-
-
-def fresh():
-    return f"key-{time.time_ns()}"
 
 
 def test_equal_keys_share_and_others_do_not(any_store):
@@ -269,21 +192,21 @@ def test_a_window_closed_by_one_is_closed_for_all_and_outlives_them(any_store):
     key = fresh()
     with sharing(key, any_store, pause=True) as one, sharing(key, any_store, pause=True) as other:
         one.set_backoff(60, reason="429")
-        eventually(other.window.should_backoff)
+        eventually(other.window.should_backoff, "the other hears of it")
         assert 55 < other.window.remaining <= 60
     with sharing(key, any_store, pause=True) as later:
         assert 50 < later.window.remaining <= 60
         assert later.try_admit() is None
         later.window.clear()
         with sharing(key, any_store, pause=True) as last:
-            eventually(lambda: not last.window.should_backoff())
+            eventually(lambda: not last.window.should_backoff(), "the last hears that it is over")
 
 
 def test_limits_set_by_one_are_everybodys(any_store):
     key = fresh()
     with sharing(key, any_store) as one, sharing(key, any_store) as other:
         one.set_rates(["7/minute burst 7"])
-        eventually(lambda: other.snapshot().rates[0].limit == 7)
+        eventually(lambda: other.snapshot().rates[0].limit == 7, "the other goes by them")
 
 
 def test_what_was_not_used_goes_back(any_store):
@@ -297,29 +220,21 @@ def test_what_was_not_used_goes_back(any_store):
             pass
 
 
-def test_a_forked_child_is_another_member(any_store):
-    if any_store.startswith("memory"):
-        pytest.skip("what is in memory is not shared with a child")
-    with sharing(fresh(), any_store, rates=["100/s"]) as gate:
-        with gate.admit(timeout=5):
-            pass
-        child = os.fork()
-        if not child:
-            signal.alarm(10)
-            try:
-                with gate.admit(timeout=5):
-                    pass
-            except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it by the status
-                os._exit(1)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert status == 0
-        with gate.admit(timeout=5):
-            pass
+@needs_fork
+def test_a_forked_child_is_another_member(store):
+    with sharing(fresh(), store, rates=["100/s"]) as gate:
+
+        def visit():
+            with gate.admit(timeout=5):
+                pass
+
+        visit()
+        assert in_a_child(visit) == 0
+        visit()
 
 
 def test_loss_and_return_are_told():
-    with rig.Server() as server:
+    with Server() as server:
         seen = Recorder()
         with sharing(fresh(), server.url, rates=["50/s"], observer=seen) as gate:
             server.kill()
@@ -327,31 +242,34 @@ def test_loss_and_return_are_told():
                 with gate.admit(timeout=5):
                     pass
             server.start()
-            eventually(lambda: seen.of(ev.StoreRegained))
+            eventually(lambda: seen.of(ev.StoreRegained), "the return is noticed")
             with gate.admit(timeout=5):
                 pass
 
 
 @pytest.mark.parametrize(("on_loss", "goes"), [("open", True), ("closed", False)])
 def test_on_loss_may_be_open_or_closed(on_loss, goes):
-    with rig.Server() as server:
+    with Server() as server:
         seen = Recorder()
         rates = ["10/minute burst 10"]
         with sharing(fresh(), server.url, rates=rates, on_loss=on_loss, observer=seen) as gate:
             server.kill()
             gate.set_backoff(0)  # something to tell, so that the loss is noticed
-            while not seen.of(ev.StoreLost):
-                permit = gate.try_admit()
-                if permit is not None:
-                    permit.settle()
-                time.sleep(0.002)
-            admitted = 0
-            for _ in range(30):
-                permit = gate.try_admit()
-                if permit is not None:
-                    permit.settle()
-                    admitted += 1
-            assert admitted == (30 if goes else 0)
+
+            def lost():
+                visit(gate)
+                return seen.of(ev.StoreLost)
+
+            eventually(lost, "the loss is noticed")
+            assert sum(visit(gate) for _ in range(30)) == (30 if goes else 0)
+
+
+def visit(gate):
+    """Come in, if there is a place, and go."""
+    permit = gate.try_admit()
+    if permit is not None:
+        permit.settle()
+    return permit is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Stores in every place there is: their URLs, and opened. One server serves all tests of a file."""
+
+import pytest
+
+from faults.rig import Server
+from headgate.sharing.redis import RedisStore
+from headgate.sharing.sqlite import SqliteStore
+from headgate.sharing.store import MemoryStore
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return f"memory:{tmp_path}"
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    return f"sqlite:///{tmp_path / 'limits.db'}"
+
+
+@pytest.fixture
+def valkey(server):
+    return server.url
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def store(request):
+    """The URL of a store that processes can share."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["memory", "sqlite", "valkey"])
+def any_store(request):
+    return request.getfixturevalue(request.param)
+
+
+def in_memory(request):
+    store = MemoryStore()
+    return lambda: store
+
+
+def in_a_file(request):
+    url = request.getfixturevalue("sqlite")
+    return lambda: SqliteStore(url)
+
+
+def on_a_server(request):
+    url = request.getfixturevalue("valkey")
+    return lambda: RedisStore(url)
+
+
+PLACES = {"memory": in_memory, "sqlite": in_a_file, "redis": on_a_server}
+
+
+@pytest.fixture(params=PLACES)
+def opened(request):
+    """Opens a store of one place, as one more process would."""
+    return PLACES[request.param](request)
