@@ -6,19 +6,18 @@ gives back one unit in 86 seconds: whatever is charged stays charged for as long
 
 import asyncio
 import json
-import sys
 import threading
 from contextlib import asynccontextmanager, closing, suppress
-from pathlib import Path
+from functools import partial
 
 import pytest
 
+import pool_questions
+from faults.rig import Proxy, Server, free_port
 from headgate.errors import StoreError
 from headgate.sharing import redis as room
 from headgate.sharing.redis import RedisStore
-
-sys.path.insert(0, str(Path(__file__).parent))
-from rig import Proxy, Server, eventually, free_port
+from patience import eventually, happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -37,27 +36,7 @@ def line(server):
         yield line
 
 
-def question(member, number, **facts):
-    return {
-        "member": member,
-        "id": number,
-        "lease": 60 * SECOND,
-        "rates": SLOW,
-        "limits": [0, 0, 0, 0],
-        "set": None,
-        "version": 0,
-        "pause": None,
-        "back": [[]],
-        "extra": [0],
-        "lumps": [],
-        "pauses": False,
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "bye": False,
-        **facts,
-    }
+question = partial(pool_questions.question, rates=SLOW)
 
 
 @asynccontextmanager
@@ -93,11 +72,6 @@ async def take(store, member, numbers, key="k"):
                 break
         else:
             raise AssertionError("never answered")
-
-
-async def happens(event):
-    await asyncio.wait_for(event.wait(), 20)
-    event.clear()
 
 
 # -- the line

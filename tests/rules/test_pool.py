@@ -3,6 +3,7 @@
 import json
 from copy import deepcopy
 from fractions import Fraction
+from functools import partial
 from itertools import count
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import pool_questions
 from headgate.rules.pool import HORIZON, SET_BACK, answer, idle_for, new_pool, shift
 
 SECOND = 1_000_000
@@ -28,29 +30,7 @@ NO_LIMITS = [0, 0, 0, 0]
 numbers = count(1)
 
 
-def question(member="a", *, rates=(), **facts):
-    """A question that asks for nothing, and what is given of it."""
-    rates = [list(rate) for rate in rates]
-    return {
-        "member": member,
-        "id": next(numbers),
-        "lease": LEASE,
-        "version": 0,
-        "rates": rates,
-        "limits": NO_LIMITS,
-        "set": None,
-        "lumps": [],
-        "back": [[] for _ in rates],
-        "extra": [0 for _ in rates],
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "pauses": False,
-        "pause": None,
-        "bye": False,
-        **facts,
-    }
+question = partial(pool_questions.question, lease=LEASE)
 
 
 def unstamped(given):

@@ -1,69 +1,31 @@
-"""What every store does alike. One more store is one more line of PLACES.
+"""What every store does alike. One more store is one more line of PLACES, in conftest.py.
 
 Stores tell time by their own clocks, so the rates here are slow: a unit takes an hour and more.
 """
 
 import asyncio
 import json
-import sys
 import threading
 from contextlib import ExitStack
-from itertools import count
-from pathlib import Path
+from functools import partial
 from uuid import uuid4
 
 import pytest
 
+import pool_questions
 from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
 from headgate.http import read_signal
 from headgate.rules.pool import answer, new_pool
 from headgate.sharing.courier import COURIER
-from headgate.sharing.redis import RedisStore
-from headgate.sharing.sqlite import SqliteStore
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, Recorder
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Server, eventually
+from patience import PATIENCE, eventually, happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 SLOW = [[1_000, 365 * DAY, 1_000]]  # 900 may be booked, and none comes back while a test runs
 NO_LIMITS = [0, 0, 0, 0]
-PATIENCE = 20  # seconds of real time after which something that never happens is an error
-
-numbers = count(1)
-
-
-@pytest.fixture(scope="session")
-def server():
-    with Server() as server:
-        yield server
-
-
-def in_memory(request):
-    store = MemoryStore()
-    return lambda: store
-
-
-def in_a_file(request):
-    url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'limits.db'}"
-    return lambda: SqliteStore(url)
-
-
-def on_a_server(request):
-    url = request.getfixturevalue("server").url
-    return lambda: RedisStore(url)
-
-
-PLACES = {"memory": in_memory, "sqlite": in_a_file, "redis": on_a_server}
-
-
-@pytest.fixture(params=PLACES)
-def opened(request):
-    """Opens a store of one place, as one more process would."""
-    return PLACES[request.param](request)
 
 
 @pytest.fixture
@@ -71,28 +33,7 @@ def key():
     return f"key {uuid4().hex}"
 
 
-def question(member="a", *, rates=SLOW, **facts):
-    """A question that asks for nothing, and what is given of it."""
-    return {
-        "member": member,
-        "id": next(numbers),
-        "lease": 60 * SECOND,
-        "version": 0,
-        "rates": rates,
-        "limits": NO_LIMITS,
-        "set": None,
-        "lumps": [],
-        "back": [[] for _ in rates],
-        "extra": [0 for _ in rates],
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "pauses": False,
-        "pause": None,
-        "bye": False,
-        **facts,
-    }
+question = partial(pool_questions.question, rates=SLOW)
 
 
 def on(opened, scenario, stores=1):
@@ -122,11 +63,6 @@ async def booked(store, key):
         else:
             high = middle - 1
     return 900 - low
-
-
-async def happens(event):
-    await asyncio.wait_for(event.wait(), PATIENCE)
-    event.clear()
 
 
 # -- asking

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
-from pathlib import Path
 from random import Random
 from uuid import uuid4
 
@@ -16,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pool_questions
+from faults.rig import Server, free_port
 from headgate.errors import InvalidConfig, StoreError
 from headgate.rules.pool import answer, idle_for, new_pool
 from headgate.sharing.redis import SCRIPT, RedisStore
 from headgate.sharing.store import open_store, plain_name
 from headgate.waiting import SYSTEM
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from rig import Server, free_port
+from patience import happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -33,35 +32,9 @@ CLOCK = "local now = microseconds(redis.call('TIME'))\n"
 AT = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[2])\n")
 
 
-@pytest.fixture(scope="module")
-def server():
-    with Server() as server:
-        yield server
-
-
-def question(member="a", number=1, **facts):
-    """A question that asks for nothing, and what is given of it."""
-    rates = facts.get("rates", [[100, SECOND, 50]])
-    return {
-        "member": member,
-        "id": number,
-        "lease": 10 * SECOND,
-        "rates": rates,
-        "limits": [0, 0, 0, 0],
-        "set": None,
-        "version": 0,
-        "pause": None,
-        "back": [[] for _ in rates],
-        "extra": [0 for _ in rates],
-        "lumps": [],
-        "pauses": False,
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "bye": False,
-        **facts,
-    }
+def question(member="a", number=1, *, rates=((100, SECOND, 50),), lease=10 * SECOND, **facts):
+    """The first of a member, unless told."""
+    return pool_questions.question(member, number, rates=rates, lease=lease, **facts)
 
 
 def on(server, scenario, **options):
@@ -75,11 +48,6 @@ def on(server, scenario, **options):
             await store.close()
 
     return asyncio.run(main())
-
-
-async def happens(event):
-    await asyncio.wait_for(event.wait(), 20)
-    event.clear()
 
 
 def text(given):

@@ -9,24 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from contextlib import suppress
-from itertools import count
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import pool_questions
+from forks import in_a_child, needs_fork
 from headgate import Dispatch
 from headgate.errors import InvalidConfig, StoreError
 from headgate.rules.pool import shift
 from headgate.sharing.sqlite import SqliteStore
+from patience import PATIENCE
 
 SECOND = 1_000_000
 YEAR = 365 * 86_400 * SECOND
 SLOW = [[1_000_000, YEAR, 1_000_000]]  # as the asker's
-PATIENCE = 20
-
-numbers = count(1)
 
 # A process of its own. URL MEMBER COUNT: asks for one unit so often (0: until killed), and prints a line
 # for each answer. URL MEMBER pause: closes the window for a minute.
@@ -53,27 +52,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def question(member="a", **facts):
-    return {
-        "member": member,
-        "id": next(numbers),
-        "lease": 600 * SECOND,
-        "version": 0,
-        "rates": SLOW,
-        "limits": [0, 0, 0, 0],
-        "set": None,
-        "lumps": [],
-        "back": [[]],
-        "extra": [0],
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "pauses": False,
-        "pause": None,
-        "bye": False,
-        **facts,
-    }
+question = partial(pool_questions.question, rates=SLOW, lease=600 * SECOND)
 
 
 @pytest.fixture
@@ -230,25 +209,7 @@ def test_one_who_holds_the_file_does_not_hold_the_loop(path):
 # -- forks
 
 
-pytest_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
-
-
-def in_a_child(check):
-    """Run the check in a forked child; its exit status says whether it held."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest_fork
+@needs_fork
 def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
     """B29: a connection of its own, another member; the file is as it should be for both."""
     options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None}
@@ -278,7 +239,7 @@ def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
     assert len(members) <= 3
 
 
-@pytest_fork
+@needs_fork
 def test_a_store_made_before_the_fork_answers_in_the_child(path):
     """B29: Dispatch(store=SqliteStore(...)) is allowed; `_pid` is noted, and never looked at."""
     store = SqliteStore(url_of(path))
@@ -293,7 +254,7 @@ def test_a_store_made_before_the_fork_answers_in_the_child(path):
     assert in_a_child(child) == 0
 
 
-@pytest_fork
+@needs_fork
 def test_a_forked_child_has_no_place_before_it_was_granted_one(path):
     """B29, R-8: four places in all. The parent is in all of them; the child has asked for nothing yet."""
     options = {"throttled_concurrency": None, "byte_budget": None}
