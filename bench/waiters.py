@@ -397,4 +397,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer waiters: to see that it runs")
     quick = parser.parse_args().quick
-    asyncio.run(main(count=5_000 if quick else 50_000, repeats=1 if quick else 2))
+    asyncio.run(main(count=5_000 if quick else 50_000, repeats=1 if quick else 3))

@@ -254,9 +254,25 @@ def test_after_close_nothing_is_said_or_heard(bus):
 
 @pytest.mark.parametrize(("kind", "scheme"), [(NatsBus, "nats"), (RedisBus, "redis")])
 def test_a_server_that_is_not_there_is_an_error_at_once(kind, scheme):
-    """DL-04: when it is made, and never afterwards."""
-    with pytest.raises(StoreError, match="cannot be reached"):
+    """DL-04: when it is made, and never afterwards. And it says why."""
+    with pytest.raises(StoreError, match=r"cannot be reached: .*Connect call failed"):
         kind(f"{scheme}://127.0.0.1:{free_port()}", connect_timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "why"),
+    [
+        (NatsBus, lambda: NatsServer("--user", "me", "--pass", "right"), "Authorization Violation"),
+        (RedisBus, lambda: Server("--requirepass", "right"), "WRONGPASS|invalid username-password"),
+    ],
+    ids=["nats", "valkey"],
+)
+def test_a_wrong_password_is_named_as_what_is_wrong_and_not_shown(kind, make, why):
+    with make() as server:
+        address = server.url.replace("//", "//me:wr0ng@")
+        with pytest.raises(StoreError, match=f"cannot be reached: .*({why})") as caught:
+            kind(address, connect_timeout=1)
+    assert "wr0ng" not in str(caught.value)
 
 
 @pytest.mark.parametrize("make", [Server, lambda: NatsServer("-js")], ids=["valkey", "nats with JetStream"])

@@ -262,6 +262,7 @@ class NetworkBus:
     settles = 0.5
     splits = False
     _client: Any = None
+    _complaint: Exception | None = None  # why it was not reached yet, as far as that is known
 
     def __init__(self, address: str, connect_timeout: float) -> None:
         self._watchers: list[Callable[[bool], object]] = []
@@ -271,7 +272,9 @@ class NetworkBus:
             COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
         except Exception as error:
             self.close()
-            why = error or type(error).__name__
+            why = str(error) or f"no answer within {connect_timeout:g} s"
+            if self._complaint is not None:
+                why += f" ({self._complaint})"
             raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
 
     async def _begin(self) -> None:

@@ -141,6 +141,7 @@ class NatsBus(NetworkBus):
         self._tell(hears=True)
 
     async def _complain(self, error: Exception) -> None:
+        self._complaint = error
         logging.getLogger("headgate").debug("the bus complains: %r", error)
 
     async def _end(self) -> None:
