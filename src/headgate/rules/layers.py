@@ -169,9 +169,10 @@ class Layers:
         window, places, weight = self.window, self.places, self.weight
         if self.reentry is not None and window is not None and window.closed(now):
             return "window", window.until
-        self.hear_window()
-        if self.throttled(now):
-            return self._held_by_throttled(cost, now)
+        if window is not None and window.until is not None:  # else there never was a signal
+            self.hear_window()
+            if self.throttled(now):
+                return self._held_by_throttled(cost, now)
         if places is not None and not places.fits():
             return "concurrency", None
         if weight is not None and not weight.fits(cost[BYTES]):
