@@ -165,3 +165,32 @@ def test_what_somebody_owes_is_owed_in_a_new_round_too():
     assert rule.earliest(ONE, 3 * SECOND) == 57 * SECOND
     rule.begin_round(4 * SECOND)
     assert 47 * SECOND <= rule.earliest(ONE, 4 * SECOND) <= 57 * SECOND
+
+
+@given(
+    st.integers(2, 40),
+    st.lists(st.tuples(st.integers(1, 100), st.floats(0.2, 30)), min_size=1, max_size=8),
+)
+def test_a_crowd_never_goes_faster_than_its_rate_however_often_a_round_begins(many, periods):
+    """All of them always wait. Each period has a rate for all, and takes so many seconds."""
+    rules, began, calls, allowed = [], 0, [], 0.0
+    for number, (rate, seconds) in enumerate(periods):
+        places = [(n * 1_000_000 // many + number * 618_034) % 1_000_000 for n in range(many)]
+        old, rules = rules, [turns(per=many / rate, turn=place) for place in places]
+        for n, rule in enumerate(rules):
+            if old:
+                rule.follow(old[n], began)
+            rule.begin_round(began + SECOND // rate)
+            assert not rule.enter(ONE, began)
+        over = began + round(seconds * SECOND)
+        for rule in rules:
+            while (at := rule.earliest(ONE, began)) < over:
+                assert rule.enter(ONE, at)
+                # When it went, and how many all together might have gone by then.
+                calls.append((at, allowed + (at - began) * rate / SECOND))
+                rule.fits(ONE, at)  # and waits again
+        began, allowed = over, allowed + seconds * rate
+    behind = float("-inf")  # how many more might have gone before the stretch that holds most
+    for gone, (_, might) in enumerate(sorted(calls)):
+        behind = max(behind, might - gone)
+        assert gone + 1 - might + behind <= 1.01
