@@ -52,7 +52,6 @@ class Api:
         seconds = self.end + 60
         self.answered = [0] * seconds
         self.refused = [0] * seconds
-        self.first_refused = None
 
     def rate(self, now):
         return CAPACITY * (LEFT if BEFORE <= now - self.began < self.over else 1.0)

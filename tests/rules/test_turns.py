@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headgate import Rate
 from headgate.limits import REQUESTS, SECOND
 from headgate.rules.rate import RateRule
-from headgate.rules.turns import TurnRule
+from headgate.rules.turns import ROUND, TurnRule, turn_in
 
 ONE = (1, 0, 0)
 
@@ -175,12 +175,12 @@ def test_a_crowd_never_goes_faster_than_its_rate_however_often_a_round_begins(ma
     """All of them always wait. Each period has a rate for all, and takes so many seconds."""
     rules, began, calls, allowed = [], 0, [], 0.0
     for number, (rate, seconds) in enumerate(periods):
-        places = [(n * 1_000_000 // many + number * 618_034) % 1_000_000 for n in range(many)]
+        places = [turn_in(number, n * ROUND // many) for n in range(many)]
         old, rules = rules, [turns(per=many / rate, turn=place) for place in places]
         for n, rule in enumerate(rules):
             if old:
                 rule.follow(old[n], began)
-            rule.begin_round(began + SECOND // rate)
+            rule.begin_round_after(began, SECOND // rate)
             assert not rule.enter(ONE, began)
         over = began + round(seconds * SECOND)
         for rule in rules:

@@ -6,6 +6,8 @@ gets less may go on using what it had until it says that it has heard, or its le
 
 from __future__ import annotations
 
+from .turns import ROUND
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 # The total, in parts: any number of members up to twenty divides it without a remainder, and half of it too.
 WHOLE = 465_585_120
 HALF = WHOLE // 2
-
-_MILLION = 1_000_000
 
 _LONG_AGO = -(1 << 62)
 
@@ -72,7 +72,7 @@ class Line:
         # says that it has heard of a later one: it may be using any of them.
         self.offers = {1: (part, safe)}
         self.target = (part, safe)
-        self.turn: int | None = None  # where in a round of all members it comes, in millionths
+        self.turn: int | None = None  # where in a round of all members it comes, of ROUND
 
     @property
     def offer(self) -> tuple[int, int]:
@@ -175,7 +175,7 @@ class Book:
         for key in present:
             self.lines[key].target = (parts[key], safe)
         for place, key in enumerate(sorted(present)):
-            self.lines[key].turn = place * _MILLION // len(present)
+            self.lines[key].turn = place * ROUND // len(present)
         return self.give(now)
 
     def _kept(self, now: int) -> int:

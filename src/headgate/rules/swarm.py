@@ -14,6 +14,7 @@ cannot be two of those. While nobody reigns, everybody has its safe part.
 from __future__ import annotations
 
 from .shares import HALF, WHOLE, Book, Line
+from .turns import ROUND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _MOST_MEMBERS = 100_000
 _MOST_LEFT = 1_000
 _LONGEST_KEY = 256
 _LARGEST = 1 << 62
-_MILLION = 1_000_000
 
 # Before any leader.
 _NOBODY: tuple[int, str] = (0, "")
@@ -115,7 +115,7 @@ class Council:
         self.size = 1  # how many there are, as far as it knows
         self.leads = False  # or would, if it were supported
         self.reigns = False
-        # Where in a round of all members it comes, in millionths, as far as it was told.
+        # Where in a round of all members it comes, of ROUND, as far as it was told.
         self.place: int | None = None
         # Others have the part within a lease: first we stop using it, then the leader notices, then it tells.
         self._hold = lease * 7 // 10
@@ -313,7 +313,7 @@ class Council:
         number, seq = read_number(letter.get("number")), read_number(letter.get("seq"))
         part, safe = (read_number(letter.get(name), most=WHOLE) for name in ("part", "safe"))
         size = read_number(letter.get("size"), least=1, most=_MOST_MEMBERS)
-        place = None if letter.get("turn") is None else read_number(letter["turn"], most=_MILLION - 1)
+        place = None if letter.get("turn") is None else read_number(letter["turn"], most=ROUND - 1)
         if read_key(letter.get("to")) != self.key or self.leads or not self._follow(term, now):
             return
         if number < self._granted:

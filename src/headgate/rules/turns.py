@@ -6,6 +6,7 @@ not go at the same moment: their bursts are one burst.
 
 from __future__ import annotations
 
+from ..limits import SECOND
 from .rate import RateRule
 
 TYPE_CHECKING = False
@@ -13,12 +14,23 @@ if TYPE_CHECKING:
     from ..limits import Rate
     from .layers import AnyRate
 
-_MILLION = 1_000_000
+# A round of all who go in turns, in as many parts as turns are counted by.
+ROUND = 1_000_000
+# From one round to the next, turns move on by so many of them: nobody is always the first.
+_MOVES_ON = 618_034
+# A new round begins so long after its cut, at least. By then all have heard of it, and the API, which had
+# nothing left, has a call or two in hand for those who come a little early.
+_HEARD = SECOND // 10
 _LONG_AGO = -(1 << 256)
 
 
+def turn_in(number: int, place: int) -> int:
+    """Where in the round of that number whoever has that place comes, of ROUND."""
+    return (place + number * _MOVES_ON) % ROUND
+
+
 class TurnRule(RateRule):
-    """One call at a time, at moments that are evenly spaced; `turn`, in millionths, is where they begin.
+    """One call at a time, at moments that are evenly spaced; `turn`, of ROUND, is where they begin.
 
     A turn is kept for whoever asked before it came, until the next one; one that nobody waited for is gone.
     """
@@ -27,7 +39,7 @@ class TurnRule(RateRule):
 
     def __init__(self, rate: Rate, column: int, turn: int) -> None:
         super().__init__(rate, column)
-        self._phase = self._cost * turn // _MILLION
+        self._phase = self._cost * turn // ROUND
         self._earned = self._phase  # the next turn, in ticks; or one that is over
         self._asked = _LONG_AGO  # when somebody last did
 
@@ -81,6 +93,10 @@ class TurnRule(RateRule):
         self._earned = ticks - (before - turn) * self._cost // old._cost
         if old._asked >= turn - old._cost:
             self._asked = self._earned - self._cost
+
+    def begin_round_after(self, cut_at: int, one_call: int) -> None:
+        """A cut was heard of. Whoever went last may have gone just then: the next is a call of all later."""
+        self.begin_round(cut_at + max(_HEARD, one_call))
 
     def begin_round(self, now: int) -> None:
         """All who share the rate begin anew at this moment, each where its turn is in the round.

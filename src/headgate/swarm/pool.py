@@ -16,7 +16,7 @@ from ..rules.layers import REFUSED, Layers
 from ..rules.rate import rule_for
 from ..rules.recovery import Total
 from ..rules.shares import WHOLE
-from ..rules.turns import TurnRule
+from ..rules.turns import ROUND, TurnRule, turn_in
 from ..rules.window import Reentry, Window
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 _LONG_AGO = -(1 << 62)
 _NEVER = 1 << 62
-_MILLION = 1_000_000
-# A new round begins so long after its cut, at least. By then all have heard of it, and the API, which had
-# nothing left, has a call or two in hand for those who come a little early.
-_HEARD = SECOND // 10
-# From one round to the next, turns move on by so many millionths: nobody is always the first.
-_MOVES_ON = 618_034
 
 # Of so many pauses it is remembered that they were heard of.
 _MOST_PAUSES = 64
@@ -114,7 +108,7 @@ class _Desired(NamedTuple):
     expires: int
     open_from: int
     round: int  # how many cuts there were: after each, all who go in turns begin anew
-    turn: int  # where in that round this agent comes, in millionths
+    turn: int  # where in that round this agent comes, of ROUND
 
 
 class Pool(_Resource):
@@ -270,7 +264,7 @@ class Pool(_Resource):
         """When the pause is over for this agent: first one, then another."""
         if self.paused_until == _LONG_AGO:
             return _LONG_AGO
-        return self.paused_until + self._reentry() * self.turn // (2 * _MILLION)
+        return self.paused_until + self._reentry() * self.turn // (2 * ROUND)
 
     # -- what the gate is to go by
 
@@ -301,7 +295,7 @@ class Pool(_Resource):
             rates = self.desired.rates
         level, place = self.total.level, self.council.place
         cuts = 0 if level is None else level.epoch
-        turn = ((self.turn if place is None else place) + cuts * _MOVES_ON) % _MILLION
+        turn = turn_in(cuts, self.turn if place is None else place)
         desired = _Desired(rates, self.rates, part, expires, self._open_from(), cuts, turn)
         changed = desired != self.desired
         self.desired = desired
@@ -336,8 +330,7 @@ class Pool(_Resource):
                 left.remove(before)
                 rule.follow(before, now)
             if begins and isinstance(rule, TurnRule):
-                # Whoever went last may have gone just now: one call of all later at the earliest.
-                rule.begin_round(now + max(_HEARD, rate.per_ns * part // (rate.amount * WHOLE)))
+                rule.begin_round_after(now, rate.per_ns * part // (rate.amount * WHOLE))
             if joins:
                 rule.lower(0, now)
         self.applied = rates
