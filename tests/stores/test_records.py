@@ -224,13 +224,14 @@ def test_the_clock_of_records_goes_on_after_a_restart_of_the_machine(tmp_path, m
     assert now() == first + 151_000_000
 
 
-def test_records_whose_time_is_over_leave_the_file(tmp_path):
+def test_records_whose_time_is_over_leave_the_file(tmp_path, monkeypatch):
     path = tmp_path / "limits.db"
     on(
         lambda: SqliteStore(f"sqlite:///{path}"),
         lambda store: store.swap("g", {str(number): put("", "x", 1) for number in range(50)}, "m"),
     )
-    time.sleep(0.001)
+    later = time.monotonic_ns() + 10**9
+    monkeypatch.setattr(sqlite_room.time, "monotonic_ns", lambda: later)
     on(lambda: SqliteStore(f"sqlite:///{path}"), lambda store: store.swap("g", {"a": LOOK}, ""))
     with closing(sqlite3.connect(path)) as look:
         assert look.execute("SELECT count(*) FROM records").fetchone() == (0,)
