@@ -136,7 +136,9 @@ class RateRule:
         after = earned + need
         if after > ticks + self._tolerance:
             return 0 if after > earned else 1  # what costs nothing is never in the way
-        self._note_low(now, earned - ticks)
+        times = self._low_times
+        if not times or times[-1] != now:  # within an instant the backlog only rises
+            self._note_low(now, earned - ticks)
         self._earned = after
         return 1
 
