@@ -243,7 +243,10 @@ class Gate:
         refused = self._under_lock(lambda now: self._join_locked(ticket, timeout, now))
         if refused is not None:
             self._tell_refused(ticket, refused)
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # as in `_claim`
         if ticket.deadline is not None and ticket.state == WAITING:
             ticket.parker.alarm(ticket.deadline)
 
@@ -314,9 +317,13 @@ class Gate:
     def _claim(self, ticket: Ticket) -> Permit:
         """The waiter is awake: take what it was given."""
         if ticket.state != GRANTED:
-            assert ticket.refusal is not None
-            self._tell_refused(ticket, ticket.refusal)
-            raise ticket.refusal
+            refusal, ticket.refusal = ticket.refusal, None
+            assert refusal is not None
+            self._tell_refused(ticket, refusal)
+            try:
+                raise refusal
+            finally:
+                del refusal  # an error knows this frame and the caller's: leave no circle, nor a way to it
         ticket.state = CLAIMED
         permit: Permit = ticket.granted
         ticket.granted = None  # the permit may know the ticket: leave no circle for the collector

@@ -198,23 +198,18 @@ class _LoopParker(LoopParker):
 
     def __await__(self) -> Generator[object, None, None]:
         if self._clock.auto_advance:
-            self._loop.call_soon(self._jump)
+            self._wakeups.soon(self._jump)
         return super().__await__()
 
     def _jump(self) -> None:
-        if not self._future.done() and self._clock._jump():
-            self._loop.call_soon(self._jump)
+        if not self._over and self._clock._jump():
+            self._wakeups.soon(self._jump)
 
     def alarm(self, at: int) -> bool:
-        if self._loop.is_closed():
+        if self._wakeups.loop.is_closed():
             return False
         self._alarm.set(at)
-        if self._clock.auto_advance:
-            return self._on_loop(self._jump_soon)
-        return True
-
-    def _jump_soon(self) -> None:
-        self._loop.call_soon(self._jump)
+        return not self._clock.auto_advance or self._wakeups.soon(self._jump)
 
     def retire(self) -> None:
         self._alarm.cancel()
@@ -276,6 +271,10 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.seconds()
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - asyncio's
+        """Threads end in real time, so none of ours limits how long they take."""
+        await super().shutdown_default_executor()
 
 
 def run(main: Callable[[ManualClock], Coroutine[Any, Any, T]]) -> T:

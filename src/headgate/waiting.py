@@ -8,12 +8,15 @@ Another world (trio, say) is one more parker class here and one more method on t
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
+from collections import deque
 from time import monotonic_ns
+from weakref import WeakValueDictionary, ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Callable, Generator
+    from contextvars import Context
     from typing import Any, Protocol
 
     class Parker(Protocol):
@@ -112,43 +115,167 @@ class ThreadParker:
             pass  # nudged already
 
 
+# How many may go on at once because somebody woke them who was woken himself, before others get
+# their turn on the loop.
+_HANDED_ON = 16
+
+
+class Wakeups:
+    """How the sleepers of one event loop are woken: by one callback for all whose sleep is over.
+
+    Futures would take a callback for each, and the loop longer for it than a gate does for all the rest.
+    """
+
+    __slots__ = ("__weakref__", "_due", "loop", "over", "thread")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread = get_ident()
+        # Those whom the loop is going to run. It alone holds them: if it is closed instead, their tasks
+        # must not be kept by others who sleep there and still stand in some line.
+        self._due = _NOBODY
+        self.over: Future[None] = loop.create_future()  # what a task is told when it is woken
+        self.over.set_result(None)
+
+    @staticmethod
+    def of(loop: AbstractEventLoop) -> Wakeups:
+        wakeups = _wakeups.get(id(loop))
+        if wakeups is None:
+            wakeups = _wakeups[id(loop)] = Wakeups(loop)
+        else:
+            wakeups.thread = get_ident()  # a loop may be run by one thread after another
+        return wakeups
+
+    def add(self, parker: LoopParker) -> bool:
+        """Its sleep is over. False: the loop is closed, so it sleeps for ever."""
+        if get_ident() != self.thread:
+            return self.soon(self._run, deque((parker,)))
+        due = self._due()
+        if due is None:
+            due = deque()
+            if not self.soon(self._run, due):
+                return False
+            self._due = ref(due)
+        due.append(parker)
+        return True
+
+    def soon(self, act: Callable[..., object], *args: object) -> bool:
+        """Do it on the loop. False: it is closed."""
+        try:
+            if get_ident() == self.thread:
+                self.loop.call_soon(act, *args)
+            else:
+                self.loop.call_soon_threadsafe(act, *args)
+        except RuntimeError:
+            return False
+        return not self.loop.is_closed()  # meanwhile, by its own thread
+
+    def _run(self, due: deque[LoopParker]) -> None:
+        left = len(due) + _HANDED_ON
+        parker = step = None
+        try:
+            while due and left:
+                parker = due[0]
+                step = parker._step
+                if step is not None:
+                    parker._step = None
+                    parker._context.run(step, parker._told)
+                # Only now, lest Ctrl-C before it ran leave it asleep; and unless it ran others here.
+                if due and due[0] is parker:
+                    due.popleft()
+                left -= 1
+        finally:
+            if due:
+                self.loop.call_soon(self._run, due)
+            elif self._due() is due:
+                self._due = _NOBODY
+            parker = step = None  # an error that one of them kept knows this frame
+
+
+_NOBODY: ref[deque[LoopParker]] = ref(deque())
+
+# By the identity of the loop, which each keeps alive as long as somebody sleeps there.
+_wakeups: WeakValueDictionary[int, Wakeups] = WeakValueDictionary()
+
+
 class LoopParker:
-    """A task sleeps on a future. Its loop keeps the alarm by a timer, without waking the task."""
+    """A task sleeps on its parker as on a future: the parker answers what a task asks of one.
+
+    The loop keeps the alarm by a timer, without waking the task.
+    """
 
     on_loop = True
 
-    __slots__ = ("_alarm_at", "_future", "_loop", "_now", "_ring", "_thread", "_ticket", "_timer")
+    __slots__ = (
+        "_alarm_at",
+        "_asyncio_future_blocking",
+        "_context",
+        "_now",
+        "_over",
+        "_ring",
+        "_step",
+        "_ticket",
+        "_timer",
+        "_told",
+        "_wakeups",
+    )
 
     def __init__(
         self, loop: AbstractEventLoop, now: Callable[[], int], ring: Callable[[Any], object], ticket: object
     ) -> None:
-        self._loop = loop
+        self._wakeups = wakeups = Wakeups.of(loop)
         self._now = now
         self._ring = ring
         self._ticket = ticket
-        self._thread = get_ident()
         self._alarm_at: int | None = None
         self._timer: TimerHandle | None = None
-        self._future: Future[None] = loop.create_future()
+        self._over = False  # woken or cancelled
+        self._told = wakeups.over
+        self._step: Callable[[Future[None]], object] | None = None  # makes the task go on
+        self._context: Context
+        self._asyncio_future_blocking = False
+
+    # -- what a task asks of a future
 
     def __await__(self) -> Generator[object, None, None]:
-        return self._future.__await__()
+        # To await takes an iterator, whatever its type says; this one needs no frame to run in.
+        if self._over:
+            return iter(())  # type: ignore[return-value]  # see above
+        self._asyncio_future_blocking = True
+        return iter((self,))  # type: ignore[return-value]  # see above
+
+    def get_loop(self) -> AbstractEventLoop:
+        return self._wakeups.loop
+
+    def add_done_callback(self, step: Callable[[Future[None]], object], *, context: Context) -> None:
+        self._context = context
+        self._step = step
+
+    def cancel(self, msg: object = None) -> bool:
+        if self._over:
+            return False
+        self._told = self._wakeups.loop.create_future()
+        self._told.cancel(msg)
+        return self.wake()
+
+    # -- what a gate asks of a parker
 
     def wake(self) -> bool:
-        if get_ident() != self._thread:
-            return self._on_loop(self._finish)
+        self._over = True
+        return self._wakeups.add(self)
+
+    def alarm(self, at: int) -> bool:
+        wakeups = self._wakeups
+        if self._alarm_at is not None and at >= self._alarm_at:
+            return not wakeups.loop.is_closed()  # an alarm that was set there will never ring
+        self._alarm_at = at
+        if get_ident() != wakeups.thread:
+            return wakeups.soon(self._set_timer)
         try:
-            if not self._future.done():
-                self._future.set_result(None)
+            self._set_timer()
         except RuntimeError:  # the loop is closed
             return False
         return True
-
-    def alarm(self, at: int) -> bool:
-        if self._alarm_at is not None and at >= self._alarm_at:
-            return not self._loop.is_closed()  # an alarm that was set there will never ring
-        self._alarm_at = at
-        return self._on_loop(self._set_timer)
 
     def retire(self) -> None:
         self._alarm_at = None
@@ -156,27 +283,13 @@ class LoopParker:
             self._timer.cancel()
             self._timer = None
 
-    def _on_loop(self, act: Callable[[], None]) -> bool:
-        try:
-            if get_ident() == self._thread:
-                act()
-            else:
-                self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # the loop is closed: nobody will ever wake up there
-            return False
-        return True
-
-    def _finish(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._alarm_at is not None:
             left = self._alarm_at - self._now()
-            self._timer = self._loop.call_later(max(0.0, left / 1e9), self._fire)
+            self._timer = self._wakeups.loop.call_later(max(0.0, left / 1e9), self._fire)
 
     def _fire(self) -> None:
         self._timer = None

@@ -137,6 +137,9 @@ def test_nothing_is_lost_invented_or_left_waiting(seed):
     for thread in threads:
         thread.start()
     for thread in threads:
+        thread.join(1)
+    gc.collect()  # that of a loop that died did nothing if another thread was collecting just then
+    for thread in threads:
         thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads), "somebody was left waiting"
     gc.collect()
