@@ -447,6 +447,7 @@ class InterruptAt:
 
     def __enter__(self):
         self._before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces none unless asked to before it begins
         sys.settrace(self._called)
 
     def __exit__(self, *_error):
