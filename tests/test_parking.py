@@ -172,6 +172,45 @@ def test_one_that_ends_the_program_leaves_nobody_asleep_who_was_woken_with_it(lo
     assert type(ending.exception()) is end
 
 
+def run_from_within(loop, task):
+    """What notebooks do, with the help of nest_asyncio: a task runs its own loop until another is done."""
+    current = asyncio.current_task()
+    asyncio.tasks._leave_task(loop, current)
+    try:
+        for _ in range(1000):
+            if task.done():
+                return
+            loop.call_soon(lambda: None)  # so that it does not sleep, for ever perhaps
+            loop._run_once()
+    finally:
+        asyncio.tasks._enter_task(loop, current)
+    raise AssertionError("it was woken at the same moment, or later, and never ran")
+
+
+@pytest.mark.parametrize("waits_for", [2, 5], ids=["one woken with it", "one woken later"])
+def test_one_that_runs_the_loop_from_within_does_not_keep_the_others_asleep(loop, waits_for):
+    gate = Dispatch(concurrency=3)
+    holders = [gate.try_admit() for _ in range(3)]
+    tasks, seen = [], []
+
+    async def first():
+        async with gate.admit():
+            run_from_within(loop, tasks[waits_for])
+            seen.append("the first")
+
+    async def main():
+        tasks.append(asyncio.create_task(first()))
+        tasks.extend(asyncio.create_task(visit(gate, seen, i)) for i in range(1, 8))
+        await until_waiting(gate, 8)
+        for holder in holders:
+            holder.settle()
+        await asyncio.gather(*tasks)
+
+    loop.run_until_complete(main())
+    assert sorted(seen, key=str) == [*range(1, 8), "the first"]
+    assert seen.index(waits_for) < seen.index("the first")
+
+
 def test_a_chain_of_calls_that_never_wait_lets_others_of_the_loop_run_in_between(loop):
     """A place that is handed on from task to task, hundreds of times, must not hold up a reply."""
     gate = Dispatch(concurrency=1)

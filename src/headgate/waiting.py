@@ -8,7 +8,7 @@ Another world (trio, say) is one more parker class here and one more method on t
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from collections import deque
+from itertools import islice
 from time import monotonic_ns
 from weakref import WeakValueDictionary, ref
 
@@ -120,6 +120,12 @@ class ThreadParker:
 _HANDED_ON = 16
 
 
+class _Due(list["LoopParker"]):
+    """Those whom a loop is going to run, in order."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Wakeups:
     """How the sleepers of one event loop are woken: by one callback for all whose sleep is over.
 
@@ -131,8 +137,8 @@ class Wakeups:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
-        # Those whom the loop is going to run. It alone holds them: if it is closed instead, their tasks
-        # must not be kept by others who sleep there and still stand in some line.
+        # Only the callback itself holds those it is for: if the loop is closed instead, their tasks must
+        # not be kept by others who sleep there and still stand in some line.
         self._due = _NOBODY
         self.over: Future[None] = loop.create_future()  # what a task is told when it is woken
         self.over.set_result(None)
@@ -149,10 +155,10 @@ class Wakeups:
     def add(self, parker: LoopParker) -> bool:
         """Its sleep is over. False: the loop is closed, so it sleeps for ever."""
         if get_ident() != self.thread:
-            return self.soon(self._run, deque((parker,)))
+            return self.soon(self._run, _Due((parker,)))
         due = self._due()
         if due is None:
-            due = deque()
+            due = _Due()
             if not self.soon(self._run, due):
                 return False
             self._due = ref(due)
@@ -170,29 +176,23 @@ class Wakeups:
             return False
         return not self.loop.is_closed()  # meanwhile, by its own thread
 
-    def _run(self, due: deque[LoopParker]) -> None:
-        left = len(due) + _HANDED_ON
-        parker = step = None
-        try:
-            while due and left:
-                parker = due[0]
-                step = parker._step
-                if step is not None:
-                    parker._step = None
-                    parker._context.run(step, parker._told)
-                # Only now, lest Ctrl-C before it ran leave it asleep; and unless it ran others here.
-                if due and due[0] is parker:
-                    due.popleft()
-                left -= 1
-        finally:
-            if due:
-                self.loop.call_soon(self._run, due)
-            elif self._due() is due:
+    def _run(self, due: _Due) -> None:
+        if not due:
+            if self._due() is due:
                 self._due = _NOBODY
-            parker = step = None  # an error that one of them kept knows this frame
+            return
+        # First of all, lest anybody stay asleep if one of these raises Ctrl-C or runs the loop from within.
+        self.loop.call_soon(self._run, due)
+        for parker in islice(due, len(due) + _HANDED_ON):  # also those who come meanwhile
+            step = parker._step
+            if step is not None:
+                parker._step = None
+                parker._context.run(step, parker._told)
+        due[:] = [parker for parker in due if parker._step is not None]
+        del parker, step  # an error that one of them keeps knows this frame
 
 
-_NOBODY: ref[deque[LoopParker]] = ref(deque())
+_NOBODY: ref[_Due] = ref(_Due())
 
 # By the identity of the loop, which each keeps alive as long as somebody sleeps there.
 _wakeups: WeakValueDictionary[int, Wakeups] = WeakValueDictionary()
