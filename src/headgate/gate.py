@@ -336,6 +336,7 @@ class Gate:
     def _advance_locked(self, now: int) -> None:
         """Let in everybody who may go, in order. Note who keeps the time for the rest."""
         line, enter, reentry = self._line, self._enter, self._layers.reentry
+        era, kind = self._era, self._permit_kind
         outbox = self._outbox
         binding = self._binding
         permit = None
@@ -344,12 +345,13 @@ class Gate:
             if reentry is not None and reentry.earliest(now, line.waiting) > now:
                 break
             if permit is None:
-                permit = self._permit_kind()
-            permit._mode = mode = enter(first.cost, now)
+                permit = kind()
+            cost = first.cost
+            permit._mode = mode = enter(cost, now)
             if not mode:
                 break
-            permit._era = self._era
-            permit._cost = first.cost
+            permit._era = era
+            permit._cost = cost
             permit._taken_at = now
             permit._waited = now - first.joined_at
             if first.parker.on_loop:
