@@ -52,13 +52,16 @@ class Counts:
 class CountingParker(LoopParker):
     __slots__ = ("counts", "number")
 
-    def wake(self) -> bool:
-        self.counts.woken.append(self.number)
-        return super().wake()
-
     def _fire(self) -> None:
         self.counts.timers += 1
         super()._fire()
+
+    def add_done_callback(self, step, *, context) -> None:
+        def counted(future) -> None:
+            self.counts.woken.append(self.number)
+            step(future)
+
+        super().add_done_callback(counted, context=context)
 
 
 class CountingClock(SystemClock):

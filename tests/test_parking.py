@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from weakref import ref
@@ -294,29 +295,99 @@ def test_what_was_given_to_a_loop_that_closed_comes_back_though_others_of_it_sti
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 
-def test_a_loop_may_be_run_by_one_thread_after_another(loop):
-    gate = Dispatch(concurrency=1)
-    holder = gate.try_admit()
-    seen = []
-
-    async def join_as(name):
-        task = asyncio.create_task(visit(gate, seen, name))
-        await until_waiting(gate, name)
-        return task
-
-    tasks = [loop.run_until_complete(join_as(1))]
-
-    def elsewhere():
-        tasks.append(loop.run_until_complete(join_as(2)))
-        loop.run_until_complete(asyncio.gather(*tasks))
-
-    thread = threading.Thread(target=elsewhere)
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_loop_may_be_run_by_one_thread_after_another(loop, debug):
+    """Whoever ran it last, or joined there last: it is woken where it runs now, and at once."""
+    gate, other = Dispatch(concurrency=1), Dispatch(concurrency=1)
+    holder, other_holder = gate.try_admit(), other.try_admit()
+    loop.set_debug(debug)
+    [here] = loop.run_until_complete(join(gate, 1))
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.extend(loop.run_until_complete(join(other, 1))))
     thread.start()
-    eventually(lambda: gate.snapshot().waiting == 2, "both wait")
-    holder.settle()
     thread.join(PATIENCE)
-    assert not thread.is_alive()
-    assert seen == [1, 2]
+
+    def leave():
+        eventually(loop.is_running, "it runs again, in the thread it began in")
+        holder.settle()
+        other_holder.settle()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    done, _ = loop.run_until_complete(asyncio.wait([here, *elsewhere], timeout=PATIENCE))
+    thread.join(PATIENCE)
+    assert done == {here, *elsewhere}
+
+
+def test_a_loop_closed_while_its_error_is_at_hand_does_not_keep_a_place(loop):
+    """The error knows the frames of the callback, and so those whom it was about to run."""
+    window = BackoffWindow()
+    gate = Dispatch(window=window, pause=True, concurrency=3)
+
+    async def ends():
+        async with gate.admit():
+            raise KeyboardInterrupt
+
+    async def main():
+        window.set(60)
+        tasks = [asyncio.create_task(ends())]
+        await until_waiting(gate, 1)
+        tasks += [asyncio.create_task(visit(gate)) for _ in range(4)]
+        await until_waiting(gate, 5)
+        loop.call_soon(window.clear)
+        return tasks
+
+    tasks = loop.run_until_complete(main())
+    try:
+        loop.run_until_complete(tasks[-1])
+    except KeyboardInterrupt:
+        thread = Thread(gate)
+        loop.close()
+        tasks[0].exception()  # so that nobody complains about it
+        forget(tasks)
+    thread.join()
+    gc.collect()
+    assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
+
+
+def test_ctrl_c_just_when_the_loop_takes_up_those_who_were_woken_leaves_them_to_be_cancelled(loop):
+    """What asyncio.run does then: it cancels everybody, and waits until they are done."""
+    window = BackoffWindow()
+    gate, other = Dispatch(window=window, pause=True), Dispatch(concurrency=1)
+    holder = other.try_admit()
+    call_soon = loop.call_soon
+
+    def interrupting(callback, *args, context=None):
+        if getattr(callback, "__name__", "") == "run":
+            loop.call_soon = call_soon
+            raise KeyboardInterrupt
+        return call_soon(callback, *args, context=context)
+
+    async def main():
+        window.set(60)
+        tasks = [asyncio.create_task(visit(gate)) for _ in range(5)]
+        await until_waiting(gate, 5)
+        tasks += [asyncio.create_task(visit(other)) for _ in range(5)]
+        await until_waiting(other, 5)
+        loop.call_soon(begin)
+        return tasks
+
+    def begin():
+        window.clear()
+        loop.call_soon = interrupting
+
+    async def cancel_all(tasks):
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=PATIENCE)
+
+    tasks = loop.run_until_complete(main())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(asyncio.wait(tasks))
+    loop.run_until_complete(cancel_all(tasks))
+    assert all(task.done() for task in tasks)
+    holder.settle()
+    assert gate.snapshot().in_flight == other.snapshot().in_flight == 0
 
 
 def test_a_loop_that_has_ended_is_let_go():
@@ -366,6 +437,53 @@ class Thing:
     """What a caller has in hand."""
 
 
+@contextmanager
+def no_collector():
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("end", ["served", "cancelled"])
+def test_one_that_is_gone_leaves_nothing_of_its_context(end):
+    """Contexts hold requests, spans and sessions. Its ticket may lie in the line for a while."""
+    who = ContextVar("who")
+
+    async def main(clock):
+        gate = Dispatch(concurrency=1, clock=clock)
+        holder = gate.try_admit()
+        first = asyncio.create_task(visit(gate))
+        await until_waiting(gate, 1)
+
+        async def visitor():
+            thing = Thing()
+            who.set(thing)
+            gone.append(ref(thing))
+            del thing
+            await visit(gate)
+
+        gone = []
+        task = asyncio.create_task(visitor())
+        await until_waiting(gate, 2)
+        if end == "cancelled":
+            task.cancel()
+        else:
+            holder.settle()
+        await asyncio.wait([task])
+        del task
+        await asyncio.sleep(0)
+        if end == "cancelled":
+            gc.collect()  # from Python 3.12 on, a cancelled task leaves a circle of asyncio's own
+        assert gone[0]() is None
+        holder.settle()
+        await first
+
+    with no_collector():
+        run(main)
+
+
 @pytest.mark.parametrize("timeout", [0, 1])
 def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
     """Its ticket may stay there for a while; its error, and with it the caller's frames, may not."""
@@ -388,8 +506,5 @@ def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
         holder.settle()
         await first
 
-    gc.disable()  # no circle that only the collector would find
-    try:
+    with no_collector():
         run(main)
-    finally:
-        gc.enable()

@@ -158,6 +158,7 @@ class _Alarm:
 
 class _ThreadParker:
     on_loop = False
+    wakeups = None
 
     def __init__(self, clock: ManualClock, ring: Callable[[Any], object], ticket: object) -> None:
         self._clock = clock
@@ -198,18 +199,18 @@ class _LoopParker(LoopParker):
 
     def __await__(self) -> Generator[object, None, None]:
         if self._clock.auto_advance:
-            self._wakeups.soon(self._jump)
+            self.wakeups.soon(self._jump)
         return super().__await__()
 
     def _jump(self) -> None:
-        if not self._over and self._clock._jump():
-            self._wakeups.soon(self._jump)
+        if not self.over and self._clock._jump():
+            self.wakeups.soon(self._jump)
 
     def alarm(self, at: int) -> bool:
-        if self._wakeups.loop.is_closed():
+        if self._loop.is_closed():
             return False
         self._alarm.set(at)
-        return not self._clock.auto_advance or self._wakeups.soon(self._jump)
+        return not self._clock.auto_advance or self.wakeups.soon(self._jump)
 
     def retire(self) -> None:
         self._alarm.cancel()

@@ -8,21 +8,24 @@ Another world (trio, say) is one more parker class here and one more method on t
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from itertools import islice
 from time import monotonic_ns
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Callable, Generator
     from contextvars import Context
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
 
     class Parker(Protocol):
         """Where one waiter sleeps."""
 
         on_loop: bool  # does its alarm need an event loop that runs?
+
+        @property
+        def wakeups(self) -> Wakeups | None:
+            """With whom it may be woken together."""
 
         def wake(self) -> bool:
             """End the sleep. False: the sleeper can no longer be reached."""
@@ -40,6 +43,13 @@ if TYPE_CHECKING:
     class LoopParking(Parker, Protocol):
         def __await__(self) -> Generator[object, None, None]:
             """Sleep until woken."""
+
+    class Sleeper(Protocol):
+        """Who waits somewhere: a ticket."""
+
+        parker: Any
+
+    S = TypeVar("S", bound=Sleeper)
 
     class Clock(Protocol):
         """Everything that waits or reads time does it through one of these."""
@@ -67,6 +77,7 @@ class ThreadParker:
     """A thread sleeps on a lock that others release. It keeps its own alarm by a time-out."""
 
     on_loop = False
+    wakeups = None
 
     __slots__ = ("_alarm_at", "_latch", "_now", "_owner", "_ring", "_ticket", "_woken")
 
@@ -115,87 +126,90 @@ class ThreadParker:
             pass  # nudged already
 
 
-# How many may go on at once because somebody woke them who was woken himself, before others get
-# their turn on the loop.
-_HANDED_ON = 16
-
-
-class _Due(list["LoopParker"]):
-    """Those whom a loop is going to run, in order."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Wakeups:
-    """How the sleepers of one event loop are woken: by one callback for all whose sleep is over.
+    """How the sleepers of one event loop are woken: those woken together, by one callback.
 
     Futures would take a callback for each, and the loop longer for it than a gate does for all the rest.
     """
 
-    __slots__ = ("__weakref__", "_due", "loop", "over", "thread")
+    __slots__ = ("__weakref__", "_running", "loop", "over")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
+        from asyncio import _get_running_loop  # noqa: PLC0415 - whoever gets here has loaded it
+
         self.loop = loop
-        self.thread = get_ident()
-        # Only the callback itself holds those it is for: if the loop is closed instead, their tasks must
-        # not be kept by others who sleep there and still stand in some line.
-        self._due = _NOBODY
         self.over: Future[None] = loop.create_future()  # what a task is told when it is woken
         self.over.set_result(None)
+        self._running = _get_running_loop
 
     @staticmethod
     def of(loop: AbstractEventLoop) -> Wakeups:
         wakeups = _wakeups.get(id(loop))
         if wakeups is None:
             wakeups = _wakeups[id(loop)] = Wakeups(loop)
-        else:
-            wakeups.thread = get_ident()  # a loop may be run by one thread after another
         return wakeups
 
-    def add(self, parker: LoopParker) -> bool:
-        """Its sleep is over. False: the loop is closed, so it sleeps for ever."""
-        if get_ident() != self.thread:
-            return self.soon(self._run, _Due((parker,)))
-        due = self._due()
-        if due is None:
-            due = _Due()
-            if not self.soon(self._run, due):
-                return False
-            self._due = ref(due)
-        due.append(parker)
-        return True
+    def here(self) -> bool:
+        """Is it this thread that runs the loop?"""
+        return self._running() is self.loop
 
     def soon(self, act: Callable[..., object], *args: object) -> bool:
-        """Do it on the loop. False: it is closed."""
+        """Do it on the loop, wherever that runs. False: it is closed."""
+        loop = self.loop
+        if self.here():
+            loop.call_soon(act, *args)
+            return True
         try:
-            if get_ident() == self.thread:
-                self.loop.call_soon(act, *args)
-            else:
-                self.loop.call_soon_threadsafe(act, *args)
+            loop.call_soon_threadsafe(act, *args)
         except RuntimeError:
-            return False
-        return not self.loop.is_closed()  # meanwhile, by its own thread
+            if not loop.is_closed():
+                raise
+        return not loop.is_closed()
 
-    def _run(self, due: _Due) -> None:
-        if not due:
-            if self._due() is due:
-                self._due = _NOBODY
-            return
-        # First of all, lest anybody stay asleep if one of these raises Ctrl-C or runs the loop from within.
-        self.loop.call_soon(self._run, due)
-        for parker in islice(due, len(due) + _HANDED_ON):  # also those who come meanwhile
-            step = parker._step
+    def run(self, parkers: list[LoopParker]) -> None:
+        if len(parkers) > 1:
+            # First of all, lest any stay asleep if one of these raises Ctrl-C or runs the loop from within.
+            self.loop.call_soon(self.run, parkers)
+        parker = step = context = None
+        for parker in parkers:
+            step, context = parker._step, parker._context
             if step is not None:
-                parker._step = None
-                parker._context.run(step, parker._told)
-        due[:] = [parker for parker in due if parker._step is not None]
-        del parker, step  # an error that one of them keeps knows this frame
+                parker._step = parker._context = None
+                context.run(step, parker._told)
+        parkers.clear()
+        parker = step = context = None  # an error that one of them keeps knows this frame
 
-
-_NOBODY: ref[_Due] = ref(_Due())
 
 # By the identity of the loop, which each keeps alive as long as somebody sleeps there.
 _wakeups: WeakValueDictionary[int, Wakeups] = WeakValueDictionary()
+
+
+def wake_all(sleepers: list[S]) -> list[S]:
+    """End the sleep of all of them, in order. Who can no longer be reached?"""
+    if len(sleepers) == 1:
+        return [] if sleepers[0].parker.wake() else sleepers
+    together: dict[Wakeups, list[LoopParker]] = {}
+    lost = []
+    latest, parkers = None, []
+    for sleeper in sleepers:
+        parker = sleeper.parker
+        wakeups = parker.wakeups
+        if wakeups is None:
+            if not parker.wake():
+                lost.append(sleeper)
+            continue
+        if wakeups is not latest:
+            latest, parkers = wakeups, together.setdefault(wakeups, [])
+        parker.over = True
+        parkers.append(parker)
+    for wakeups, parkers in together.items():
+        if not wakeups.soon(wakeups.run, parkers):
+            lost += [sleeper for sleeper in sleepers if sleeper.parker.wakeups is wakeups]
+    return lost
+
+
+def _nothing(_ticket: object) -> None:
+    pass
 
 
 class LoopParker:
@@ -210,75 +224,83 @@ class LoopParker:
         "_alarm_at",
         "_asyncio_future_blocking",
         "_context",
+        "_loop",
         "_now",
-        "_over",
         "_ring",
         "_step",
         "_ticket",
         "_timer",
         "_told",
-        "_wakeups",
+        "over",
+        "wakeups",
     )
 
     def __init__(
         self, loop: AbstractEventLoop, now: Callable[[], int], ring: Callable[[Any], object], ticket: object
     ) -> None:
-        self._wakeups = wakeups = Wakeups.of(loop)
+        self._loop = loop  # where a task looks for it, too
+        self.wakeups = wakeups = Wakeups.of(loop)
         self._now = now
         self._ring = ring
         self._ticket = ticket
         self._alarm_at: int | None = None
         self._timer: TimerHandle | None = None
-        self._over = False  # woken or cancelled
+        self.over = False  # woken or cancelled
         self._told = wakeups.over
-        self._step: Callable[[Future[None]], object] | None = None  # makes the task go on
-        self._context: Context
+        self._step: Callable[[Future[None]], object] | None = None  # makes the task go on ...
+        self._context: Any = None  # ... in its context
         self._asyncio_future_blocking = False
 
     # -- what a task asks of a future
 
     def __await__(self) -> Generator[object, None, None]:
         # To await takes an iterator, whatever its type says; this one needs no frame to run in.
-        if self._over:
+        if self.over:
             return iter(())  # type: ignore[return-value]  # see above
         self._asyncio_future_blocking = True
         return iter((self,))  # type: ignore[return-value]  # see above
-
-    def get_loop(self) -> AbstractEventLoop:
-        return self._wakeups.loop
 
     def add_done_callback(self, step: Callable[[Future[None]], object], *, context: Context) -> None:
         self._context = context
         self._step = step
 
     def cancel(self, msg: object = None) -> bool:
-        if self._over:
-            return False
-        self._told = self._wakeups.loop.create_future()
-        self._told.cancel(msg)
-        return self.wake()
+        woken = self.over
+        if not woken:
+            self._told = self._loop.create_future()
+            self._told.cancel(msg)
+        # Even if it was woken: Ctrl-C may have struck just when the loop took up those who were.
+        return self.wake() and not woken
+
+    def _go_on(self) -> None:
+        step = self._step
+        if step is not None:  # it may have been told twice
+            self._step = self._context = None
+            step(self._told)
 
     # -- what a gate asks of a parker
 
     def wake(self) -> bool:
-        self._over = True
-        return self._wakeups.add(self)
+        self.over = True
+        wakeups = self.wakeups
+        if not wakeups.here():
+            return wakeups.soon(wakeups.run, [self])
+        if self._step is not None:
+            self._loop.call_soon(self._go_on, context=self._context)
+        return True
 
     def alarm(self, at: int) -> bool:
-        wakeups = self._wakeups
         if self._alarm_at is not None and at >= self._alarm_at:
-            return not wakeups.loop.is_closed()  # an alarm that was set there will never ring
+            return not self._loop.is_closed()  # an alarm that was set there will never ring
         self._alarm_at = at
-        if get_ident() != wakeups.thread:
-            return wakeups.soon(self._set_timer)
-        try:
-            self._set_timer()
-        except RuntimeError:  # the loop is closed
-            return False
+        if not self.wakeups.here():
+            return self.wakeups.soon(self._set_timer)
+        self._set_timer()
         return True
 
     def retire(self) -> None:
         self._alarm_at = None
+        self._ring, self._ticket = _nothing, None  # leave no circle for the collector
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -289,7 +311,7 @@ class LoopParker:
             self._timer = None
         if self._alarm_at is not None:
             left = self._alarm_at - self._now()
-            self._timer = self._wakeups.loop.call_later(max(0.0, left / 1e9), self._fire)
+            self._timer = self._loop.call_later(max(0.0, left / 1e9), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
