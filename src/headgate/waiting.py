@@ -277,6 +277,7 @@ class LoopParker:
         if step is not None:  # it may have been told twice
             self._step = self._context = None
             step(self._told)
+            del step  # as in `Wakeups.run`
 
     # -- what a gate asks of a parker
 
