@@ -12,6 +12,7 @@ import pytest
 
 from headgate import BackoffWindow, CapacityExhausted, Dispatch, WaitTimeout
 from headgate.testing import run
+from headgate.waiting import LoopParker
 from patience import PATIENCE, eventually
 
 KINDS_OF_TASK = {
@@ -140,6 +141,25 @@ def test_cancelled_and_let_in_at_one_moment_it_keeps_no_place(loop, first):
         await asyncio.wait_for(visit(gate), PATIENCE)
 
     loop.run_until_complete(main())
+    assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
+
+
+def test_one_that_is_let_in_while_its_task_goes_to_sleep_is_woken(loop, monkeypatch):
+    """The collector may run at any moment, and find a place that somebody dropped."""
+    gate = Dispatch(concurrency=1)
+    fall_asleep = LoopParker.add_done_callback
+
+    def drop_first(parker, step, *, context):
+        dropped.clear()
+        fall_asleep(parker, step, context=context)
+
+    async def main():
+        await asyncio.wait([asyncio.create_task(visit(gate))], timeout=PATIENCE)
+
+    dropped = [gate.try_admit()]
+    monkeypatch.setattr(LoopParker, "add_done_callback", drop_first)
+    with pytest.warns(ResourceWarning, match="dropped without settle"):
+        loop.run_until_complete(main())
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 

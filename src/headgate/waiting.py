@@ -263,6 +263,8 @@ class LoopParker:
     def add_done_callback(self, step: Callable[[Future[None]], object], *, context: Context) -> None:
         self._context = context
         self._step = step
+        if self.over:  # since it was awaited: a finalizer may give a place back between any two steps
+            self.wake()
 
     def cancel(self, msg: object = None) -> bool:
         woken = self.over
