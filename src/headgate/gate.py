@@ -85,6 +85,7 @@ class Gate:
         "_one",
         "_outbox",
         "_permit_kind",
+        "_torn",
         "_tray",
         "_watch",
         "_weights",
@@ -117,6 +118,7 @@ class Gate:
         self._line = Line()
         self._busy = False  # somebody waits or the gate is closed
         self._closed = False
+        self._torn = False  # a change of the line was broken off, and nobody has put it in order yet
         self._outbox: deque[Ticket] = deque()  # granted or refused, and not woken yet
         self._watch: tuple[Ticket, int] | None = None  # who keeps the time, and until when
         self._deputy: Ticket | None = None  # a thread that looks if the loop of that one is blocked
@@ -215,6 +217,8 @@ class Gate:
         if self._tray:
             self._carry_out()
         if not mode:
+            if self._torn or self._outbox:
+                self._look_again()
             self._raise_if_hopeless(price)
             return None
         if self._observer is not None:
@@ -463,8 +467,11 @@ class Gate:
     def _under_lock(self, act: Callable[[int], T]) -> T:
         try:
             with self._lock:
+                if self._torn:
+                    self._mend_locked()
                 result = act(self._now())
         except BaseException:
+            self._torn = True  # whoever comes next mends it, if nothing can be called here: the stack is full
             self._mend()
             raise
         finally:
@@ -474,8 +481,12 @@ class Gate:
     def _mend(self) -> None:
         """Ctrl-C broke off a change of the line half-way: put it in order for the others."""
         with self._lock:
-            self._line = self._line.mended()
+            self._mend_locked()
             self._advance_locked(self._now())
+
+    def _mend_locked(self) -> None:
+        self._line = self._line.mended()
+        self._torn = False
 
     def _retune(self, rates: tuple[Rate, ...]) -> None:
         """Other rates from now on, for those who wait too. What was used stays used."""
@@ -520,10 +531,13 @@ class Gate:
         # looked; so no circle of waiting can close.
         try:
             with self._lock:
+                if self._torn:
+                    self._mend_locked()
                 settled = self._take_back_locked(what, actual)
                 if self._busy:
                     self._advance_locked(self._now())
         except BaseException:
+            self._torn = True
             self._mend()
             raise
         finally:
@@ -537,6 +551,8 @@ class Gate:
         settled: list[tuple[Permit | Ticket, tuple[int, ...] | None]] = []
         try:
             with self._lock:
+                if self._torn:
+                    self._mend_locked()
                 while tray:
                     what, actual = tray[0]
                     if self._take_back_locked(what, actual):
@@ -545,6 +561,7 @@ class Gate:
                 if self._busy:
                     self._advance_locked(self._now())
         except BaseException:
+            self._torn = True
             self._mend()
             raise
         if self._observer is not None:
@@ -673,6 +690,7 @@ class Gate:
         self._outbox.clear()
         self._watch = self._deputy = None
         self._line = Line()
+        self._torn = False
         self._layers.empty()
         self._bar(self._closed)
         self._binding = None

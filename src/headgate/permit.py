@@ -100,7 +100,11 @@ class HoldingPermit(Permit):
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self._mode > SETTLED and not hasattr(self, "_scoped"):
+        try:
+            mode = self._mode
+        except AttributeError:
+            return  # never given out: asking the rules was broken off
+        if mode > SETTLED and not hasattr(self, "_scoped"):
             gate = self._era.gate()
             if gate is not None:
                 gate._recover(self)

@@ -1,7 +1,11 @@
 """Ctrl-C in the middle: whoever is interrupted leaves, and nothing stays locked or taken."""
 
+import asyncio
+import contextlib
 import gc
+import inspect
 import random
+import sys
 import threading
 import warnings
 
@@ -21,6 +25,35 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
     holder.settle()
     with gate.admit(timeout=5):
         pass
+
+
+def deep(levels, act):
+    return deep(levels - 1, act) if levels else act()
+
+
+@pytest.mark.parametrize("room", range(40))
+def test_whoever_comes_next_puts_right_what_a_full_stack_broke_off(room):
+    """There is room for so many calls more: to settle takes some, to wake those who wait some others."""
+
+    async def main():
+        gate = Dispatch("gate", concurrency=1)
+        holder = gate.try_admit()
+
+        async def visit():
+            async with gate.admit():
+                pass
+
+        tasks = [asyncio.create_task(visit()) for _ in range(3)]
+        await asyncio.sleep(0)
+        with contextlib.suppress(RecursionError):
+            deep(sys.getrecursionlimit() - len(inspect.stack(0)) - room, holder.settle)
+        holder.settle()
+        gate.try_admit()
+        await asyncio.wait(tasks, timeout=20)
+        assert all(task.done() for task in tasks)
+        assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
+
+    asyncio.run(main())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
