@@ -11,6 +11,7 @@ from weakref import ref
 import pytest
 
 from headgate import BackoffWindow, CapacityExhausted, Dispatch, WaitTimeout
+from headgate.rules.line import Ticket
 from headgate.testing import run
 from headgate.waiting import LoopParker
 from patience import PATIENCE, eventually
@@ -457,6 +458,14 @@ class Thing:
     """What a caller has in hand."""
 
 
+async def with_one_waiting(gate):
+    """Who holds its only place, and who is first in line."""
+    holder = gate.try_admit()
+    first = asyncio.create_task(visit(gate))
+    await until_waiting(gate, 1)
+    return holder, first
+
+
 @contextmanager
 def no_collector():
     gc.disable()
@@ -473,9 +482,7 @@ def test_one_that_is_gone_leaves_nothing_of_its_context(end):
 
     async def main(clock):
         gate = Dispatch(concurrency=1, clock=clock)
-        holder = gate.try_admit()
-        first = asyncio.create_task(visit(gate))
-        await until_waiting(gate, 1)
+        holder, first = await with_one_waiting(gate)
 
         async def visitor():
             thing = Thing()
@@ -508,9 +515,7 @@ def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
 
     async def main(clock):
         gate = Dispatch(concurrency=1, clock=clock)
-        holder = gate.try_admit()
-        first = asyncio.create_task(visit(gate))
-        await until_waiting(gate, 1)
+        holder, first = await with_one_waiting(gate)
 
         async def refused():
             thing = Thing()
@@ -526,3 +531,28 @@ def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
 
     with no_collector():
         run(main)
+
+
+@pytest.mark.parametrize("world", ["thread", "task"])
+def test_one_that_was_served_leaves_no_ticket_to_the_collector(world):
+    def tickets():
+        return sum(type(thing) is Ticket for thing in gc.get_objects())
+
+    async def in_task(gate):
+        holder, first = await with_one_waiting(gate)
+        holder.settle()
+        await first
+
+    def in_thread(gate):
+        holder = gate.try_admit()
+        thread = Thread(gate)
+        holder.settle()
+        thread.join()
+
+    gc.collect()
+    with no_collector():
+        before = tickets()
+        gate = Dispatch(concurrency=1)
+        asyncio.run(in_task(gate)) if world == "task" else in_thread(gate)
+        del gate
+        assert tickets() == before

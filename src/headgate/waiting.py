@@ -73,6 +73,10 @@ if TYPE_CHECKING:
 _LONGEST_SLEEP = 86_400.0
 
 
+def _nothing(_ticket: object) -> None:
+    pass
+
+
 class ThreadParker:
     """A thread sleeps on a lock that others release. It keeps its own alarm by a time-out."""
 
@@ -117,7 +121,7 @@ class ThreadParker:
         return True
 
     def retire(self) -> None:
-        pass
+        self._ring, self._ticket = _nothing, None  # leave no circle for the collector
 
     def _nudge(self) -> None:
         try:  # noqa: SIM105 - contextlib would double the time of importing headgate
@@ -206,10 +210,6 @@ def wake_all(sleepers: list[S]) -> list[S]:
         if not wakeups.soon(wakeups.run, parkers):
             lost += [sleeper for sleeper in sleepers if sleeper.parker.wakeups is wakeups]
     return lost
-
-
-def _nothing(_ticket: object) -> None:
-    pass
 
 
 class LoopParker:
