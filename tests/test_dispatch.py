@@ -22,6 +22,7 @@ from headgate import (
     WaitTimeout,
     events,
 )
+from headgate.http import read_signal
 from headgate.testing import ManualClock, Recorder, run
 from headgate.verdict import throttled
 
@@ -939,6 +940,114 @@ def test_a_window_extended_while_all_pause_is_waited_for_and_a_clear_lets_them_g
             return clock.seconds()
 
     assert run(main) == 20.0
+
+
+def paused_crowd(change, *, rates="1/s burst 100", crowd=3, pause=10):
+    """When each of a crowd goes in that waits for a window, in the midst of which something changes."""
+
+    async def main(clock):
+        dispatch = only_rates(rates, pause=True, clock=clock)
+        dispatch.set_backoff(pause)
+        clock.at(2, lambda: change(dispatch))
+        times = []
+
+        async def visitor():
+            async with dispatch.admit():
+                times.append(clock.seconds())
+
+        await asyncio.gather(*(visitor() for _ in range(crowd)))
+        return times
+
+    return run(main)
+
+
+def test_a_crowd_comes_back_from_a_window_at_the_rate_and_not_with_a_burst():
+    """Rule 11, M7: nothing is saved up while nobody goes."""
+    assert paused_crowd(lambda _dispatch: None) == [10.0, 11.0, 12.0]
+
+
+def test_a_window_that_is_cleared_lets_them_go_at_the_rate_from_then_on():
+    """D-02: what was held for the window's sake is held no longer."""
+    assert paused_crowd(lambda dispatch: dispatch.window.clear()) == [2.0, 3.0, 4.0]
+
+
+def test_a_rate_that_becomes_faster_during_a_window_saves_nothing_up_for_its_end():
+    assert paused_crowd(lambda dispatch: dispatch.set_rates("10/s burst 100")) == [10.0, 10.1, 10.2]
+
+
+def test_a_rate_that_becomes_slower_during_a_window_makes_nobody_wait_longer_for_its_end():
+    assert paused_crowd(lambda dispatch: dispatch.set_rates("6/minute burst 100")) == [10.0, 20.0, 30.0]
+
+
+def test_a_dispatch_made_during_a_window_comes_back_at_the_rate_too(clock):
+    window = BackoffWindow(clock=clock)
+    window.set(10)
+    dispatch = only_rates("1/s burst 100", window=window, pause=True, clock=clock)
+    clock.advance(10)
+    assert dispatch.try_admit() is not None
+    assert dispatch.try_admit() is None
+
+
+def test_a_debt_from_before_a_window_outlasts_it_and_a_clear(clock):
+    dispatch = only_rates("1 tokens/s burst 10", pause=True, clock=clock)
+    dispatch.try_admit(tokens=5).settle(tokens=30)  # twenty missing
+    dispatch.set_backoff(10)
+    clock.advance(5)
+    dispatch.window.clear()
+    assert dispatch.snapshot().rates[0].level == -15
+    dispatch.set_backoff(10)
+    clock.advance(10)
+    assert dispatch.snapshot().rates[0].level == -5
+
+
+def test_what_was_used_before_a_window_is_not_given_back_after_it(clock):
+    """The bucket would have been full again long before: at its end one call goes, and no more."""
+    dispatch = only_rates("1 tokens/s burst 10", pause=True, clock=clock)
+    permit = dispatch.try_admit(tokens=10)
+    dispatch.set_backoff(60)
+    clock.advance(60)
+    assert dispatch.try_admit(tokens=4) is not None
+    permit.settle(tokens=1)
+    assert dispatch.snapshot().rates[0].level == 0
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 40, 100])
+def test_the_first_goes_as_the_window_ends_however_heavy_and_the_next_at_the_rate(clock, tokens):
+    dispatch = only_rates(
+        ["1/s burst 5", "10 tokens/s burst 100", "500 tokens/minute"], pause=True, clock=clock
+    )
+    dispatch.set_backoff(10)
+    clock.advance(10)
+    assert dispatch.try_admit(tokens=tokens) is not None
+    assert dispatch.try_admit(tokens=tokens) is None
+    clock.advance(0.99)
+    assert dispatch.try_admit(tokens=tokens) is None
+
+
+@pytest.mark.parametrize("over", ["at once", "cleared"])
+def test_a_window_that_lasted_no_time_costs_nothing(clock, over):
+    dispatch = only_rates("1/s burst 5", pause=True, clock=clock)
+    dispatch.set_backoff(0 if over == "at once" else 10)
+    dispatch.window.clear()
+    assert all(dispatch.try_admit() for _ in range(5))
+
+
+def test_nothing_remains_until_a_moment_whatever_the_rate_becomes(clock):
+    """Headers say that nothing is left for half a minute, and that the limit is another from now on."""
+    dispatch = only_rates("auto", clock=clock)
+    told = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "50"}
+    dispatch.observe(read_signal(200, told))
+    told = {
+        "x-ratelimit-limit-requests": "30",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "30s",
+    }
+    dispatch.observe(read_signal(200, told))
+    assert dispatch.snapshot().rates[0].limit == 30
+    clock.advance(29.9)
+    assert dispatch.try_admit() is None
+    clock.advance(0.1)
+    assert dispatch.try_admit() is not None
 
 
 def test_the_quick_way_asks_no_server_and_joins_no_line(clock):

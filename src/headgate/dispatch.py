@@ -9,6 +9,7 @@ from .limits import COLUMNS, SECOND, Backoff, positive_int, read_cost, read_rate
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
 from .rules.learning import Learner, unit_of
+from .rules.leased import LeasedRule
 from .rules.rate import successors
 from .rules.weight import WeightRule
 from .values import Value
@@ -300,18 +301,6 @@ class Dispatch(Gate):
         if learned != tuple(rule.rate for rule in self._layers.rates):
             self._retune(learned)
 
-    def _look_again(self) -> None:
-        """The window changed. Where nobody goes before its end, nothing is saved up for it either."""
-
-        def look(now: int) -> None:
-            layers, window = self._layers, self.window._window
-            layers.hear_window()
-            if layers.reentry is not None and window.until is not None and now < window.until:
-                for rule in layers.rates:
-                    rule.hold_until(window.until, now)
-
-        self._change(look)
-
     def _close_window(self, signal: Signal, now: int, sent: int) -> None:
         window = self.window._window
         if signal.retry_after is not None:
@@ -473,6 +462,7 @@ class _SharedDispatch(Dispatch):
 
     def _look_again(self) -> None:
         super()._look_again()
+        self._under_lock(self._drop_stock_locked)
         window = self.window._window
         state = (window.generation, window.until)
         if self._link is not None and self._link.window_told not in (state, None):
@@ -480,6 +470,14 @@ class _SharedDispatch(Dispatch):
             left = -1 if window.until is None or window.until <= now else window.until - now
             self._link.window_told = state
             self._link.signal(left)
+
+    def _drop_stock_locked(self, now: int) -> None:
+        """Into a window nobody takes anything: what is needed afterwards is asked for anew."""
+        layers, window = self._layers, self.window._window
+        if layers.reentry is not None and window.until is not None and now < window.until:
+            for rule in layers.rates:
+                if isinstance(rule, LeasedRule):
+                    rule.hold_until(window.until, now)
 
     def _hear_of_window(self, remaining: int) -> None:
         """Somebody else closed the window, or opened it."""

@@ -31,6 +31,7 @@ class Layers:
     __slots__ = (
         "_first_rate",
         "_other_rates",
+        "_resumed",
         "final",
         "places",
         "rates",
@@ -57,6 +58,7 @@ class Layers:
         self.places = places
         self.weight = weight
         self.final = final  # what was taken is never corrected afterwards
+        self._resumed: int | None = None  # the end of the window that the rates have come back from
         self.set_rates(rates)
 
     def set_rates(self, rates: Sequence[AnyRate]) -> None:
@@ -81,7 +83,7 @@ class Layers:
         mode = ADMITTED
         window = self.window
         if window is not None and window.until is not None:
-            mode = self._mode(now)
+            mode = self._mode(cost, now)
             if mode == THROTTLED and weight is not None:
                 load *= weight.penalty
         if mode == REFUSED:
@@ -113,12 +115,15 @@ class Layers:
                 places.throttled_in_flight += 1
         return mode
 
-    def _mode(self, now: int) -> int:
+    def _mode(self, cost: tuple[int, ...], now: int) -> int:
         """Under which rules one who comes now would go in, if at all."""
         until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
         assert until is not None
-        if self.reentry is not None and now < until:
-            return REFUSED
+        if self.reentry is not None:
+            if now < until:
+                return REFUSED
+            if until != self._resumed:
+                self._resume(cost, now)
         places = self.places
         if places is not None and places.adaptive:
             self.hear_window()
@@ -127,6 +132,21 @@ class Layers:
         if now < until + self.tail and (places is not None or self.weight is not None):
             return THROTTLED  # without either nothing would be any tighter
         return ADMITTED
+
+    def _resume(self, cost: tuple[int, ...], now: int) -> None:
+        """Where nobody went before the end of the window, nothing was saved up for it either.
+
+        The first who comes goes, the others at the rates. Judged at the end and not before: until then the
+        window may be cleared, and the rates may become others.
+        """
+        if self.reentry is None or self.window is None:
+            return
+        until = self.window.until
+        if until is not None and until != self._resumed and now >= until:
+            self._resumed = until
+            if until != self.window.opened_at:  # or it was over as soon as it was set
+                for rate in self.rates:
+                    rate.hold_until(until, now, cost[rate.column])
 
     def hear_window(self) -> None:
         """Let the places know of what was signalled to the window."""
@@ -195,6 +215,7 @@ class Layers:
         return binding, at if binding and at < now + FAR_OFF else None
 
     def _held_by_rate(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int]:
+        self._resume(cost, now)
         binding, at = None, now
         for rate in self.rates:
             earliest = rate.earliest(cost, now)

@@ -152,10 +152,12 @@ class LeasedRule:
             if not lot[2]:
                 self._lots.popleft()
 
-    def hold_until(self, at: int, now: int) -> None:
-        """Nothing is left before that moment, and nothing comes."""
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
+        """Nothing is left of what starts before that moment, and nothing comes."""
+        self.mature(now)
         self._coming = [lot for lot in self._coming if lot[0] >= at]
-        self.lower(0, now)
+        self._lots = deque(lot for lot in self._lots if lot[1] >= at + _KEEPS)
+        self.units = sum(lot[2] for lot in self._lots)
 
     def follow(self, old: object, now: int) -> None:
         """Whatever was held before belongs to the pool."""

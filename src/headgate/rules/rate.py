@@ -87,6 +87,7 @@ class RateRule:
         "_cost",
         "_earned",
         "_full_at",
+        "_held_until",
         "_low_ticks",
         "_low_times",
         "_most",
@@ -107,6 +108,7 @@ class RateRule:
         self._tolerance = rate.burst * self._cost
         self._most = max(rate.amount, rate.burst) * self._cost  # what one call may take
         self._earned = _LONG_AGO  # in ticks
+        self._held_until = _LONG_AGO  # until then nothing is left, whatever the rate
         # For refunds: how low the backlog has been since a permit was given out. When the
         # bucket was last found full, and each take that found the backlog lower than every
         # later one did; times ascend and so do the ticks. What is older than the full bucket
@@ -233,9 +235,18 @@ class RateRule:
         ticks = now * self._scale
         self._earned = max(self._earned, ticks + self._tolerance - level * self._cost)
 
-    def hold_until(self, at: int, now: int) -> None:  # noqa: ARG002 - the question of every rate
-        """Nothing is left before that moment."""
-        self._earned = max(self._earned, at * self._scale + self._tolerance - self._cost)
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
+        """Nothing is left before that moment, and so much then. What else there was, nobody gives back."""
+        ticks = at * self._scale
+        held = ticks + max(0, self._tolerance - units * self._cost)
+        if held <= self._earned:
+            return
+        if self._earned > ticks:
+            self._note_low(at, self._earned - ticks)
+        else:
+            self._full_at = at
+        self._earned = held
+        self._held_until = at
 
     # -- changing the limit, and looking at it
 
@@ -262,10 +273,13 @@ class RateRule:
             self._low_times.append(mark)
             self._low_ticks.append(0)  # nothing of the old window can be refunded here
             return
-        backlog = max(0, old._earned - now * old._scale)
+        # What a bucket that is held will have at the end, it has then at any rate.
+        self._held_until = old._held_until
+        since = max(now, old._held_until)
+        backlog = max(0, old._earned - since * old._scale)
         # In ticks of this bucket, rounded so that nothing is gained.
         level = min((old._tolerance - backlog) * self._cost // old._cost, self._tolerance)
-        self._earned = now * self._scale + self._tolerance - level
+        self._earned = since * self._scale + self._tolerance - level
         # Refunds that are still due go on, up to where the smaller burst was full.
         self._full_at = old._full_at
         due = min(old.rate.burst * self._cost, self._tolerance) - level
@@ -416,7 +430,7 @@ class StrictRule:
         """At most so many units are left. Never raises what there is."""
         self.charge(max(0, self.level(now) - level), now)
 
-    def hold_until(self, at: int, now: int) -> None:
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
         """Nothing is left before that moment, which is no further off than the window is long."""
         self._held_until = max(self._held_until, min(at, now + self.rate.per_ns))
 
