@@ -466,10 +466,8 @@ class _SharedDispatch(Dispatch):
         window = self.window._window
         state = (window.generation, window.until)
         if self._link is not None and self._link.window_told not in (state, None):
-            now = self._now()
-            left = -1 if window.until is None or window.until <= now else window.until - now
             self._link.window_told = state
-            self._link.signal(left)
+            self._link.signal(window.until if window.closed(self._now()) else None)
 
     def _drop_stock_locked(self, now: int) -> None:
         """Into a window nobody takes anything: what is needed afterwards is asked for anew."""

@@ -603,14 +603,62 @@ def test_those_who_want_more_than_there_is_take_turns(members):
 
 
 def test_nobody_is_sent_ahead_into_a_window():
-    """DESIGN 11, 2d: with pauses nothing is given that would start before the end, and nothing is charged."""
+    """DESIGN 11, 2d: with pauses nothing is given before the end, and nothing is charged."""
     pool = pool_asked((0, {"pause": SECOND}))
     given = answer(pool, question(rates=RATE, lumps=[[1]], pauses=True), START + 400 * MILLI)
     assert (given["starts"], given["again"]) == ([], 600 * MILLI)
     assert at_once(pool, START + 400 * MILLI, RATE) == 90
     assert answer(pool, question(rates=RATE, lumps=[[1]]), START + 400 * MILLI)["starts"] == [0]
     again = answer(pool, question(rates=RATE, lumps=[[1]], pauses=True), START + SECOND)
-    assert again["starts"] == [0]
+    assert again["starts"] == [1 * MILLI]
+
+
+def after_a_window(pool, at, rates=RATE):
+    """When the next twenty lumps start, asked for by one who pauses, in milliseconds from that moment."""
+    given = answer(pool, question("late", rates=rates, lumps=[[1]] * 20, pauses=True), START + at)
+    return [start // MILLI for start in given["starts"]]
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_those_who_pause_come_back_at_the_rate_whoever_signalled(pauses):
+    """Rule 11, M7."""
+    pool = pool_asked((0, {"pause": SECOND, "pauses": pauses}))
+    assert after_a_window(pool, SECOND) == list(range(1, 21))
+
+
+def test_those_who_do_not_pause_lose_nothing_by_a_window():
+    pool = pool_asked((0, {"pause": SECOND, "pauses": True}))
+    given = answer(pool, question("b", rates=RATE, lumps=[[1]] * 20), START + 2 * SECOND)
+    assert given["starts"] == [0] * 20
+
+
+def test_a_window_takes_what_was_saved_up_once_and_not_again():
+    pool = pool_asked((0, {"pause": SECOND}))
+    assert after_a_window(pool, SECOND)[0] == 1
+    assert after_a_window(pool, SECOND + 60 * MILLI)[:2] == [0, 0]
+
+
+def test_a_window_that_is_cleared_takes_what_was_saved_up_until_then_and_no_more():
+    """D-02, and a debt stays one."""
+    pool = pool_asked((0, {"pause": 60 * SECOND}), (1_000, {"pause": -1, "pauses": True}))
+    assert after_a_window(pool, SECOND)[0] == 1
+    pool = pool_asked((0, {"extra": [2_090]}), (0, {"pause": 60 * SECOND}), (1_000, {"pause": -1}))
+    assert after_a_window(pool, SECOND)[0] == 1_001
+
+
+@pytest.mark.parametrize("rate", [[10_000, SECOND, 100], [100, SECOND, 100]])
+def test_limits_that_change_during_a_window_bring_no_burst_and_no_wait(rate):
+    pool = pool_asked((0, {"pause": SECOND}), (500, {"set": [[rate], NO_LIMITS]}))
+    first = after_a_window(pool, SECOND, [rate])[0]
+    assert first == SECOND // rate[0] // MILLI
+    assert at_once(pool, START + SECOND, [rate]) == 0
+
+
+def test_a_window_moves_with_a_clock_that_was_set():
+    pool = pool_asked((0, {"pause": SECOND}))
+    after_a_window(pool, SECOND)
+    shift(pool, -3_600 * SECOND)
+    assert after_a_window(pool, SECOND + 60 * MILLI - 3_600 * SECOND)[:2] == [0, 0]
 
 
 # -- the store's clock

@@ -13,7 +13,7 @@ from faults.rig import Server
 from forks import in_a_child, needs_fork
 from headgate import Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
-from headgate.testing import Recorder
+from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import eventually
 from stores.processes import Processes
 
@@ -148,15 +148,18 @@ def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store)
     with sharing(key, store, rates=["200/s"], pause=True) as gate:
         processes.wait_until(0.5)
         gate.set_backoff(1.5, reason="429")
+        end = time.monotonic() - processes.begin + gate.window.remaining
         results = processes.results()
     times = times_of(results, processes.begin)
-    assert not [at for at in times if 0.7 <= at < 1.99]
-    after = [at for at in times if 2 <= at < 4]
-    most = max(sum(at <= other < at + 0.1 for other in after) for at in after)
-    assert most <= 2 * 20  # a tenth of a second's worth is twenty; two lumps may fall together
-    assert len([at for at in times if 3 <= at < 4]) >= 0.6 * 200
-    parts = [sum(at - processes.begin >= 2 for at in result["times"]) for result in results]
-    assert min(parts) >= 0.7 * max(parts)
+    # What was given to those who had not heard yet is used within a second, or not at all.
+    assert not [at for at in times if end - 0.4 <= at < end - 0.001]
+    after = [at for at in times if at >= end]
+    # Since the end no more than the rate allows, however late the machine was with some of them: on one of
+    # its own not a single call. Whoever waits too long for the store goes by himself, and says so later.
+    assert max(n - 200 * (at - end) for n, at in enumerate(after)) <= 200 // 5
+    assert len([at for at in after if end + 1 <= at < end + 2]) >= 0.6 * 200
+    parts = [sum(at - processes.begin >= end for at in result["times"]) for result in results]
+    assert min(parts) >= 0.3 * max(parts)
 
 
 # -- inside one process
@@ -262,6 +265,58 @@ def test_on_loss_may_be_open_or_closed(on_loss, goes):
 
             eventually(lost, "the loss is noticed")
             assert sum(visit(gate) for _ in range(30)) == (30 if goes else 0)
+
+
+class Losable(MemoryStore):
+    """A store that may be away for a while."""
+
+    away = False
+
+    async def ask(self, key, question):
+        if self.away:
+            raise StoreError("nobody is there")
+        return await super().ask(key, question)
+
+
+def test_a_store_that_is_lost_during_a_window_brings_no_burst_at_its_end():
+    """Rule 11, M7: what each goes by then is a part of the limits, and nothing is saved up of it either."""
+    clock, seen = ManualClock(), Recorder()
+    store = Losable(clock)
+    with sharing(fresh(), store, rates=["100/s"], pause=True, clock=clock, observer=seen) as gate:
+        gate.set_backoff(10)
+        store.away = True
+
+        def lost():
+            assert not visit(gate)
+            return seen.of(ev.StoreLost)
+
+        eventually(lost, "the loss is noticed")
+        clock.advance(10)
+        assert sum(visit(gate) for _ in range(30)) == 1
+
+
+def test_a_window_that_ended_while_the_store_was_lost_is_no_news_when_it_is_back():
+    clock, seen, heard = ManualClock(), Recorder(), Recorder()
+    store, key = Losable(clock), fresh()
+    with (
+        sharing(key, store, clock=clock, observer=seen) as one,
+        sharing(key, store, clock=clock, observer=heard) as other,
+    ):
+        store.away = True
+        one.set_backoff(10)
+        eventually(lambda: seen.of(ev.StoreLost), "the loss is noticed")
+        clock.advance(10)
+        store.away = False
+
+        def back():
+            clock.advance(0.1)
+            return seen.of(ev.StoreRegained)
+
+        eventually(back, "the return is noticed")
+        one.set_rates(["7/s"])  # and the other hears all there is to hear
+        eventually(lambda: other.snapshot().rates[0].limit == 7, "the other goes by them")
+        assert other.window.generation == 0
+        assert not heard.of(ev.WindowSet)
 
 
 def visit(gate):

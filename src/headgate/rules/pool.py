@@ -44,7 +44,8 @@ def new_pool() -> State:
         # of each: [expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
         # and for those who look: how many are under way there, and how many wait]
         "members": {},
-        "window": [None, 0],  # until when, if there ever was one; generation
+        # until when, if there ever was one; generation; the end that the rates have come back from
+        "window": [None, 0, None],
         "answered": {},  # of each member: [id of its last question, the answer]
         "stamp": 0,  # the last one given
         "now": 0,  # a clock that goes back grants nothing again
@@ -65,6 +66,8 @@ def answer(pool: State, question: Question, now: int) -> Answer:
     member = pool["members"].setdefault(who, [0] * 11)
     member[0] = now + question["lease"]
     _close_window(pool, question, now)
+    if question["pauses"]:
+        _resume(pool, now)
     # What was asked under other limits may not even be of as many rates: that one asks again.
     alike = len(question["extra"]) == len(pool["rates"])
     lumps = question["lumps"] if alike else []
@@ -80,7 +83,7 @@ def answer(pool: State, question: Question, now: int) -> Answer:
     starts, again = _book(pool, member, lumps, question["pauses"], now)
     stamp = pool["stamp"] - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)
-    until, generation = pool["window"]
+    until, generation, _resumed = pool["window"]
     given = {
         "starts": [start - now for start in starts],
         "stamp": stamp,  # of the first of them; the others have the next ones
@@ -104,9 +107,11 @@ def answer(pool: State, question: Question, now: int) -> Answer:
 
 def idle_for(pool: State, now: int) -> int:
     """How long until there is nothing worth remembering, in microseconds."""
-    until = pool["window"][0]
+    until, _generation, resumed = pool["window"]
     ends = [now] if until is None else [now, until + pool["limits"][3]]
     ends += [rate[3] + _span(rate, rate[2]) - _tolerance(rate) for rate in pool["rates"]]
+    if until != resumed:
+        ends += [until + _span(rate, rate[2]) for rate in pool["rates"]]
     ends += [member[0] for member in pool["members"].values()]
     return int(max(ends)) - now
 
@@ -135,8 +140,8 @@ def shift(pool: State, by: int) -> None:
         member[0] += by
         member[1] += by
         member[6] += by if member[6] else 0
-    if pool["window"][0] is not None:
-        pool["window"][0] += by
+    window = pool["window"]
+    pool["window"] = [at if at is None or i == 1 else at + by for i, at in enumerate(window)]
 
 
 def _next_stamp(pool: State, now: int) -> int:
@@ -183,20 +188,20 @@ def _close_window(pool: State, question: Question, now: int) -> None:
     duration = question["pause"]
     if not duration:
         return
-    window = pool["window"]
+    until = pool["window"][0]
     if duration < 0:  # cleared by hand
-        window[:] = [now if window[0] is None else min(window[0], now), _next_stamp(pool, now)]
-    elif window[0] is None or now + duration > window[0]:
-        window[:] = [now + duration, _next_stamp(pool, now)]
-    if question["pauses"]:
-        # Nothing is saved up while nobody goes: the crowd comes back at the rate, not with a burst.
+        pool["window"][:2] = [now if until is None else min(until, now), _next_stamp(pool, now)]
+    elif until is None or now + duration > until:
+        pool["window"][:2] = [now + duration, _next_stamp(pool, now)]
+
+
+def _resume(pool: State, now: int) -> None:
+    """Nothing is saved up while nobody goes: the crowd comes back at the rate, not with a burst."""
+    until, _generation, resumed = pool["window"]
+    if until is not None and until != resumed and until <= now:
         for rate in pool["rates"]:
-            empty = window[0] + _tolerance(rate)
-            if duration > 0:
-                _charge(rate, 0, empty, _next_stamp(pool, now))
-            elif rate[3] > empty:
-                _fill(pool, rate, now)
-                rate[3] = empty
+            _charge(rate, 0, until + _tolerance(rate), _next_stamp(pool, now))
+        pool["window"][2] = until
 
 
 # -- rates
@@ -263,6 +268,8 @@ def _book(
     """When each lump may start, as many as may be given out now; and when to ask again for the rest."""
     starts: list[int] = []
     until = pool["window"][0]
+    if lumps and pauses and until is not None and until > now:
+        return starts, until - now  # nobody is sent ahead into a window
     for lump in lumps:
         if member[1] > now + HORIZON:
             return starts, member[1] - HORIZON - now
@@ -270,8 +277,6 @@ def _book(
         for i, rate in enumerate(pool["rates"]):
             if lump[i]:
                 start = max(start, _fits_at(rate, lump[i], now))
-        if pauses and until is not None and until > start:
-            return starts, until - now  # nobody is sent ahead into a window
         if start > now + FAR and (not member[6] or now - member[6] < FAR):
             member[6] = member[6] or now  # put off, but not for ever: a heavy one would never come
             return starts, min(start - FAR - now, AGAIN)

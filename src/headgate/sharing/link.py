@@ -23,7 +23,7 @@ from ..limits import BYTES, SECOND, Backoff, Rate, share_of
 from ..rules.leased import FAR_OFF, LeasedRule
 from ..rules.rate import RateRule
 from .courier import COURIER
-from .store import open_store, plain_name
+from .store import CLEARED, open_store, plain_name, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,8 @@ class Link:
         self._set: list[Any] | None = [self._terms(), limits]  # what this one wants everybody to go by
         self._learnt: tuple[Rate, ...] = ()  # what responses to this one taught everybody
         self._members = 0
-        self._pause: int | None = None  # a signal that others have not heard yet: how long; below 0: cleared
+        self._untold: int | None = None  # the end of the window, on our clock, that others have not heard of
+        self._telling: int | None = None  # the one that the pending question tells
         self._generation = 0  # of the window, as last heard
         window = gate.window._window
         self.window_told: tuple[int, int | None] | None = (window.generation, window.until)
@@ -148,9 +149,9 @@ class Link:
             if isinstance(rule, LeasedRule)
         )
 
-    def signal(self, duration: int) -> None:
-        """The window changed here: everybody is to hear it. Negative: it was cleared."""
-        self._pause = -1 if duration < 0 else -(-duration // _MICRO)
+    def signal(self, until: int | None) -> None:
+        """The window now ends then, or was cleared: everybody is to hear it."""
+        self._untold = CLEARED if until is None else until
         self.nudge()
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
@@ -274,13 +275,17 @@ class Link:
         if question is None:
             question = gate._under_lock(self._question_locked)
             self._pending_since = gate._now()
+        else:
+            question["pause"] = time_left(self._telling, gate._now())  # less than when it was first asked
         if question is None:
             return self._next_look()
         self._pending = question
         self.asked += 1
         answering = asyncio.ensure_future(self._store.ask(self._key, question))
         try:
-            done, _ = await asyncio.wait({answering}, timeout=_PROMPT)
+            # In two halves: when this process was stopped in the first, the answer may be waiting for it.
+            await asyncio.wait({answering}, timeout=_PROMPT / 2)
+            done, _ = await asyncio.wait({answering}, timeout=_PROMPT / 2)
             if not done:
                 self._lose(f"no answer within {_PROMPT:g} s")  # and it may still come
             given = await asyncio.wait_for(answering, _PATIENCE)
@@ -300,8 +305,8 @@ class Link:
         if len(question["extra"]) == len(self._owed):
             self._owed = [owed + extra for owed, extra in zip(self._owed, question["extra"], strict=True)]
         self._set = self._set or question["set"]
-        if self._pause is None:
-            self._pause = question["pause"]
+        if self._untold is None:
+            self._untold = self._telling
 
     def _next_look(self) -> float | None:
         now = self._gate._now()
@@ -397,7 +402,8 @@ class Link:
         )
         if self.crowded and now - self._looked_at < self._turn:
             wanting = leaving = False  # the others take turns too
-        telling = any(extra) or any(back) or self._pause or self._set or self.lost or self._curious
+        pause = time_left(self._untold, now)
+        telling = any(extra) or any(back) or pause or self._set or self.lost or self._curious
         if not (lumps or wanting or leaving or telling or bye or (due and self._holds_locked(now))):
             return None
         self._owed = [0] * len(self.rates)
@@ -420,10 +426,11 @@ class Link:
             "needs": costs[0][BYTES] * penalty if costs and not bye else 0,
             "waiting": 0 if bye else gate._line.waiting,
             "pauses": layers.reentry is not None,
-            "pause": self._pause,
+            "pause": pause,
             "bye": bye,
         }
-        self._set = self._pause = None
+        self._telling, self._untold = self._untold, None
+        self._set = None
         self._curious = False
         return question
 

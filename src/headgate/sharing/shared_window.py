@@ -14,7 +14,7 @@ from weakref import ref
 
 from ..errors import StoreError
 from .courier import COURIER
-from .store import open_store, plain_name
+from .store import CLEARED, open_store, plain_name, time_left
 
 if TYPE_CHECKING:
     from ..backoff_window import BackoffWindow
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MICRO = 1_000
 _GREETING = 2.0  # seconds to find out whether there is a store at all
 _TRY_AGAIN = 0.25
-_CLEARED = -1
 
 
 class WindowTie:
@@ -40,7 +39,7 @@ class WindowTie:
         self._numbers = count(1)
         self._generation = 0  # as last heard
         self._listening = False  # to what follows from what was heard
-        self._untold: int | None = None  # an end that the others have not heard of, or _CLEARED
+        self._untold: int | None = None  # an end that the others have not heard of, or CLEARED
         self._telling = False
 
     def start(self) -> None:
@@ -59,7 +58,7 @@ class WindowTie:
     def tell(self, until: int | None) -> None:
         """The window now ends then, or was cleared: everybody is to hear it. Never waits."""
         if not self._listening:
-            self._untold = _CLEARED if until is None else until
+            self._untold = CLEARED if until is None else until
             COURIER.soon(self._stir)
 
     # -- on the courier's loop
@@ -83,11 +82,9 @@ class WindowTie:
         try:
             while (until := self._untold) is not None:
                 self._untold = None
-                left = until
-                if until != _CLEARED:
-                    left = -(-(until - self._clock.now()) // _MICRO)
-                    if left <= 0:
-                        continue  # it is over, for everybody
+                left = time_left(until, self._clock.now())
+                if left is None:
+                    continue  # it is over, for everybody
                 try:
                     await self._ask(left)
                 except StoreError:

@@ -6,7 +6,7 @@
 --
 -- Written by hand: cjson rounds large numbers, and cannot tell an empty list from an empty object.
 
-local LAYOUT = 2 -- as in pool.lua
+local LAYOUT = 3 -- as in pool.lua
 
 local text = redis.pcall('GET', KEYS[1])
 if type(text) ~= 'string' then

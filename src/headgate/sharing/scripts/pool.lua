@@ -6,7 +6,7 @@
 -- Times are the server's, in microseconds. Numbers here are doubles: what a double cannot hold exactly is
 -- an error, and then nothing has changed. Lists begin at 1, so `rate[4]` is `rate[3]` over there.
 
-local LAYOUT = 2
+local LAYOUT = 3
 local HORIZON = 100000
 local FAR = 2000000
 local AGAIN = 500000
@@ -87,7 +87,8 @@ local function new_pool()
     -- of each: expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
     -- and for those who look: how many are under way there, and how many wait
     members = {},
-    window = {false, 0}, -- until when, if there ever was one; generation
+    -- until when, if there ever was one; generation; the end that the rates have come back from
+    window = {false, 0, false},
     answered = {}, -- of each member: id of its last question, the answer
     stamp = 0, -- the last one given
     now = 0,
@@ -124,8 +125,10 @@ local function shift(pool, by)
       member[7] = member[7] + by
     end
   end
-  if pool.window[1] then
-    pool.window[1] = pool.window[1] + by
+  for i = 1, 3, 2 do
+    if pool.window[i] then
+      pool.window[i] = pool.window[i] + by
+    end
   end
 end
 
@@ -164,6 +167,9 @@ local function idle_for(pool, now)
   end
   for _, rate in ipairs(pool.rates) do
     latest = max(latest, rate[4] + span(rate, rate[3]) - tolerance(rate))
+    if pool.window[1] ~= pool.window[3] then
+      latest = max(latest, pool.window[1] + span(rate, rate[3]))
+    end
   end
   for _, member in pairs(pool.members) do
     latest = max(latest, member[1])
@@ -316,16 +322,15 @@ local function close_window(pool, question, now)
     window[1] = exact(now + duration)
     window[2] = next_stamp(pool, now)
   end
-  if question.pauses then
+end
+
+local function resume(pool, now)
+  local window = pool.window
+  if window[1] and window[1] ~= window[3] and window[1] <= now then
     for _, rate in ipairs(pool.rates) do
-      local empty = exact(window[1] + tolerance(rate))
-      if duration > 0 then
-        charge(rate, 0, empty, next_stamp(pool, now))
-      elseif rate[4] > empty then
-        fill(pool, rate, now)
-        rate[4] = empty
-      end
+      charge(rate, 0, exact(window[1] + tolerance(rate)), next_stamp(pool, now))
     end
+    window[3] = window[1]
   end
 end
 
@@ -335,6 +340,10 @@ local function book(pool, member, lumps, pauses, now)
   local starts = {}
   if #lumps == 0 then
     return starts, 0
+  end
+  local until_ = pool.window[1]
+  if pauses and until_ and until_ > now then
+    return starts, until_ - now
   end
   local rates, tolerated, needs = pool.rates, {}, {}
   for i, rate in ipairs(rates) do
@@ -350,10 +359,6 @@ local function book(pool, member, lumps, pauses, now)
         needs[i] = span(rate, lump[i])
         start = max(start, fits_at(rate, lump[i], now, tolerated[i]))
       end
-    end
-    local until_ = pool.window[1]
-    if pauses and until_ and until_ > start then
-      return starts, until_ - now
     end
     if start > now + FAR and (member[7] == 0 or now - member[7] < FAR) then
       if member[7] == 0 then
@@ -495,6 +500,9 @@ local function answer(pool, question, now)
   pool.members[who] = member
   member[1] = exact(now + question.lease)
   close_window(pool, question, now)
+  if question.pauses then
+    resume(pool, now)
+  end
   local alike, lumps = #question.extra == #pool.rates, {}
   if alike then
     lumps = question.lumps
