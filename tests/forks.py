@@ -1,7 +1,9 @@
 """Forked children that check something, and end whatever happens in them."""
 
+import faulthandler
 import os
 import signal
+import sys
 import warnings
 
 import pytest
@@ -18,7 +20,9 @@ def in_a_child(check):
         pid = os.fork()
     if pid == 0:
         status = 1
-        signal.alarm(int(PATIENCE))  # a child that hangs ends all the same
+        # A child that hangs says where, and ends all the same.
+        faulthandler.register(signal.SIGALRM, sys.__stderr__, chain=True)
+        signal.alarm(int(PATIENCE))
         try:
             check()
             status = 0

@@ -3,6 +3,7 @@
 Times are real here: the figures are those of the issue, and leave a busy machine room.
 """
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -273,6 +274,20 @@ def test_a_wrong_password_is_named_as_what_is_wrong_and_not_shown(kind, make, wh
         with pytest.raises(StoreError, match=f"cannot be reached: .*({why})") as caught:
             kind(address, connect_timeout=1)
     assert "wr0ng" not in str(caught.value)
+
+
+def test_what_a_nats_server_said_explains_more_than_a_line_that_was_cut():
+    """It cuts the line after every refusal."""
+    bus = object.__new__(NatsBus)
+
+    async def complaints(*errors):
+        for error in errors:
+            await bus._complain(error)
+        return bus._complaint
+
+    cut, said = ConnectionResetError("cut"), RuntimeError("Authorization Violation")
+    assert asyncio.run(complaints(cut)) is cut
+    assert asyncio.run(complaints(said, cut)) is said
 
 
 @pytest.mark.parametrize("make", [Server, lambda: NatsServer("-js")], ids=["valkey", "nats with JetStream"])

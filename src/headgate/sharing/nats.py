@@ -141,7 +141,9 @@ class NatsBus(NetworkBus):
         self._tell(hears=True)
 
     async def _complain(self, error: Exception) -> None:
-        self._complaint = error
+        # What the server said explains more than that the line was cut, as it is after every refusal.
+        if self._complaint is None or not isinstance(error, OSError):
+            self._complaint = error
         logging.getLogger("headgate").debug("the bus complains: %r", error)
 
     async def _end(self) -> None:
