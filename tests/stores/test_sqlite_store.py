@@ -20,8 +20,9 @@ from forks import in_a_child, needs_fork
 from headgate import Dispatch
 from headgate.errors import InvalidConfig, StoreError
 from headgate.rules.pool import shift
+from headgate.sharing import sqlite
 from headgate.sharing.sqlite import SqliteStore
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 SECOND = 1_000_000
 YEAR = 365 * 86_400 * SECOND
@@ -252,6 +253,78 @@ def test_a_store_made_before_the_fork_answers_in_the_child(path):
         asyncio.run(main())
 
     assert in_a_child(child) == 0
+
+
+@needs_fork
+def test_a_child_inherits_no_open_file_and_the_parent_opens_its_own_again(path):
+    """B29: SQLite keeps a process's locks in its memory, and a child has all of that."""
+    store = SqliteStore(url_of(path))
+    asyncio.run(store.ask("key", question()))
+    assert store._connection is not None
+
+    def child():
+        assert store._connection is None
+        asyncio.run(store.ask("key", question("child")))
+        asyncio.run(store.close())
+
+    assert in_a_child(child) == 0
+    assert store._connection is None
+    asyncio.run(store.ask("key", question()))
+    check(path)
+
+
+@needs_fork
+def test_a_fork_waits_for_whoever_is_inside_sqlite_and_nobody_goes_in_meanwhile(path):
+    """B29: a child would wait for ever for a lock of a thread that is not there."""
+    store, did, inside = SqliteStore(url_of(path)), [], threading.Event()
+
+    def first():
+        inside.set()
+        eventually(lambda: sqlite._at_work._forking, "somebody forks")
+        did.append("first")
+
+    async def both():
+        await asyncio.gather(store._in_thread(first), store._in_thread(did.append, "second"))
+
+    thread = threading.Thread(target=asyncio.run, args=(both(),))
+    thread.start()
+    assert inside.wait(PATIENCE)
+
+    def child():
+        assert did == ["first"]
+        asyncio.run(store.ask("key", question("child")))
+
+    assert in_a_child(child) == 0
+    thread.join(PATIENCE)
+    assert did == ["first", "second"]
+
+
+@needs_fork
+def test_children_forked_while_others_use_files_all_answer(tmp_path):
+    """B29: at any moment, of one whose threads are busy with SQLite."""
+    stores = [SqliteStore(url_of(tmp_path / f"{n}.db")) for n in range(2)]
+    stop = threading.Event()
+
+    async def busy(store):
+        while not stop.is_set():
+            await store.ask("key", question())
+
+    threads = [threading.Thread(target=asyncio.run, args=(busy(store),)) for store in stores]
+    for thread in threads:
+        thread.start()
+
+    def child():
+        for store in stores:
+            asyncio.run(store.ask("key", question("child")))
+
+    try:
+        assert [in_a_child(child) for _ in range(20)] == [0] * 20
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    for n in range(2):
+        check(tmp_path / f"{n}.db")
 
 
 @needs_fork

@@ -15,9 +15,10 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
 from ..rules.pool import answer, as_of, new_pool, shift
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 # Connections of a parent process, in a forked child: must never be closed there.
 _parents: list[sqlite3.Connection | None] = []
+_stores: WeakSet[SqliteStore] = WeakSet()
 
 # How often the file is looked at for news of others.
 _LOOK = 0.05
@@ -54,6 +56,7 @@ class SqliteStore:
         self._path = Path(path)
         self._closed = False
         self._start()
+        _stores.add(self)
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -103,9 +106,8 @@ class SqliteStore:
     async def close(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._in_thread(connection.close)
+        if self._connection is not None:
+            await self._in_thread(self.hang_up)
         self._closed = True
         self._hand.rest()
 
@@ -199,6 +201,13 @@ class SqliteStore:
         )
         for statement in _TABLES_OF_RECORDS:
             connection.execute(statement)
+
+    def hang_up(self) -> None:
+        """Close the file. Whoever asks next opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
 
     def _read(self, query: str, facts: tuple[str, ...] = ()) -> list[Any]:
         """What a query finds, by a connection that can write nothing and makes no file."""
@@ -315,11 +324,67 @@ class _Hand:
             done, act, args = task
             result, error = None, None
             try:
-                result = act(*args)
+                with _at_work:
+                    result = act(*args)
             except BaseException as raised:  # noqa: BLE001 - it is raised again, where it was asked for
                 error = raised
             with suppress(RuntimeError):  # that loop was closed meanwhile
                 done.get_loop().call_soon_threadsafe(_deliver, done, result, error)
+
+
+class _AtWork:
+    """Who is inside SQLite. Whoever forks waits until nobody is, and keeps them out until it is done.
+
+    A child has its parent's memory, and SQLite remembers there which locks the process has: with a file open
+    the child would believe that it holds them, and within a call it would wait for ever for one who is not
+    there. So before a fork every file is closed; whoever asks next, on either side, opens it again.
+    """
+
+    def __init__(self) -> None:
+        self._change = Condition()
+        self._inside = 0
+        self._forking = False
+
+    def __enter__(self) -> None:
+        with self._change:
+            self._change.wait_for(lambda: not self._forking)
+            self._inside += 1
+
+    def __exit__(self, *_raised: object) -> None:
+        with self._change:
+            self._inside -= 1
+            self._change.notify_all()
+
+    def before_fork(self) -> None:
+        self._change.acquire()
+        self._forking = True
+        if self._change.wait_for(lambda: not self._inside, 2 * _BUSY):
+            for store in _all_of(_stores):
+                store.hang_up()
+
+    def after_in_parent(self) -> None:
+        self._forking = False
+        self._change.notify_all()
+        self._change.release()
+
+    def after_in_child(self) -> None:
+        self._inside = 0  # they stayed with the parent
+        self.after_in_parent()
+
+
+def _all_of(things: WeakSet[T]) -> list[T]:
+    while True:
+        with suppress(RuntimeError):  # another thread made one meanwhile
+            return list(things)
+
+
+_at_work = _AtWork()
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(
+        before=_at_work.before_fork,
+        after_in_parent=_at_work.after_in_parent,
+        after_in_child=_at_work.after_in_child,
+    )
 
 
 def _deliver(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
