@@ -7,11 +7,13 @@ from copy import deepcopy
 from itertools import chain, combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.limits import Rate
 from headgate.rules.concurrency import ConcurrencyRule
 from headgate.rules.layers import ADMITTED, REFUSED, THROTTLED, Layers
-from headgate.rules.rate import RateRule, StrictRule
+from headgate.rules.rate import RateRule, StrictRule, successors
 from headgate.rules.weight import WeightRule
 from headgate.rules.window import Reentry, Window
 
@@ -459,3 +461,59 @@ def test_an_emptied_gate_has_nobody_inside_and_has_given_back_no_rate():
 
     assert layers.places.in_flight == layers.places.throttled_in_flight == layers.weight.in_flight == 0
     assert layers.rates[0].level(0) == 9
+
+
+# -- windows that nobody goes in, and what the rates keep of them
+
+gaps = st.sampled_from([0, 0, 0, SECOND // 10, SECOND // 3, 2 * SECOND])
+happenings = st.one_of(
+    st.tuples(st.just("come"), gaps, st.sampled_from([0, 1, 1, 1, 2, 5])),
+    st.tuples(st.just("come"), st.just(0), st.just(1)),
+    st.tuples(st.just("settle"), gaps, st.integers(0, 5)),
+    st.tuples(st.just("close"), gaps, st.sampled_from([1, SECOND // 2, SECOND, 5 * SECOND])),
+    st.tuples(st.just("clear"), gaps, st.just(0)),
+    st.tuples(st.just("retune"), gaps, st.integers(1, 20)),
+)
+
+
+@given(story=st.lists(happenings, max_size=60), burst=st.integers(1, 12))
+def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(story, burst):
+    """
+    Rule 11, M7. Held against the same rates without a window: what goes in here could have gone in there. And
+    since the end of a window no more goes in than the first who came, what was earned since, and what was
+    given back.
+    """
+    window, now, permits = Window(), 0, []
+    paused = Layers(window=window, reentry=Reentry(window, 0), rates=[RateRule(Rate(3, burst=burst), 0)])
+    plain = Layers(rates=[RateRule(Rate(3, burst=burst), 0)])
+    first, since, earned = None, 0, 0  # after the last window
+    for what, gap, amount in story:
+        if not window.closed(now + gap):
+            earned += (now + gap - max(now, window.until or 0)) * paused.rates[0].rate.amount
+        now += gap
+        if what == "close" and window.set(amount, now):
+            first, since, earned = None, 0, 0
+        elif what == "clear":
+            window.clear(now)
+        elif what == "retune":
+            for layers in (paused, plain):
+                layers.set_rates(successors(layers.rates, [Rate(amount, burst=burst)], {"requests": 0}, now))
+            if first is None:  # nobody has come since: what was earned is judged by the new rate
+                earned = max(0, now - (window.until or 0)) * amount
+        elif what == "settle" and permits:
+            cost, taken_at = permits.pop()
+            for layers in (paused, plain):
+                layers.correct((cost,), (amount,), taken_at, now)
+            earned += max(0, cost - amount) * SECOND
+        elif what == "come" and paused.refusal((amount, 0, 0)) is None:
+            mode = paused.enter((amount, 0, 0), now)
+            if window.closed(now):
+                assert mode == REFUSED
+                continue
+            first = amount if first is None else first
+            if mode != REFUSED:
+                assert plain.enter((amount, 0, 0), now) != REFUSED
+                permits.append((amount, now))
+                since += amount
+                if window.until != window.opened_at:  # or there was none, or it lasted no time
+                    assert (since - first) * SECOND <= earned
