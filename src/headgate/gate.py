@@ -328,11 +328,11 @@ class Gate:
                 raise refusal
             finally:
                 del refusal  # an error knows this frame and the caller's: leave no circle, nor a way to it
-        ticket.state = CLAIMED
         permit: Permit = ticket.granted
-        ticket.granted = None  # the permit may know the ticket: leave no circle for the collector
         if self._observer is not None:
             self._tell_admitted(permit, ticket.rule if permit._waited else None, ticket.tenant)
+        ticket.state = CLAIMED  # last, and without a call: until now the ticket answers for the permit
+        ticket.granted = None  # the permit may know the ticket: leave no circle for the collector
         return permit
 
     # -- the turn of the line

@@ -141,14 +141,13 @@ class Admission:
             try:
                 gate._join(ticket, self._timeout)
                 parker.park()
+                parker.retire()
+                permit = gate._claim(ticket)
             except BaseException:
                 self._permit = None
                 gate._give_back(ticket)
-                raise
-            finally:
                 parker.retire()
-            self._permit = None
-            permit = gate._claim(ticket)
+                raise
         self._permit = permit
         return permit
 
@@ -164,14 +163,13 @@ class Admission:
             try:
                 gate._join(ticket, self._timeout)
                 await parker
+                parker.retire()
+                permit = gate._claim(ticket)
             except BaseException:
                 self._permit = None
                 gate._give_back(ticket)
-                raise
-            finally:
                 parker.retire()
-            self._permit = None
-            permit = gate._claim(ticket)
+                raise
         self._permit = permit
         permit._scoped = True
         return permit

@@ -12,6 +12,8 @@ import warnings
 import pytest
 
 from headgate import Dispatch
+from headgate.waiting import LoopParker, ThreadParker
+from patience import eventually
 from stress.interrupts import Interrupted
 
 
@@ -25,6 +27,49 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
     holder.settle()
     with gate.admit(timeout=5):
         pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "_claim"), (Dispatch, "_tell_admitted")]
+)
+@pytest.mark.parametrize("world", ["thread", "task"])
+def test_whoever_is_interrupted_once_it_was_let_in_gives_its_place_back_at_once(
+    monkeypatch, kind, moment, world
+):
+    """And not when the collector comes by: others wait for it."""
+    kind = LoopParker if kind is ThreadParker and world == "task" else kind
+    gate = Dispatch("gate", concurrency=1, observer=lambda _event: None)
+    holder = gate.try_admit()
+    before = getattr(kind, moment)
+
+    def interrupted(*args):
+        monkeypatch.setattr(kind, moment, before)
+        raise Interrupted
+
+    def leave():
+        eventually(lambda: gate.snapshot().waiting == 1, "somebody waits")
+        monkeypatch.setattr(kind, moment, interrupted)
+        holder.settle()
+
+    def visit():
+        with gate.admit():
+            pass
+
+    async def visit_in_a_task():
+        async with gate.admit():
+            pass
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    gc.disable()
+    try:
+        with pytest.raises(Interrupted):
+            visit() if world == "thread" else asyncio.run(visit_in_a_task())
+        assert gate.snapshot().in_flight == 0
+        visit()
+    finally:
+        gc.enable()
+        thread.join()
 
 
 def deep(levels, act):
