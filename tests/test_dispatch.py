@@ -1024,12 +1024,47 @@ def test_the_first_goes_as_the_window_ends_however_heavy_and_the_next_at_the_rat
     assert dispatch.try_admit(tokens=tokens) is None
 
 
-@pytest.mark.parametrize("over", ["at once", "cleared"])
-def test_a_window_that_lasted_no_time_costs_nothing(clock, over):
-    dispatch = only_rates("1/s burst 5", pause=True, clock=clock)
-    dispatch.set_backoff(0 if over == "at once" else 10)
-    dispatch.window.clear()
-    assert all(dispatch.try_admit() for _ in range(5))
+def test_the_first_after_a_window_gives_back_nothing_that_others_could_come_in_with(clock):
+    """It was let in however heavy. Had it been known to be light, no more would have been there for it."""
+    dispatch = only_rates("1 tokens/s burst 100", pause=True, clock=clock)
+    dispatch.set_backoff(10)
+    clock.advance(10)
+    dispatch.try_admit(tokens=100).settle(tokens=1)
+    assert dispatch.try_admit(tokens=1) is None
+    clock.advance(1)
+    dispatch.try_admit(tokens=1).settle(tokens=0)  # one that came at the rate gives back
+    assert dispatch.try_admit(tokens=1) is not None
+
+
+@pytest.mark.parametrize("first", ["too large", "no place", "gone", "another signal"])
+def test_only_who_goes_in_after_a_window_is_the_first(clock, first):
+    """Whoever asks and does not go leaves nothing for the others to come in with."""
+    dispatch = Dispatch(
+        "rates", rates="1 tokens/s burst 100", pause=True, concurrency=1, byte_budget=None, clock=clock
+    )
+    inside = dispatch.try_admit(tokens=0)
+    dispatch.set_backoff(10)
+    clock.advance(10)
+    if first == "too large":
+        with pytest.raises(CostTooLarge):
+            dispatch.try_admit(tokens=10**6)
+    elif first == "no place":
+        assert dispatch.try_admit(tokens=100) is None
+    elif first == "gone":
+        with pytest.raises(Refused), dispatch.admit(tokens=100, timeout=0):
+            pass
+    else:
+        dispatch.set_backoff(0)
+    inside.settle()
+    assert sum(visit(dispatch, tokens=1) for _ in range(5)) == 1
+
+
+def visit(dispatch, **cost):
+    """Come in, if there is room, and go."""
+    permit = dispatch.try_admit(**cost)
+    if permit is not None:
+        permit.settle()
+    return permit is not None
 
 
 def test_nothing_remains_until_a_moment_whatever_the_rate_becomes(clock):

@@ -465,7 +465,7 @@ class _SharedDispatch(Dispatch):
         self._under_lock(self._drop_stock_locked)
         window = self.window._window
         state = (window.generation, window.until)
-        if self._link is not None and self._link.window_told not in (state, None):
+        if self._link is not None and self._link.window_told != state and not self._link.hears_of_it():
             self._link.window_told = state
             self._link.signal(window.until if window.closed(self._now()) else None)
 
@@ -479,14 +479,12 @@ class _SharedDispatch(Dispatch):
 
     def _hear_of_window(self, remaining: int) -> None:
         """Somebody else closed the window, or opened it."""
-        window = self.window._window
-        here = 0 if window.until is None else max(0, window.until - self._now())
-        self._link.window_told = None  # what follows is no news to the others
+        until = self.window._window.until
+        here = 0 if until is None else max(0, until - self._now())
         if remaining > here:
             self.window._signal(remaining, "shared", None)
         elif remaining == 0 and here:
             self.window.clear()
-        self._link.window_told = (window.generation, window.until)
 
     def set_rates(self, rates: Rates) -> None:
         read = read_rates(rates)

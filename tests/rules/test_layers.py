@@ -85,7 +85,6 @@ def test_a_call_enters_if_every_layer_has_room_and_a_refused_one_leaves_every_st
                 layers.correct(cost, actual, taken_at, now)
         else:
             cost = (dice.choice([0, 1, 1, 2]), dice.choice([0, 10, 60, 150]), dice.choice([0, 7, 30, 130]))
-            layers._resume(cost, now)  # asked for the first time after a window, it forgets what was saved up
             until = layers.window.until if layers.window is not None else None
             recent = until is not None and now < until + 2 * SECOND
             expected = THROTTLED if recent and ("places" in parts or "weight" in parts) else ADMITTED
@@ -480,13 +479,18 @@ happenings = st.one_of(
 def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(story, burst):
     """
     Rule 11, M7. Held against the same rates without a window: what goes in here could have gone in there. And
-    since the end of a window no more goes in than the first who came, what was earned since, and what was
-    given back.
+    since the end of a window no more goes in than one call, what was earned since, and what was given back
+    by those who went in since.
     """
     window, now, permits = Window(), 0, []
     paused = Layers(window=window, reentry=Reentry(window, 0), rates=[RateRule(Rate(3, burst=burst), 0)])
     plain = Layers(rates=[RateRule(Rate(3, burst=burst), 0)])
-    first, since, earned = None, 0, 0  # after the last window
+    first, since, earned, ended = (
+        None,
+        0,
+        0,
+        0,
+    )  # after the last window: one call, all, what was earned, from when
     for what, gap, amount in story:
         if not window.closed(now + gap):
             earned += (now + gap - max(now, window.until or 0)) * paused.rates[0].rate.amount
@@ -501,19 +505,21 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
             if first is None:  # nobody has come since: what was earned is judged by the new rate
                 earned = max(0, now - (window.until or 0)) * amount
         elif what == "settle" and permits:
-            cost, taken_at = permits.pop()
+            cost, taken_at = permits.pop(0)
             for layers in (paused, plain):
                 layers.correct((cost,), (amount,), taken_at, now)
-            earned += max(0, cost - amount) * SECOND
+            if taken_at > ended:
+                earned += max(0, cost - amount) * SECOND
         elif what == "come" and paused.refusal((amount, 0, 0)) is None:
             mode = paused.enter((amount, 0, 0), now)
             if window.closed(now):
                 assert mode == REFUSED
                 continue
-            first = amount if first is None else first
             if mode != REFUSED:
                 assert plain.enter((amount, 0, 0), now) != REFUSED
                 permits.append((amount, now))
+                if first is None:
+                    first, ended = amount, now
                 since += amount
-                if window.until != window.opened_at:  # or there was none, or it lasted no time
+                if window.until is not None:
                     assert (since - first) * SECOND <= earned

@@ -4,6 +4,7 @@ Real processes, real stores, real time; what is asserted are counts and bounds, 
 """
 
 import random
+import threading
 import time
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ import pytest
 
 from faults.rig import Server
 from forks import in_a_child, needs_fork
-from headgate import Dispatch, InvalidConfig, StoreError
+from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
 from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import eventually
@@ -317,6 +318,56 @@ def test_a_window_that_ended_while_the_store_was_lost_is_no_news_when_it_is_back
         eventually(lambda: other.snapshot().rates[0].limit == 7, "the other goes by them")
         assert other.window.generation == 0
         assert not heard.of(ev.WindowSet)
+
+
+def test_a_signal_that_comes_while_a_question_is_written_is_told_with_the_next(monkeypatch):
+    store, key = MemoryStore(), fresh()
+    with sharing(key, store) as one, sharing(key, store) as other:
+        link, lumps, began = one._link, one._link._lumps_locked, threading.Event()
+        signalling = threading.Thread(target=one.set_backoff, args=(30,))
+
+        def interrupted(*args):
+            monkeypatch.undo()
+            signalling.start()
+            began.wait(0.1)
+            return lumps(*args)
+
+        monkeypatch.setattr(link, "_lumps_locked", interrupted)
+        with one.admit(timeout=5):
+            pass
+        eventually(other.window.should_backoff, "the other hears of it")
+        signalling.join()
+
+
+def test_a_signal_that_comes_while_another_is_heard_of_is_told_too():
+    store, key = MemoryStore(), fresh()
+    late = threading.Event()
+
+    def slow(event):
+        if isinstance(event, ev.WindowSet) and event.reason == "shared":
+            late.set()
+            signalling.join()
+
+    with sharing(key, store) as one, sharing(key, store, observer=slow) as other:
+        signalling = threading.Thread(target=lambda: late.wait(5) and other.set_backoff(60))
+        signalling.start()
+        one.set_backoff(10)
+        eventually(lambda: one.window.remaining > 50, "the first hears of the second")
+        assert late.is_set()
+
+
+def test_windows_alone_tell_what_comes_while_they_hear_of_another():
+    store, key = MemoryStore(), fresh()
+
+    def slow(event):
+        if isinstance(event, ev.WindowSet) and event.reason == "shared":
+            signalling.start()
+            signalling.join()
+
+    one, other = (BackoffWindow(store=store, key=key, observer=each) for each in (None, slow))
+    signalling = threading.Thread(target=other.set, args=(60,))
+    one.set(10)
+    eventually(lambda: one.remaining > 50, "the first hears of the second")
 
 
 def visit(gate):

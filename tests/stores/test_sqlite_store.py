@@ -273,6 +273,16 @@ def test_a_child_inherits_no_open_file_and_the_parent_opens_its_own_again(path):
     check(path)
 
 
+def test_a_file_that_was_opened_again_is_looked_at_for_news(path):
+    """Each connection counts for itself what others wrote: the same number again says nothing."""
+    store, other = SqliteStore(url_of(path)), SqliteStore(url_of(path))
+    asyncio.run(store.ask("key", question()))
+    seen = store._data_version()
+    store.hang_up()
+    asyncio.run(other.ask("key", question("b")))
+    assert store._data_version() != seen
+
+
 @needs_fork
 def test_a_fork_waits_for_whoever_is_inside_sqlite_and_nobody_goes_in_meanwhile(path):
     """B29: a child would wait for ever for a lock of a thread that is not there."""

@@ -83,7 +83,7 @@ class Layers:
         mode = ADMITTED
         window = self.window
         if window is not None and window.until is not None:
-            mode = self._mode(cost, now)
+            mode = self._mode(now)
             if mode == THROTTLED and weight is not None:
                 load *= weight.penalty
         if mode == REFUSED:
@@ -106,6 +106,8 @@ class Layers:
             if others:
                 for rate in others:
                     rate.enter(cost, now)
+            if self.reentry is not None and window is not None and window.until != self._resumed:
+                self._resume(now)
         # What is held is taken last and without a call, so that Ctrl-C cannot come in between.
         if weight is not None:
             weight.in_flight += load
@@ -115,15 +117,12 @@ class Layers:
                 places.throttled_in_flight += 1
         return mode
 
-    def _mode(self, cost: tuple[int, ...], now: int) -> int:
+    def _mode(self, now: int) -> int:
         """Under which rules one who comes now would go in, if at all."""
         until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
         assert until is not None
-        if self.reentry is not None:
-            if now < until:
-                return REFUSED
-            if until != self._resumed:
-                self._resume(cost, now)
+        if self.reentry is not None and now < until:
+            return REFUSED
         places = self.places
         if places is not None and places.adaptive:
             self.hear_window()
@@ -133,20 +132,16 @@ class Layers:
             return THROTTLED  # without either nothing would be any tighter
         return ADMITTED
 
-    def _resume(self, cost: tuple[int, ...], now: int) -> None:
-        """Where nobody went before the end of the window, nothing was saved up for it either.
+    def _resume(self, now: int) -> None:
+        """The first has gone in after a window: beyond it, nothing was saved up while nobody went.
 
-        The first who comes goes, the others at the rates. Judged at the end and not before: until then the
-        window may be cleared, and the rates may become others.
+        Judged now and not before: the window might have been cleared, and the rates have become others.
         """
-        if self.reentry is None or self.window is None:
-            return
-        until = self.window.until
-        if until is not None and until != self._resumed and now >= until:
-            self._resumed = until
-            if until != self.window.opened_at:  # or it was over as soon as it was set
-                for rate in self.rates:
-                    rate.hold_until(until, now, cost[rate.column])
+        until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
+        assert until is not None
+        self._resumed = until
+        for rate in self.rates:
+            rate.hold_until(until, now, 0)
 
     def hear_window(self) -> None:
         """Let the places know of what was signalled to the window."""
@@ -215,7 +210,6 @@ class Layers:
         return binding, at if binding and at < now + FAR_OFF else None
 
     def _held_by_rate(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int]:
-        self._resume(cost, now)
         binding, at = None, now
         for rate in self.rates:
             earliest = rate.earliest(cost, now)

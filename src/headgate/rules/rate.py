@@ -235,16 +235,16 @@ class RateRule:
         ticks = now * self._scale
         self._earned = max(self._earned, ticks + self._tolerance - level * self._cost)
 
-    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
-        """Nothing is left before that moment, and so much then. What else there was, nobody gives back."""
-        ticks = at * self._scale
-        held = ticks + max(0, self._tolerance - units * self._cost)
-        if held <= self._earned:
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:
+        """Nothing is left before that moment, and so much then.
+
+        What was taken so far gives nothing back beyond that, nor does what is taken in this instant.
+        """
+        held = at * self._scale + self._tolerance - units * self._cost
+        if held < self._earned:
+            self._note_low(now + 1, self._earned - held)
             return
-        if self._earned > ticks:
-            self._note_low(at, self._earned - ticks)
-        else:
-            self._full_at = at
+        self._full_at = now + 1
         self._earned = held
         self._held_until = at
 

@@ -110,7 +110,8 @@ class Link:
         self._telling: int | None = None  # the one that the pending question tells
         self._generation = 0  # of the window, as last heard
         window = gate.window._window
-        self.window_told: tuple[int, int | None] | None = (window.generation, window.until)
+        self.window_told = (window.generation, window.until)
+        self._hearing = False
         self._taken = [0] * len(rates)  # of each rate when last looked, and when
         self._looked_at = gate._now()
         self._ahead = [0] * len(rates)  # how much stock to keep
@@ -151,8 +152,16 @@ class Link:
 
     def signal(self, until: int | None) -> None:
         """The window now ends then, or was cleared: everybody is to hear it."""
-        self._untold = CLEARED if until is None else until
+
+        def note(_now: int) -> None:  # under the lock, as `_question_locked` takes it away
+            self._untold = CLEARED if until is None else until
+
+        self._gate._under_lock(note)
         self.nudge()
+
+    def hears_of_it(self) -> bool:
+        """Is it this very thread that brings the news? Others may have some of their own meanwhile."""
+        return self._hearing and COURIER.here
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
         if [rate.unit for rate in rates] != [rate.unit for rate in self.rates]:
@@ -539,7 +548,11 @@ class Link:
         remaining, generation = window
         if generation != self._generation:
             self._generation = generation
-            self._gate._hear_of_window(remaining * _MICRO)
+            self._hearing = True
+            try:
+                self._gate._hear_of_window(remaining * _MICRO)
+            finally:
+                self._hearing = False
 
     # -- without the store
 

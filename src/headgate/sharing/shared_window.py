@@ -57,7 +57,7 @@ class WindowTie:
 
     def tell(self, until: int | None) -> None:
         """The window now ends then, or was cleared: everybody is to hear it. Never waits."""
-        if not self._listening:
+        if not (self._listening and COURIER.here):  # other threads may have news of their own meanwhile
             self._untold = CLEARED if until is None else until
             COURIER.soon(self._stir)
 

@@ -245,8 +245,10 @@ class SqliteStore:
             except (sqlite3.Error, StoreError):
                 continue  # whoever asks next will be told
 
-    def _data_version(self) -> int:
-        return int(self._open().execute("PRAGMA data_version").fetchone()[0])
+    def _data_version(self) -> tuple[sqlite3.Connection, int]:
+        """Another one: others have written something. Each connection counts for itself."""
+        connection = self._open()
+        return connection, int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 # Records, and the clock they are kept by. Names are bytes: a name may be anything, a text in SQLite may not.
