@@ -14,6 +14,7 @@ from faults.rig import Server
 from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
+from headgate.limits import SECOND
 from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import eventually
 from stores.processes import Processes
@@ -323,16 +324,16 @@ def test_a_window_that_ended_while_the_store_was_lost_is_no_news_when_it_is_back
 def test_a_signal_that_comes_while_a_question_is_written_is_told_with_the_next(monkeypatch):
     store, key = MemoryStore(), fresh()
     with sharing(key, store) as one, sharing(key, store) as other:
-        link, lumps, began = one._link, one._link._lumps_locked, threading.Event()
-        signalling = threading.Thread(target=one.set_backoff, args=(30,))
+        link, terms = one._link, one._link._terms
+        signalling = threading.Thread(target=link.signal, args=(one._now() + 30 * SECOND,))
 
-        def interrupted(*args):
+        def interrupted():
             monkeypatch.undo()
             signalling.start()
-            began.wait(0.1)
-            return lumps(*args)
+            signalling.join(0.1)
+            return terms()
 
-        monkeypatch.setattr(link, "_lumps_locked", interrupted)
+        monkeypatch.setattr(link, "_terms", interrupted)
         with one.admit(timeout=5):
             pass
         eventually(other.window.should_backoff, "the other hears of it")
