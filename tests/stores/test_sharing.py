@@ -4,6 +4,8 @@ Real processes, real stores, real time; what is asserted are counts and bounds, 
 """
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
 from headgate.limits import SECOND
 from headgate.testing import ManualClock, MemoryStore, Recorder
-from patience import eventually
+from patience import PATIENCE, eventually
 from stores.processes import Processes
 
 
@@ -267,6 +269,38 @@ def test_on_loss_may_be_open_or_closed(on_loss, goes):
 
             eventually(lost, "the loss is noticed")
             assert sum(visit(gate) for _ in range(30)) == (30 if goes else 0)
+
+
+LAST_WORDS = """
+import builtins, sys
+from headgate import Dispatch
+
+class Late:
+    def __init__(self, permit):
+        self.permit, self.ending, self.say = permit, sys.is_finalizing, print
+
+    def __del__(self):
+        self.permit.settle(tokens=1)
+        self.say("settled while the interpreter ended:", self.ending(), flush=True)
+
+gate = Dispatch("key", rates=["1_000 tokens/s"], store=sys.argv[1])
+with gate.admit(tokens=5, timeout=20):
+    pass
+while (permit := gate.try_admit(tokens=5)) is None:
+    pass
+builtins.last = Late(permit)
+"""
+
+
+def test_a_process_ends_although_a_finalizer_settles_a_permit_at_the_very_end(store):
+    """When no other thread runs any more, and none can be started."""
+    command = [sys.executable, "-c", LAST_WORDS, store]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "settled while the interpreter ended: True\n",
+        "",
+    )
 
 
 class Losable(MemoryStore):

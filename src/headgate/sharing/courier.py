@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from sys import is_finalizing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,16 +38,18 @@ class Courier:
 
     def send(self, errand: Errand) -> None:
         """Have it done. What it raises is reported to the log: it should deal with its errors itself."""
-        loop = self._running_loop()
-        loop.call_soon_threadsafe(self._start, errand)
+        self.soon(lambda: self._start(errand))
 
     def part(self, errand: Errand) -> None:
         """The same, for a goodbye: the end of the process waits for it, for a moment."""
-        self._running_loop().call_soon_threadsafe(lambda: self._partings.add(self._start(errand)))
+        self.soon(lambda: self._partings.add(self._start(errand)))
 
     def soon(self, act: Callable[[], object]) -> None:
         """Call a plain function on the loop."""
-        self._running_loop().call_soon_threadsafe(act)
+        # While the interpreter ends, finalizers still bring work. No other thread runs any more: whoever
+        # starts one, or wants a lock that one has, waits for ever.
+        if not is_finalizing():
+            self._running_loop().call_soon_threadsafe(act)
 
     def wait_for(self, errand: Callable[[], Coroutine[Any, Any, Any]], timeout: float) -> Any:
         """For closing and for tests: run it and wait, from any thread but the courier's own."""
