@@ -81,9 +81,11 @@ class Layers:
         weight = self.weight
         load = cost[BYTES]
         mode = ADMITTED
+        first_again = False
         window = self.window
         if window is not None and window.until is not None:
             mode = self._mode(now)
+            first_again = self.reentry is not None and window.until != self._resumed
             if mode == THROTTLED and weight is not None:
                 load *= weight.penalty
         if mode == REFUSED:
@@ -106,7 +108,7 @@ class Layers:
             if others:
                 for rate in others:
                     rate.enter(cost, now)
-            if self.reentry is not None and window is not None and window.until != self._resumed:
+            if first_again:
                 self._resume(now)
         # What is held is taken last and without a call, so that Ctrl-C cannot come in between.
         if weight is not None:
