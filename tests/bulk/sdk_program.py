@@ -3,6 +3,7 @@
 Sends so many requests from a few threads, and writes a line to the file for each answer.
 """
 
+import signal
 import sys
 import threading
 from itertools import count
@@ -31,6 +32,7 @@ def main(url, store, rate, most, path):
                 file.write("answer\n")
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     for thread in threads:
         thread.start()
     for thread in threads:
