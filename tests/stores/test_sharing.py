@@ -155,15 +155,14 @@ def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store)
         end = time.monotonic() - processes.begin + gate.window.remaining
         results = processes.results()
     times = times_of(results, processes.begin)
-    # What was given to those who had not heard yet is used within a second, or not at all.
-    assert not [at for at in times if end - 0.4 <= at < end - 0.001]
+    assert not [at for at in times if end - 1.3 <= at < end - 0.001]
     after = [at for at in times if at >= end]
     # Since the end no more than the rate allows, however late the machine was with some of them: on one of
     # its own not a single call. Whoever waits too long for the store goes by himself, and says so later.
-    assert max(n - 200 * (at - end) for n, at in enumerate(after)) <= 200 // 5
+    assert max(n - 200 * (at - end) for n, at in enumerate(after)) <= 200 // 10
     assert len([at for at in after if end + 1 <= at < end + 2]) >= 0.6 * 200
     parts = [sum(at - processes.begin >= end for at in result["times"]) for result in results]
-    assert min(parts) >= 0.3 * max(parts)
+    assert min(parts) >= 0.7 * max(parts)
 
 
 # -- inside one process
