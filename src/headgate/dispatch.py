@@ -9,7 +9,6 @@ from .limits import COLUMNS, SECOND, Backoff, positive_int, read_cost, read_rate
 from .rules.concurrency import ConcurrencyRule
 from .rules.layers import Layers
 from .rules.learning import Learner, unit_of
-from .rules.leased import LeasedRule
 from .rules.rate import successors
 from .rules.weight import WeightRule
 from .values import Value
@@ -462,20 +461,12 @@ class _SharedDispatch(Dispatch):
 
     def _look_again(self) -> None:
         super()._look_again()
-        self._under_lock(self._drop_stock_locked)
+        self._under_lock(self._layers.drop_stock)
         window = self.window._window
         state = (window.generation, window.until)
         if self._link is not None and self._link.window_told != state and not self._link.hears_of_it():
             self._link.window_told = state
             self._link.signal(window.until if window.closed(self._now()) else None)
-
-    def _drop_stock_locked(self, now: int) -> None:
-        """Into a window nobody takes anything: what is needed afterwards is asked for anew."""
-        layers, window = self._layers, self.window._window
-        if layers.reentry is not None and window.until is not None and now < window.until:
-            for rule in layers.rates:
-                if isinstance(rule, LeasedRule):
-                    rule.hold_until(window.until, now)
 
     def _hear_of_window(self, remaining: int) -> None:
         """Somebody else closed the window, or opened it."""

@@ -7,7 +7,7 @@ that does not fit everywhere has taken nothing anywhere.
 from __future__ import annotations
 
 from ..limits import BYTES
-from .leased import FAR_OFF
+from .leased import FAR_OFF, LeasedRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from .concurrency import ConcurrencyRule
-    from .leased import LeasedRule
     from .rate import RateRule, StrictRule
     from .weight import WeightRule
     from .window import Reentry, Window
@@ -144,6 +143,19 @@ class Layers:
         self._resumed = until
         for rate in self.rates:
             rate.hold_until(until, now, 0)
+
+    def drop_stock(self, now: int) -> None:
+        """Into a window nobody takes anything: what is needed after it is asked for anew."""
+        window = self.window
+        if (
+            self.reentry is not None
+            and window is not None
+            and window.until is not None
+            and now < window.until
+        ):
+            for rate in self.rates:
+                if isinstance(rate, LeasedRule):
+                    rate.hold_until(window.until, now)
 
     def hear_window(self) -> None:
         """Let the places know of what was signalled to the window."""

@@ -34,6 +34,17 @@ _PLACES, _BYTES = 2, 3
 _MOST_MARKS = 32
 
 
+# What is told instead of the end of a window that was cleared.
+CLEARED = -1
+
+
+def time_left(until: int | None, now: int) -> int | None:
+    """How long a window still lasts, as a pool is told: in microseconds, or CLEARED; None: no news."""
+    if until is None or until == CLEARED:
+        return until
+    return -(-(until - now) // 1000) if until > now else None
+
+
 def new_pool() -> State:
     """A pool that nothing was ever taken from."""
     return {

@@ -21,9 +21,10 @@ from .. import events
 from ..errors import InvalidConfig, StoreError
 from ..limits import BYTES, SECOND, Backoff, Rate, share_of
 from ..rules.leased import FAR_OFF, LeasedRule
+from ..rules.pool import CLEARED, time_left
 from ..rules.rate import RateRule
 from .courier import COURIER
-from .store import CLEARED, open_store, plain_name, time_left
+from .store import open_store, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from ..errors import StoreError
+from ..rules.pool import CLEARED, time_left
 from .courier import COURIER
-from .store import CLEARED, open_store, plain_name, time_left
+from .store import open_store, plain_name
 
 if TYPE_CHECKING:
     from ..backoff_window import BackoffWindow

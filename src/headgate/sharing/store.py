@@ -142,17 +142,6 @@ class MemoryStore:
         pass
 
 
-# What is told instead of the end of a window that was cleared.
-CLEARED = -1
-
-
-def time_left(until: int | None, now: int) -> int | None:
-    """How long a window still lasts, in microseconds, or CLEARED, as a pool is told; None: no news."""
-    if until is None or until == CLEARED:
-        return until
-    return -(-(until - now) // 1000) if until > now else None
-
-
 def plain_name(store: object) -> str:
     """What to call a store in messages: its URL without the password."""
     if not isinstance(store, str):
