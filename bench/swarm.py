@@ -26,8 +26,8 @@ from statistics import median
 from typing import NamedTuple
 
 from headgate import DistributedLimiter, MemoryLimiter
-from headgate.demo.chart import Panel, Series, draw
-from headgate.sharing.rough_bus import RoughBus
+from headgate.cli.demo.chart import Panel, Series, draw
+from headgate.swarm.bus.unreliable import RoughBus
 from headgate.testing import run
 from measure import table
 

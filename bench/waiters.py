@@ -26,8 +26,8 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate import Dispatch
+from headgate.gate.parking import LoopParker, SystemClock
 from headgate.testing import ManualClock, run
-from headgate.waiting import LoopParker, SystemClock
 from measure import against, number, table
 
 if TYPE_CHECKING:

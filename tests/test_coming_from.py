@@ -48,7 +48,7 @@ from headgate import (
     retry,
     retry_with_backoff,
 )
-from headgate.sharing.bus import open_bus
+from headgate.swarm.bus.bus import open_bus
 from headgate.testing import ManualClock, Recorder, run
 from patience import eventually
 

@@ -1,7 +1,7 @@
 """One gate for everything that calls a rate-limited API: threads, event loops, one decision."""
 
-from .backoff_window import BackoffWindow, WindowRegistry
-from .dispatch import Dispatch, DispatchSnapshot, RateLevel
+from .dispatch.backoff_window import BackoffWindow, WindowRegistry
+from .dispatch.dispatch import Dispatch, DispatchSnapshot, RateLevel
 from .errors import (
     BudgetExceeded,
     CapacityExhausted,
@@ -20,18 +20,18 @@ from .errors import (
     UnknownResource,
     WaitTimeout,
 )
+from .gate.admission import Admission, Permit
 from .limits import Backoff, Rate
-from .permit import Admission, Permit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .circuit_breaker import BreakerRegistry, CircuitBreaker, CircuitState
-    from .http.signals import parse_retry_after
-    from .limiters import Capacity, MemoryLimiter, RateLimiter
-    from .resilient_client import ResilienceConfig, ResilientClient
-    from .retries import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
+    from .breaker.breaker import BreakerRegistry, CircuitBreaker, CircuitState
+    from .budgets.budget import BudgetBook, Reservation, TokenBudget
+    from .client import ResilienceConfig, ResilientClient
+    from .limiters.memory_limiter import Capacity, MemoryLimiter, RateLimiter
+    from .responses.signals import parse_retry_after
+    from .retries.loop import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
     from .swarm import CapacityUpdate, DistributedLimiter
-    from .token_budget import BudgetBook, Reservation, TokenBudget
 
 __version__ = "0.1.0.dev0"
 
@@ -84,25 +84,25 @@ __all__ = [
 
 # Loaded when first asked for: those who only limit a rate should not wait for the rest.
 _LATER = {
-    "BreakerRegistry": "circuit_breaker",
-    "BudgetBook": "token_budget",
-    "Capacity": "limiters",
+    "BreakerRegistry": "breaker.breaker",
+    "BudgetBook": "budgets.budget",
+    "Capacity": "limiters.memory_limiter",
     "CapacityUpdate": "swarm",
-    "CircuitBreaker": "circuit_breaker",
-    "CircuitState": "circuit_breaker",
+    "CircuitBreaker": "breaker.breaker",
+    "CircuitState": "breaker.breaker",
     "DistributedLimiter": "swarm",
-    "MemoryLimiter": "limiters",
-    "RateLimiter": "limiters",
-    "Reservation": "token_budget",
-    "ResilienceConfig": "resilient_client",
-    "ResilientClient": "resilient_client",
-    "RetryBudget": "retries",
-    "TokenBudget": "token_budget",
-    "parse_retry_after": "http.signals",
-    "retry": "retries",
-    "retry_with_backoff": "retries",
-    "retry_with_backoff_async": "retries",
-    "retrying": "retries",
+    "MemoryLimiter": "limiters.memory_limiter",
+    "RateLimiter": "limiters.memory_limiter",
+    "Reservation": "budgets.budget",
+    "ResilienceConfig": "client",
+    "ResilientClient": "client",
+    "RetryBudget": "retries.loop",
+    "TokenBudget": "budgets.budget",
+    "parse_retry_after": "responses.signals",
+    "retry": "retries.loop",
+    "retry_with_backoff": "retries.loop",
+    "retry_with_backoff_async": "retries.loop",
+    "retrying": "retries.loop",
 }
 
 

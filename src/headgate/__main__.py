@@ -1,5 +1,5 @@
 """`python -m headgate`."""
 
-from .cli import main
+from .cli.app import main
 
 main(prog_name="headgate")

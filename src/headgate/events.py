@@ -7,7 +7,7 @@ nothing. It may not be async and should not block: put the event on a queue and 
 
 from __future__ import annotations
 
-from .values import Value
+from .frozen import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

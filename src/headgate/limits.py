@@ -7,7 +7,7 @@ and what to write instead. Seconds become integer nanoseconds here and nowhere e
 from __future__ import annotations
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from .values import Value
+from .frozen import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

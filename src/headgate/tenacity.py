@@ -12,13 +12,13 @@ from tenacity.retry import retry_base
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from .circuit_breaker import CircuitState
+from .breaker.breaker import CircuitState
 from .errors import InvalidConfig
+from .gate.parking import chance
 from .limits import SECOND, Backoff
-from .outcomes import verdict_of
-from .retries import told_by
-from .rules.attempts import after_told
-from .waiting import chance
+from .retries.classify import verdict_of
+from .retries.loop import told_by
+from .retries.state import after_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
     from tenacity.wait import WaitBaseT
 
-    from .backoff_window import BackoffWindow
-    from .circuit_breaker import CircuitBreaker
+    from .breaker.breaker import CircuitBreaker
+    from .dispatch.backoff_window import BackoffWindow
 
 __all__ = ["retry_if_transient", "stop_when_open", "wait_backoff", "wait_for_window", "wait_retry_after"]
 

@@ -12,10 +12,10 @@ import threading
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .gate.parking import LoopParker
 from .limits import SECOND, seconds_to_ns
 from .sandbox.fake import FakeProvider
 from .sharing.store import MemoryStore
-from .waiting import LoopParker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping

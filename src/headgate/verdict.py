@@ -6,8 +6,8 @@ go by. `outcomes` makes one of an exception.
 
 from __future__ import annotations
 
+from .frozen import Value
 from .limits import seconds_to_ns
-from .values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ import pytest
 from faults.rig import Server, free_port
 from headgate import DistributedLimiter, StoreError
 from headgate.errors import Closed
-from headgate.sharing.bus import open_bus
-from headgate.sharing.nats import NatsBus
-from headgate.sharing.redis_bus import RedisBus
+from headgate.swarm.bus.bus import open_bus
+from headgate.swarm.bus.nats import NatsBus
+from headgate.swarm.bus.redis import RedisBus
 from patience import eventually
 
 AGENTS = 8

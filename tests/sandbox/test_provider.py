@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headgate import Rate
 from headgate.errors import HeadgateError, InvalidCapacity, InvalidConfig, InvalidWindow
 from headgate.http import read_signal
-from headgate.http.wire import duration
+from headgate.responses.wire import duration
 from headgate.sandbox import Fault, Provider
 from headgate.sandbox.meters import Bucket, Fixed, Sliding, most_within, read_rate
 from headgate.sandbox.provider import Cut, Data, Head, Pause

@@ -9,7 +9,7 @@ import sys
 import time
 
 from headgate import Dispatch, WaitTimeout
-from headgate.waiting import LoopParker, SystemClock
+from headgate.gate.parking import LoopParker, SystemClock
 
 
 class WrongClock(SystemClock):

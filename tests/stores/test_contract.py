@@ -16,8 +16,8 @@ import pool_questions
 from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
 from headgate.http import read_signal
-from headgate.rules.pool import answer, new_pool
 from headgate.sharing.courier import COURIER
+from headgate.sharing.pool.answer import answer, new_pool
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually, happens

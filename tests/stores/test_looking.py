@@ -12,7 +12,7 @@ import pytest
 from faults.rig import Server
 from headgate import Dispatch
 from headgate.errors import StoreError
-from headgate.rules.standing import standing
+from headgate.sharing.pool.view import standing
 from headgate.sharing.redis import _LOOK, SCRIPT, RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.sharing.store import MemoryStore

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import pool_questions
 from faults.rig import Server, free_port
 from headgate.errors import InvalidConfig, StoreError
-from headgate.rules.pool import answer, idle_for, new_pool
+from headgate.gate.parking import SYSTEM
+from headgate.sharing.pool.answer import answer, idle_for, new_pool
 from headgate.sharing.redis import SCRIPT, RedisStore
 from headgate.sharing.store import open_store, plain_name
-from headgate.waiting import SYSTEM
 from patience import happens
 
 SECOND = 1_000_000

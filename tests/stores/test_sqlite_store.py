@@ -19,8 +19,8 @@ import pool_questions
 from forks import in_a_child, needs_fork
 from headgate import Dispatch
 from headgate.errors import InvalidConfig, StoreError
-from headgate.rules.pool import shift
 from headgate.sharing import sqlite
+from headgate.sharing.pool.answer import shift
 from headgate.sharing.sqlite import SqliteStore
 from patience import PATIENCE, eventually
 

@@ -13,7 +13,7 @@ from collections import deque
 import pytest
 
 from headgate import BackoffWindow, Dispatch, Refused
-from headgate.rules.line import Line
+from headgate.gate.line import Line
 from patience import eventually
 
 PLACES = 3

@@ -12,7 +12,7 @@ import warnings
 import pytest
 
 from headgate import Dispatch
-from headgate.waiting import LoopParker, ThreadParker
+from headgate.gate.parking import LoopParker, ThreadParker
 from patience import eventually
 from stress.interrupts import Interrupted
 

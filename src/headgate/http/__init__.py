@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .signals import Scope, Signal, parse_retry_after, read_signal
+from ..responses.signals import Scope, Signal, parse_retry_after, read_signal
 
 if TYPE_CHECKING:
     from .exchange import Request, per_credential, per_host, per_model

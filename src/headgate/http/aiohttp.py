@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 
     from ..limits import Backoff, Seconds
-    from ..retries import RetryBudget
+    from ..retries.loop import RetryBudget
     from .exchange import Attempt, Estimate, Gates
 
 T = TypeVar("T")

@@ -13,28 +13,28 @@ from urllib.parse import urlsplit
 from weakref import ref
 
 from .. import events
-from ..dispatch import Dispatch
+from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
+from ..frozen import Value
+from ..gate.keyed import Keeper
+from ..gate.parking import chance, sleep, sleep_async
 from ..limits import SECOND, Backoff, amount, positive_seconds_to_ns, seconds_to_ns
-from ..outcomes import _BEFORE_SENDING, _FOR_GOOD, verdict_of
-from ..registry import Keeper
-from ..retries import RetryBudget, note_giving_up, report
-from ..rules.attempts import Attempts
-from ..values import Value
-from ..waiting import chance, sleep, sleep_async
-from .estimate import INPUT, OUTPUT, TOKENS, Lessons, read_shape, reservation, settlement
-from .leases import Lease
-from .signals import read_signal
-from .usage import UsageReader, unpacked
+from ..responses.estimate import INPUT, OUTPUT, TOKENS, Lessons, read_shape, reservation, settlement
+from ..responses.signals import read_signal
+from ..responses.usage import UsageReader, unpacked
+from ..retries.classify import _BEFORE_SENDING, _FOR_GOOD, verdict_of
+from ..retries.loop import RetryBudget, note_giving_up, report
+from ..retries.state import Attempts
+from .abandoned import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
     from typing import TypeAlias
 
+    from ..gate.admission import Admission, Permit
     from ..limits import Seconds
-    from ..permit import Admission, Permit
-    from .estimate import Shape
-    from .signals import Signal
+    from ..responses.estimate import Shape
+    from ..responses.signals import Signal
 
     Estimate: TypeAlias = "Callable[[Request], int | Mapping[str, int]]"
     Gates: TypeAlias = "Dispatch | Callable[[Request], Dispatch] | None"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from ..limits import Backoff, Seconds
-    from ..retries import RetryBudget
+    from ..retries.loop import RetryBudget
     from .exchange import Attempt, Estimate, Gates
 
     # To the type checker they are what each client asks for.

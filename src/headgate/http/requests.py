@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from requests import PreparedRequest, Response
 
     from ..limits import Backoff, Seconds
-    from ..retries import RetryBudget
+    from ..retries.loop import RetryBudget
     from .exchange import Attempt, Estimate, Gates
 
 

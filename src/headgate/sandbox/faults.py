@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
+from ..frozen import Value
 from ..limits import positive_int, positive_seconds_to_ns, seconds_to_ns
-from ..values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

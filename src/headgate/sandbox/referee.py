@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..frozen import Value
 from ..limits import SECOND
-from ..values import Value
 from .meters import most_within, opening, permitted
 
 if TYPE_CHECKING:

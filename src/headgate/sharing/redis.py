@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
-from ..rules.pool import as_of
+from .pool.answer import as_of
 from .store import Records, without_password
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.client import PubSub
 
-    from ..rules.pool import Answer, Question, State
+    from .pool.answer import Answer, Question, State
     from .store import Changes
 
     # The script, what it is asked, and where the answer goes.

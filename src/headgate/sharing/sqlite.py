@@ -21,13 +21,13 @@ from urllib.parse import quote
 from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
-from ..rules.pool import answer, as_of, new_pool, shift
+from .pool.answer import answer, as_of, new_pool, shift
 from .store import Records, as_seen, tell_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..rules.pool import Answer, Question, State
+    from .pool.answer import Answer, Question, State
     from .store import Changes
 
 T = TypeVar("T")

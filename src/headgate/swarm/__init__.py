@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..sharing.letters import CapacityUpdate
 from .limiter import DistributedLimiter
-from .post import SUBJECT_PREFIX
+from .messages import CapacityUpdate
+from .transport import SUBJECT_PREFIX
 
 __all__ = ["SUBJECT_PREFIX", "CapacityUpdate", "DistributedLimiter"]

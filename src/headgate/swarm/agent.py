@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from .. import events
 from ..limits import SECOND, seconds_to_ns
-from ..rules.recovery import read_level
-from ..rules.shares import agent_of
-from ..rules.swarm import Council, read_number
-from ..sharing.letters import LONGEST_LETTER, CapacityUpdate, Oversized, read_object, write_object
-from .post import Post, Unsigned, Voice, call_back
+from .membership import Council, read_number
+from .messages import LONGEST_LETTER, CapacityUpdate, Oversized, read_object, write_object
+from .recovery import read_level
+from .shares import agent_of
 from .ticker import Ticker
+from .transport import Post, Unsigned, Voice, call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..events import Event, Observer
+    from ..gate.parking import Clock
     from ..limits import Rate
-    from ..rules.recovery import Level
-    from ..sharing.bus import Bus
     from ..verdict import Verdict
-    from ..waiting import Clock
-    from .pool import Pool
+    from .bus.bus import Bus
+    from .recovery import Level
+    from .resource import Pool
 
 # Whatever was said longer ago is not news, whatever the clocks of machines may differ by.
 _STALE = 600 * SECOND

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ..errors import InvalidConfig
-from ..limiters import Capacity, MemoryLimiter, Slot, _check_name, _Resource
+from ..gate.bucket import successors
+from ..gate.parking import SYSTEM
+from ..gate.slots import ConcurrencyRule
+from ..limiters.memory_limiter import Capacity, MemoryLimiter, Slot, _check_name, _Resource
 from ..limits import (
     SECOND,
     Rate,
@@ -21,24 +24,21 @@ from ..limits import (
     read_rates,
     seconds_to_ns,
 )
-from ..rules.concurrency import ConcurrencyRule
-from ..rules.rate import successors
-from ..rules.recovery import Cubic, Stepwise, read_level
-from ..rules.swarm import read_number
-from ..sharing.bus import open_bus
-from ..waiting import SYSTEM
 from .agent import Agent
-from .pool import LeasedLayers, Pool, SwarmGate, SwarmSlot
+from .bus.bus import open_bus
+from .membership import read_number
+from .recovery import Cubic, Stepwise, read_level
+from .resource import LeasedLayers, Pool, SwarmGate, SwarmSlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..events import Observer
+    from ..gate.parking import Clock
     from ..limits import Rates, Seconds
-    from ..sharing.bus import Bus
-    from ..sharing.letters import CapacityUpdate
     from ..verdict import Verdict
-    from ..waiting import Clock
+    from .bus.bus import Bus
+    from .messages import CapacityUpdate
 
 _LONGEST_NAME = 1024
 

@@ -1,0 +1,1 @@
+"""Circuit breakers: calls to a service that keeps failing are refused at once."""

@@ -1,0 +1,370 @@
+"""What is to be sent: one JSON object a line, in any of three shapes.
+
+    {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}    OpenAI's batches
+    {"custom_id": "a", "params": {...}}                                                   Anthropic's batches
+    {"model": "...", "messages": [...]}                                                   a bare body
+
+Rules of this room: a line is read when it is wanted and forgotten when it is sent, so that a file may have
+any length. What is wrong with one is said with the name of the file and the number of the line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+from zlib import crc32
+
+from .errors import BadJob, BadTarget
+from .seen import Ids
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+    from pathlib import Path
+
+METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
+_LONGEST_ID = 512
+_LONGEST_LINE = 64 << 20
+_CHUNK = 1 << 18
+_SHAPES = (
+    'a line is {"custom_id", "method", "url", "body"}, {"custom_id", "params"}, '
+    "or the body of a request by itself"
+)
+# The end of an address that is meant to be gone on from, as in `base_url=`.
+_BASE = re.compile(r"v\d+(?:alpha|beta)?\d*|api|openai|inference")
+_FIRST_ID = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]{1,512})"\s*,')
+_PATH = re.compile(r"/[\w\-.~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
+
+
+class Job(NamedTuple):
+    """One request. `number` is its line, `body` what is sent, as bytes."""
+
+    number: int
+    custom_id: str
+    method: str
+    url: str
+    body: bytes
+
+
+class Target:
+    """Where jobs go: what was given as --to, joined with what a job says about its path.
+
+    >>> Target("https://api.example.com/v1").join("/v1/chat/completions")
+    'https://api.example.com/v1/chat/completions'
+    """
+
+    __slots__ = ("_root", "_segments", "has_path", "host", "parts", "query")
+
+    def __init__(self, to: str) -> None:
+        self.parts = _checked_url(to)
+        self.host = self.parts.netloc.rpartition("@")[2].lower()
+        self._root = f"{self.parts.scheme}://{self.host}"
+        self._segments = [segment for segment in self.parts.path.split("/") if segment]
+        self.has_path = bool(self._segments) and not _BASE.fullmatch(self._segments[-1])
+        self.query = f"?{self.parts.query}" if self.parts.query else ""
+
+    @property
+    def whole(self) -> str:
+        """The address as it was given."""
+        return self._root + "/" + "/".join(self._segments) + self.query
+
+    def join(self, path: str) -> str:
+        """The address of a path. What both have in common is there once: `/v1` and `/v1/messages`."""
+        path, mark, query = path.partition("?")
+        segments = path.strip("/").split("/")
+        base = self._segments
+        for shared in range(min(len(base), len(segments)), 0, -1):
+            if base[-shared:] == segments[:shared]:
+                base = base[:-shared]
+                break
+        return self._root + "/" + "/".join([*base, *segments]) + (mark + query or self.query)
+
+
+def _checked_url(to: str) -> SplitResult:
+    example = "https://api.openai.com"
+    try:
+        parts = urlsplit(to.strip())
+        port = parts.port
+    except ValueError as error:
+        raise BadTarget(f"--to {to!r} is no URL: {error}", f"write e.g. {example}") from None
+    if parts.scheme not in ("http", "https"):
+        if "://" not in to:
+            address = to.lstrip("/")
+            scheme = "http" if address.startswith(("localhost", "127.")) else "https"
+            raise BadTarget(f"--to {to!r} does not say how to get there", f"write {scheme}://{address}")
+        raise BadTarget(
+            f"--to {to!r}: {parts.scheme!r} is not spoken here", f"write http or https: {example}"
+        )
+    name = parts.hostname or ""
+    if not name or port == 0 or any(c.isspace() or ord(c) < 33 for c in to.strip()):
+        raise BadTarget(f"--to {to!r} names no host", f"write e.g. {example}")
+    if parts.username is not None:
+        raise BadTarget("--to has a password in it", "give it by --header, or a key by --key-env")
+    if parts.fragment:
+        raise BadTarget(f"--to {to!r} has a fragment (#), which no server sees", "leave it out")
+    return parts
+
+
+# -- one line
+
+
+def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
+    """The job that a line is, or BadJob."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        why = f"not JSON ({error})" if isinstance(error, ValueError) else "not JSON (nested too deeply)"
+        raise BadJob(where, why, _SHAPES) from None
+    if not isinstance(document, dict):
+        raise BadJob(where, f"not an object, but {_named(document)}", _SHAPES)
+    if "body" in document and ("url" in document or "custom_id" in document):
+        return _openai(document, where, number, target)
+    if "params" in document and "custom_id" in document:
+        return _anthropic(document, where, number, target)
+    if "custom_id" in document:
+        why = "it has a `custom_id`, but neither `body` nor `params`"
+        raise BadJob(where, why, _SHAPES, _given(document))
+    if not document:
+        raise BadJob(where, "the object is empty", _SHAPES)
+    if not target.has_path:
+        raise BadJob(
+            where,
+            "a body by itself does not say where it goes, and --to has no path either",
+            f"write the whole address, e.g. --to {target.join('/v1/chat/completions')}",
+        )
+    # Its content is part of the name: after an edit, the answer to what stood there is not taken for its own.
+    custom_id = f"line-{number}-{crc32(line.strip()):08x}"
+    return Job(number, custom_id, "POST", target.whole, _encoded(document, where, custom_id))
+
+
+def quick_id(line: bytes) -> str | None:
+    """The custom_id of a line that begins with it, as most do, without reading the rest."""
+    found = _FIRST_ID.match(line)
+    if found is None:
+        return None
+    try:
+        return found[1].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _openai(document: dict[str, Any], where: str, number: int, target: Target) -> Job:
+    custom_id = _custom_id(document, where)
+    method = document.get("method", "POST")
+    if not isinstance(method, str) or method.upper() not in METHODS:
+        raise BadJob(where, f"`method` is {_named(method)}", f"write one of {', '.join(METHODS)}", custom_id)
+    url = document.get("url")
+    address = target.whole if url is None and target.has_path else _address(url, where, custom_id, target)
+    body = document["body"]
+    if body is None and method.upper() in ("GET", "DELETE"):
+        return Job(number, custom_id, method.upper(), address, b"")
+    if not isinstance(body, dict):
+        raise BadJob(where, f"`body` is {_named(body)}", "write an object", custom_id)
+    return Job(number, custom_id, method.upper(), address, _encoded(body, where, custom_id))
+
+
+def _anthropic(document: dict[str, Any], where: str, number: int, target: Target) -> Job:
+    custom_id = _custom_id(document, where)
+    params = document["params"]
+    if not isinstance(params, dict):
+        raise BadJob(where, f"`params` is {_named(params)}", "write an object", custom_id)
+    address = target.whole if target.has_path else target.join("/v1/messages")
+    return Job(number, custom_id, "POST", address, _encoded(params, where, custom_id))
+
+
+def _custom_id(document: dict[str, Any], where: str) -> str:
+    given = document.get("custom_id")
+    if not isinstance(given, str) or not given:
+        if "custom_id" in document:
+            raise BadJob(where, f"`custom_id` is {_named(given)}", "write a text that no other line has")
+        raise BadJob(where, "it has no `custom_id`", "every line needs one that no other line has")
+    if len(given) > _LONGEST_ID:
+        raise BadJob(where, f"`custom_id` has {len(given)} characters", f"write at most {_LONGEST_ID}")
+    return given
+
+
+def _given(document: dict[str, Any]) -> str | None:
+    given = document.get("custom_id")
+    return given if isinstance(given, str) and given else None
+
+
+def _address(url: object, where: str, custom_id: str, target: Target) -> str:
+    hint = 'write a path, e.g. "url": "/v1/chat/completions"'
+    if not isinstance(url, str) or not url:
+        why = "it has no `url`" if url is None else f"`url` is {_named(url)}"
+        raise BadJob(where, why, hint, custom_id)
+    if "://" in url:
+        parts = urlsplit(url)
+        if f"{parts.scheme}://{parts.netloc.lower()}" != f"{target.parts.scheme}://{target.host}":
+            # A key for one host is not for another, whoever wrote the file.
+            raise BadJob(where, f"`url` goes to {parts.netloc}, and --to is {target.host}", hint, custom_id)
+        url = parts.path + (f"?{parts.query}" if parts.query else "")
+    if not _PATH.fullmatch(url) or url.startswith("//"):
+        raise BadJob(where, f"`url` is {url[:80]!r}, which is no path", hint, custom_id)
+    return target.join(url)
+
+
+def _encoded(body: dict[str, Any], where: str, custom_id: str) -> bytes:
+    if body.get("stream"):
+        raise BadJob(
+            where, "`stream` is set, and an answer is kept whole", "leave `stream` out of the body", custom_id
+        )
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, escaped
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _named(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+# -- a file of them
+
+
+class Lines:
+    """The lines of a file with their numbers, without the blank ones. `position` is how far it has come."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+        self._file = path.open("rb", buffering=_CHUNK)
+        self.size = os.fstat(self._file.fileno()).st_size
+        self.position = 0
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        readline = self._file.readline
+        number = 0
+        while line := readline(_LONGEST_LINE):
+            number += 1
+            self.position += len(line)
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")  # what Windows puts there
+            if not line.isspace():
+                yield number, line
+        self.close()
+
+    def count(self) -> int:
+        """How many lines there are, blank ones included. Reads it all: for another thread."""
+        total, last = 0, b"\n"
+        with self._path.open("rb", buffering=0) as file:
+            while chunk := file.read(1 << 22):
+                total += chunk.count(b"\n")
+                last = chunk[-1:]
+        return total + (last != b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Pipe:
+    """The lines that come down a pipe, read by a thread: reading may wait, and an event loop may not.
+
+    At most `ahead` of them are held; whoever writes waits for us.
+    """
+
+    size = None
+
+    def __init__(self, fd: int, name: str, loop: asyncio.AbstractEventLoop, ahead: int = 64) -> None:
+        self.name = name
+        self.position = 0
+        self._fd = fd
+        self._loop = loop
+        self._lines: deque[tuple[int, bytes] | None] = deque()
+        self._room = threading.Semaphore(ahead)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # A daemon on a bare descriptor: neither keeps the process from ending while nothing comes.
+        threading.Thread(target=self._read, name="headgate-stdin", daemon=True).start()
+
+    async def next(self) -> tuple[int, bytes] | None:
+        """The next line, or None after the last."""
+        while not self._lines:
+            future = self._loop.create_future()
+            self._waiting.append(future)
+            await future
+        line = self._lines[0]
+        if line is not None:  # the end stays, for everybody to see
+            self._lines.popleft()
+            self._room.release()
+            self.position += len(line[1])
+        return line
+
+    def _read(self) -> None:
+        number, rest = 0, b""
+        while True:
+            try:
+                chunk = os.read(self._fd, _CHUNK)
+            except OSError:
+                chunk = b""
+            *lines, rest = (rest + chunk).split(b"\n") if chunk else ((rest, b"") if rest else (b"",))
+            for line in lines:
+                number += 1
+                if line.strip():
+                    self._room.acquire()
+                    self._hand_over((number, line))
+            if not chunk:
+                self._hand_over(None)
+                return
+
+    def _hand_over(self, line: tuple[int, bytes] | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._arrived, line)
+        except RuntimeError:  # the loop is closed: nobody wants them any longer
+            return
+
+    def _arrived(self, line: tuple[int, bytes] | None) -> None:
+        self._lines.append(line)
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                if line is not None:
+                    return
+
+    def close(self) -> None:
+        pass
+
+
+class Checked(NamedTuple):
+    """What a look at the file has found: how many jobs there are, if it got to the end."""
+
+    jobs: int
+    whole: bool
+    bad: list[BadJob]
+
+
+def check(path: Path, target: Target, *, seconds: float | None, most: int = 1) -> Checked:
+    """Read the file as it will be read, for that long (None: to its end), until so many lines are wrong."""
+    lines = Lines(path)
+    ids = Ids()
+    bad: list[BadJob] = []
+    jobs = 0
+    give_up = None if seconds is None else monotonic() + seconds
+    try:
+        for number, line in lines:
+            jobs += 1
+            try:
+                job = read_job(line, f"{lines.name}, line {number}", number, target)
+                if not ids.add(job.custom_id):
+                    raise twice(f"{lines.name}, line {number}", job.custom_id)
+            except BadJob as error:
+                bad.append(error)
+                if len(bad) >= most:
+                    return Checked(jobs, False, bad)
+            if give_up is not None and not jobs % 64 and monotonic() > give_up:
+                return Checked(jobs, False, bad)
+    finally:
+        lines.close()
+    return Checked(jobs, True, bad)
+
+
+def twice(where: str, custom_id: str) -> BadJob:
+    hint = "answers are told apart by it: give every line one of its own"
+    return BadJob(where, f"`custom_id` {custom_id[:80]!r} has been used before", hint, custom_id)

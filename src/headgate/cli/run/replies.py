@@ -1,0 +1,132 @@
+"""What a reply means for the job: an answer, a failure of its own, or trouble that is everybody's.
+
+Rules of this room: pure and total. Whatever comes back, or does not, is read without raising.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ...http.exchange import _is_one_of
+from ...responses.signals import read_signal
+from ...responses.usage import usage_of
+from ...retries.classify import _BEFORE_SENDING, _FOR_GOOD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...responses.signals import Signal
+    from ...responses.usage import Usage
+
+Kind = Literal[
+    "refused",  # by a limit: no fault of the job, and all the others are refused as well
+    "quota",  # nothing left, whatever is sent
+    "key",  # not accepted
+    "rejected",  # this job, for good
+    "failed",  # perhaps not the next time
+    "unreachable",  # never sent
+    "certificate",
+]
+_LONGEST_MESSAGE = 300
+
+
+class Trouble(NamedTuple):
+    kind: Kind
+    message: str
+    retry_after: float | None = None
+
+
+class Reply(NamedTuple):
+    """What came back. `body` is JSON in UTF-8 if there is no trouble; `document` what it says."""
+
+    status: int | None
+    request_id: str
+    body: bytes
+    document: Any
+    usage: Usage | None
+    trouble: Trouble | None
+
+
+def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+    """What a response means."""
+    request_id = headers.get("x-request-id") or headers.get("request-id") or ""
+    text, document, is_json = _parsed(body)
+    usage = None
+    if isinstance(document, dict):
+        usage = usage_of(document.get("usage") or document.get("usageMetadata"))
+    trouble: Trouble | None
+    if 300 <= status < 400:
+        where = headers.get("location") or "somewhere else"
+        trouble = Trouble("rejected", f"{status}: it has moved to {where[:120]}; give that as --to")
+    elif status >= 400:
+        trouble = _trouble(status, read_signal(status, headers, body), document)
+    else:
+        trouble = None
+        if isinstance(document, dict) and document.get("error"):
+            signal = read_signal(status, headers, document)
+            if signal.reason != "ok":
+                trouble = _trouble(status, signal, document)
+        if trouble is None and not is_json and "json" in (headers.get("content-type") or "json").lower():
+            trouble = Trouble("failed", f"{status}, but the body is not the JSON it says it is")
+    return Reply(status, request_id, text, document, usage, trouble)
+
+
+def no_reply(error: BaseException, timeout: float) -> Reply:
+    """What it means that there was none."""
+    kind: Kind = "failed"
+    if isinstance(error, TimeoutError):
+        message = f"no answer within {timeout:g} s"
+    else:
+        message = str(error).strip() or type(error).__name__
+        if _is_one_of(error, _FOR_GOOD):
+            kind = "certificate"
+        elif _is_one_of(error, _BEFORE_SENDING):
+            kind, message = "unreachable", f"cannot connect: {message}"
+        else:
+            message = f"the connection broke: {message}"
+    return Reply(None, "", b"", None, None, Trouble(kind, message[:_LONGEST_MESSAGE]))
+
+
+def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
+    """The body as JSON in UTF-8, what it says, and whether it was JSON from the start."""
+    try:
+        document = json.loads(body)
+        body.decode()
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
+            return body, document, True
+        return json.dumps(document).encode(), document, True  # another encoding than we write
+    said = body.decode("utf-8", "replace")
+    return json.dumps(said).encode(), said, False
+
+
+def _trouble(status: int, signal: Signal, document: Any) -> Trouble:
+    said = _said(document)
+    message = f"{status}: {said}" if said else str(status)
+    kind: Kind
+    if signal.reason == "quota_exhausted":
+        kind = "quota"
+    elif signal.reason == "too_large":
+        kind = "rejected"
+    elif signal.limited:
+        kind = "refused"
+    elif status == 401:
+        kind = "key"
+    elif signal.should_retry or signal.reason == "conflict":
+        kind = "failed"
+    else:
+        kind = "rejected"
+    return Trouble(kind, message[:_LONGEST_MESSAGE], signal.retry_after)
+
+
+def _said(document: Any) -> str:
+    """The words in an error's body."""
+    for key in ("error", "message", "detail"):
+        if isinstance(document, dict) and document.get(key):
+            document = document[key]
+    if isinstance(document, dict):
+        return ""
+    return " ".join(str(document or "").split())[:200]

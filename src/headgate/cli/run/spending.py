@@ -1,0 +1,124 @@
+"""What a run may cost, and what it has cost.
+
+Rules of this room: nothing is sent that might lead beyond the budget, as far as one can tell beforehand:
+input by its size and by what was counted for others, output by what the job allows, or by what is usual if it
+does not say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from ...responses.estimate import Lessons, read_shape
+
+if TYPE_CHECKING:
+    from ...responses.usage import Usage
+    from .jobs import Job
+
+
+class Price(NamedTuple):
+    """Of a million tokens."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+class Tokens(NamedTuple):
+    input: int
+    output: int
+
+
+class Spending:
+    """A budget for all jobs together: what was spent, and what those under way may still spend."""
+
+    def __init__(
+        self,
+        *,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        price: Price | None = None,
+        spent: Tokens | None = None,
+    ) -> None:
+        self.max_tokens = max_tokens
+        self.max_cost = max_cost
+        self.price = price
+        self.spent = spent or Tokens(0, 0)
+        self.under_way = 0
+        self.changed = asyncio.Event()
+        self._reserved = Tokens(0, 0)
+        self._lessons = Lessons()
+
+    @property
+    def limited(self) -> bool:
+        return self.max_tokens is not None or self.max_cost is not None
+
+    @property
+    def cost(self) -> float | None:
+        """What was spent, if prices are known."""
+        return None if self.price is None else self.price.of(*self.spent)
+
+    def estimate(self, job: Job) -> Tokens:
+        """The most it is likely to use."""
+        parts = urlsplit(job.url)
+        shape = read_shape(job.method, parts.netloc, parts.path, job.body)
+        if shape.style == "free":
+            return Tokens(0, 0)
+        lessons = self._lessons
+        own = round(shape.input * max(1.0, lessons.ratio(parts.netloc, shape.model)))
+        output = shape.most_output
+        if output is None:
+            output = lessons.output(parts.netloc, shape.model, None) if shape.generates else 0
+        return Tokens(own, output)
+
+    def reserve(self, wanted: Tokens) -> bool:
+        """Set it aside, if there is as much."""
+        if self._excess(wanted):
+            return False
+        self._reserved = _sum(self._reserved, wanted)
+        self.under_way += 1
+        return True
+
+    def settle(self, reserved: Tokens, usage: Usage | None, job: Job | None = None) -> None:
+        """It is over, and has used that."""
+        self._reserved = Tokens(
+            self._reserved.input - reserved.input, self._reserved.output - reserved.output
+        )
+        self.under_way -= 1
+        if usage is not None:
+            self.spent = _sum(self.spent, Tokens(usage.input, usage.output))
+            if job is not None and self.limited:
+                parts = urlsplit(job.url)
+                shape = read_shape(job.method, parts.netloc, parts.path, job.body)
+                self._lessons.learn(parts.netloc, shape.model, shape.input, usage)
+        self.changed.set()
+
+    def why_not(self, wanted: Tokens) -> str:
+        """In words, why it cannot be reserved."""
+        used = sum(self.spent)
+        if self._excess(wanted) == "tokens":
+            return (
+                f"{used:,} of {self.max_tokens:,} tokens are used, and the next job may take {sum(wanted):,}"
+            )
+        assert self.price is not None
+        assert self.max_cost is not None
+        return (
+            f"{self.price.of(*self.spent):.4f} of {self.max_cost:g} is spent, "
+            f"and the next job may cost {self.price.of(*wanted):.4f}"
+        )
+
+    def _excess(self, wanted: Tokens) -> str | None:
+        after = _sum(_sum(self.spent, self._reserved), wanted)
+        if self.max_tokens is not None and sum(after) > self.max_tokens:
+            return "tokens"
+        if self.max_cost is not None and self.price is not None and self.price.of(*after) > self.max_cost:
+            return "cost"
+        return None
+
+
+def _sum(one: Tokens, other: Tokens) -> Tokens:
+    return Tokens(one.input + other.input, one.output + other.output)

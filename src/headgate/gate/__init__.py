@@ -1,0 +1,1 @@
+"""How calls are admitted: the only place where callers wait."""

@@ -1,0 +1,702 @@
+"""Pure. The arithmetic of a rate: buckets and strict windows.
+
+Rules of this room: integers only. Time inside a bucket is counted in ticks, as many to the
+nanosecond as make one unit cost a whole number of ticks, so there is never a remainder to
+carry, a million polls change nothing, and an edge is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from ..limits import COLUMNS, REQUESTS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from ..limits import Rate
+    from .decision import AnyRate
+
+# Before any clock started: a bucket that nothing was ever taken from.
+_LONG_AGO = -(1 << 256)
+
+# How many low-water marks a bucket remembers for refunds. Beyond it, neighbours merge and
+# a refund may come out smaller than it could have been, never larger.
+_MOST_LOWS = 64
+
+# How many groups a strict window remembers. Calls close together share one; those that are only
+# known by it leave the window with the last of them: under-use of at most one part in this many.
+_MOST_GROUPS = 128
+
+# How many moments it remembers besides, each by itself. Up to here, it is exact.
+_MOST_MOMENTS = 256
+
+
+# How many bits of a key's number count its calls under way, and how far that goes.
+_COUNT_BITS = 16
+_MOST_COUNTED = (1 << _COUNT_BITS) - 1
+
+
+def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
+    """The rule that keeps this rate, counting the column of its unit."""
+    kind = StrictRule if rate.strict else RateRule
+    return kind(rate, columns[rate.unit])
+
+
+def successors(
+    old: Sequence[AnyRate], rates: Sequence[Rate], columns: Mapping[str, int], now: int
+) -> tuple[RateRule | StrictRule, ...]:
+    """Rules for these rates, each going on where the old rule of its unit and period stood.
+
+    A rate whose period is new follows a rule of its unit, if one is left over.
+    """
+    left = list(old)
+    rules = [rule_for(rate, columns) for rate in rates]
+    followed: dict[int, AnyRate] = {}
+    for same_period in (True, False):
+        for i, rule in enumerate(rules):
+            if i in followed:
+                continue
+            for other in left:
+                if other.column == rule.column and (other.rate.per_ns == rule.rate.per_ns or not same_period):
+                    followed[i] = other
+                    left.remove(other)
+                    break
+    for i, other in followed.items():
+        rules[i].follow(other, now)
+    return tuple(rules)
+
+
+def _greatest_common_divisor(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+class RateRule:
+    """Admits no faster than its Rate: a bucket that refills evenly (GCRA).
+
+    The state is one number, the moment at which everything taken so far will have been
+    earned back. A bucket is full when that moment is past. A cost above the burst waits
+    for a full bucket and leaves debt, so that it is slow but never impossible.
+    """
+
+    __slots__ = (
+        "_cost",
+        "_earned",
+        "_full_at",
+        "_held_until",
+        "_low_ticks",
+        "_low_times",
+        "_most",
+        "_scale",
+        "_tolerance",
+        "column",
+        "name",
+        "rate",
+    )
+
+    def __init__(self, rate: Rate, column: int) -> None:
+        self.rate = rate
+        self.column = column
+        self.name = rate.name
+        divisor = _greatest_common_divisor(rate.per_ns, rate.amount)
+        self._cost = rate.per_ns // divisor  # ticks to earn one unit
+        self._scale = rate.amount // divisor  # ticks in a nanosecond
+        self._tolerance = rate.burst * self._cost
+        self._most = max(rate.amount, rate.burst) * self._cost  # what one call may take
+        self._earned = _LONG_AGO  # in ticks
+        self._held_until = _LONG_AGO  # until then nothing is left, whatever the rate
+        # For refunds: how low the backlog has been since a permit was given out. When the
+        # bucket was last found full, and each take that found the backlog lower than every
+        # later one did; times ascend and so do the ticks. What is older than the full bucket
+        # concerns no permit that may still be refunded.
+        self._full_at = _LONG_AGO
+        self._low_times: list[int] = []
+        self._low_ticks: list[int] = []
+
+    # -- admission
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        # Comparing with one is quicker than multiplying by it, and it nearly always is one.
+        ticks = now if self._scale == 1 else now * self._scale
+        amount = cost[self.column]
+        if amount == 1:
+            need = self._cost
+        else:
+            need = amount * self._cost
+            if need > self._most:
+                return 0
+        earned = self._earned
+        if earned <= ticks:
+            self._earned = ticks + need
+            self._full_at = now
+            return 1
+        after = earned + need
+        if after > ticks + self._tolerance:
+            return 0 if after > earned else 1  # what costs nothing is never in the way
+        times = self._low_times
+        if not times or times[-1] != now:  # within an instant the backlog only rises
+            self._note_low(now, earned - ticks)
+        self._earned = after
+        return 1
+
+    def fits(self, cost: tuple[int, ...], now: int) -> bool:
+        """Would `enter` take it?"""
+        need = cost[self.column] * self._cost
+        if need > self._most:
+            return False
+        ticks = now * self._scale
+        earned = self._earned
+        return earned <= ticks or earned + need <= ticks + self._tolerance or not need
+
+    def earliest(self, cost: tuple[int, ...], now: int) -> int:
+        """When could the cost be taken, if nobody else came? At or before now: at once."""
+        need = cost[self.column] * self._cost
+        if not need:
+            return now
+        # Above the burst only a full bucket will do.
+        ready = self._earned + min(need, self._tolerance) - self._tolerance
+        return max(now, -(-ready // self._scale))
+
+    def slack(self, cost: tuple[int, ...], now: int) -> int:
+        """How long after `earliest` the bucket goes on filling: so much lateness costs nothing."""
+        return max(0, self._earned // self._scale - self.earliest(cost, now))
+
+    def refusal(self, cost: tuple[int, ...]) -> str | None:
+        """Why the cost can never be taken, or None."""
+        most = self._most // self._cost
+        if cost[self.column] <= most:
+            return None
+        return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {most}"
+
+    # -- after the call
+
+    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
+        """Replace what was estimated at `taken_at` by what it was.
+
+        Too little was taken: the rest becomes debt. Too much: it is given back, but only as
+        far as it would still be missing, so that the bucket never holds more than one that
+        had been charged the truth from the start.
+        """
+        if actual == estimate:
+            return
+        ticks = now * self._scale
+        backlog = self._earned - ticks
+        if actual > estimate:
+            if backlog > 0:
+                self._note_low(now, backlog)
+            else:
+                self._full_at = now
+            self._earned = max(self._earned, ticks) + (actual - estimate) * self._cost
+            return
+        if backlog <= 0 or self._full_at > taken_at:
+            return  # what was taken has been earned back already
+        since = bisect_right(self._low_times, taken_at)
+        lowest = min(self._low_ticks[since], backlog) if since < len(self._low_ticks) else backlog
+        credit = min((estimate - actual) * self._cost, lowest)
+        self._earned -= credit
+        for i in range(since, len(self._low_ticks)):
+            self._low_ticks[i] -= credit
+        if since < len(self._low_ticks):  # older marks that are no longer the lower ones
+            keep = since
+            while keep and self._low_ticks[keep - 1] >= self._low_ticks[since]:
+                keep -= 1
+            del self._low_times[keep:since]
+            del self._low_ticks[keep:since]
+
+    def _note_low(self, now: int, backlog: int) -> None:
+        times, lows = self._low_times, self._low_ticks
+        while lows and lows[-1] >= backlog:
+            lows.pop()
+            times.pop()
+        if times and now <= times[-1]:
+            return  # another take of the same instant found it lower already
+        times.append(now)
+        lows.append(backlog)
+        if len(lows) > _MOST_LOWS:  # keep the lower of each pair, for the longer time
+            times[:] = times[1::2] + times[len(times) // 2 * 2 :]
+            lows[:] = lows[::2]
+
+    def give_back(self, amount: int, now: int) -> None:
+        """Put units back that were taken, whenever that was; never above full."""
+        ticks = now * self._scale
+        if self._earned > ticks:
+            self._earned = max(ticks, self._earned - amount * self._cost)
+            self._note_low(now, self._earned - ticks)
+
+    # -- what the far side says is left
+
+    def lower(self, level: int, now: int) -> None:
+        """At most so many units are left. Never raises what there is."""
+        ticks = now * self._scale
+        self._earned = max(self._earned, ticks + self._tolerance - level * self._cost)
+
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:
+        """Nothing is left before that moment, and so much then.
+
+        What was taken so far gives nothing back beyond that, nor does what is taken in this instant.
+        """
+        held = at * self._scale + self._tolerance - units * self._cost
+        if held < self._earned:
+            self._note_low(now + 1, self._earned - held)
+            return
+        self._full_at = now + 1
+        self._earned = held
+        self._held_until = at
+
+    # -- changing the limit, and looking at it
+
+    def full(self, now: int) -> bool:
+        """Is nothing missing?"""
+        return self._earned <= now * self._scale
+
+    def level(self, now: int) -> int:
+        """Units that could be taken at once; negative while in debt."""
+        backlog = max(0, self._earned - now * self._scale)
+        return (self._tolerance - backlog) // self._cost
+
+    def follow(self, old: AnyRate, now: int) -> None:
+        """Continue where the rule this one replaces stands: a change of limits creates nothing.
+
+        What could be taken a moment ago still can, up to the new burst; nothing more.
+        """
+        # A mark of this instant must count for permits given out before the change. That it
+        # counts for those of the same instant after it makes their refunds smaller, never larger.
+        mark = now + 1
+        if not isinstance(old, RateRule):
+            missing = max(0, self.rate.burst - old.level(now))
+            self._earned = now * self._scale + missing * self._cost
+            self._low_times.append(mark)
+            self._low_ticks.append(0)  # nothing of the old window can be refunded here
+            return
+        # What a bucket that is held will have at the end, it has then at any rate.
+        self._held_until = old._held_until
+        since = max(now, old._held_until)
+        backlog = max(0, old._earned - since * old._scale)
+        # In ticks of this bucket, rounded so that nothing is gained.
+        level = min((old._tolerance - backlog) * self._cost // old._cost, self._tolerance)
+        self._earned = since * self._scale + self._tolerance - level
+        # Refunds that are still due go on, up to where the smaller burst was full.
+        self._full_at = old._full_at
+        due = min(old.rate.burst * self._cost, self._tolerance) - level
+        for at, low in zip(old._low_times, old._low_ticks, strict=True):
+            converted = low * self._cost // old._cost
+            if converted < due:
+                self._low_times.append(at)
+                self._low_ticks.append(converted)
+        self._low_times.append(mark)
+        self._low_ticks.append(due)
+
+
+class StrictRule:
+    """Never more than *amount* in any stretch of *per*, however the calls arrive.
+
+    Remembers what was taken and when, twice. By groups of calls close together, of which there
+    are few whatever happens; and one by one, for the latest moments. While those are all there
+    are, every answer is exact. Of older ones it is only known that they belong to their group,
+    and such a group counts until the last of its calls has left the window.
+    """
+
+    __slots__ = (
+        "_groups",
+        "_held_until",
+        "_latest",
+        "_merged",
+        "_moments",
+        "_quantum",
+        "_used",
+        "column",
+        "name",
+        "rate",
+    )
+
+    def __init__(self, rate: Rate, column: int) -> None:
+        self.rate = rate
+        self.column = column
+        self.name = rate.name
+        self._quantum = -(-rate.per_ns // _MOST_GROUPS)
+        self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
+        self._moments: deque[list[int]] = deque()  # [moment, amount], the latest of what is in the groups
+        self._merged = _LONG_AGO  # up to here, calls are known by their group only
+        self._held_until = _LONG_AGO  # the far side says that nothing is left before
+        self._used = 0  # by all groups
+        self._latest = _LONG_AGO  # a clock that goes back grants nothing again
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        if not self.fits(cost, now):
+            return 0
+        self.charge(cost[self.column], now)
+        return 1
+
+    def fits(self, cost: tuple[int, ...], now: int) -> bool:
+        """Would `enter` take it?"""
+        need = cost[self.column]
+        return not need or need <= self.level(now)
+
+    def earliest(self, cost: tuple[int, ...], now: int) -> int:
+        """When could the cost be taken, if nobody else came? At or before now: at once."""
+        need = cost[self.column]
+        return max(self._held_until, self.down_to(self.rate.amount - need, now)) if need else now
+
+    def down_to(self, most: int, now: int) -> int:
+        """When will no more than this count, if nobody else came? At or before now: at once."""
+        excess = self._used - most
+        if excess <= 0:
+            return now
+        per = self.rate.per_ns
+        moments = iter(self._moments)
+        moment = next(moments, None)
+        for _first, last, taken in self._groups:
+            left = taken
+            while moment is not None and moment[0] <= last:
+                left -= moment[1]
+                excess -= moment[1]
+                if excess <= 0:
+                    return max(now, moment[0] + per)
+                moment = next(moments, None)
+            excess -= left  # what is known by its group only
+            if excess <= 0:
+                return max(now, last + per)
+        return now + per
+
+    def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
+        """How much lateness costs nothing: none, for what falls out of the window is gone."""
+        return 0
+
+    def refusal(self, cost: tuple[int, ...]) -> str | None:
+        """Why the cost can never be taken, or None."""
+        if cost[self.column] <= self.rate.amount:
+            return None
+        return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {self.rate.amount}"
+
+    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
+        """Replace what was estimated at `taken_at` by what it was."""
+        if actual >= estimate:
+            self.charge(actual - estimate, now)
+            return
+        back = estimate - actual
+        if taken_at > self._merged:
+            moment = next((known for known in reversed(self._moments) if known[0] <= taken_at), None)
+            if moment is None or moment[0] < taken_at:
+                return  # it has left the window
+            back = min(back, moment[1])
+            moment[1] -= back
+            if not moment[1]:
+                self._moments.remove(moment)
+        for group in self._groups:
+            if group[0] <= taken_at <= group[1]:
+                back = min(back, group[2])
+                group[2] -= back
+                self._used -= back
+                if not group[2]:
+                    self._groups.remove(group)
+                return
+
+    def give_back(self, amount: int, now: int) -> None:
+        """Put units back that were taken, the latest first; never above full."""
+        gone = max(now, self._latest) - self.rate.per_ns
+        while amount and self._groups and self._groups[-1][1] > gone:
+            group = self._groups[-1]
+            back = min(amount, group[2])
+            if self._moments:  # they are the latest of all there is
+                moment = self._moments[-1]
+                if moment[0] <= gone:
+                    return
+                back = min(back, moment[1])
+                moment[1] -= back
+                if not moment[1]:
+                    self._moments.pop()
+            group[2] -= back
+            self._used -= back
+            amount -= back
+            if not group[2]:
+                self._groups.pop()
+
+    def full(self, now: int) -> bool:
+        """Is nothing missing?"""
+        return self.level(now) >= self.rate.amount
+
+    def level(self, now: int) -> int:
+        """Units that could be taken at once; negative when more was used than estimated."""
+        level = self.rate.amount - self.used(now)
+        return min(level, 0) if now < self._held_until else level
+
+    def lower(self, level: int, now: int) -> None:
+        """At most so many units are left. Never raises what there is."""
+        self.charge(max(0, self.level(now) - level), now)
+
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
+        """Nothing is left before that moment, which is no further off than the window is long."""
+        self._held_until = max(self._held_until, min(at, now + self.rate.per_ns))
+
+    def used(self, now: int) -> int:
+        """Units that still count."""
+        latest = self._latest
+        gone = max(now, latest) - self.rate.per_ns
+        if gone >= latest:
+            return 0
+        used = self._used
+        for first, last, taken in self._groups:
+            if last > gone:
+                if first <= gone:  # some of this group have left, if they are known one by one
+                    for at, known in self._moments:
+                        if at > gone:
+                            break
+                        if at >= first:
+                            used -= known
+                break
+            used -= taken
+        return used
+
+    def charge(self, taken: int, now: int) -> None:
+        """Count this from now on, whether or not it fits."""
+        if not taken:
+            return
+        groups, moments = self._groups, self._moments
+        now = self._latest = max(now, self._latest)
+        gone = now - self.rate.per_ns
+        if groups and groups[0][0] <= gone:
+            self._drop(gone)
+        self._used += taken
+        if groups and (now <= groups[-1][1] or now < groups[-1][0] + self._quantum):
+            groups[-1][1] = now
+            groups[-1][2] += taken
+        else:
+            groups.append([now, now, taken])
+        if moments and moments[-1][0] == now:
+            moments[-1][1] += taken
+        elif now > self._merged:
+            moments.append([now, taken])
+            if len(moments) > _MOST_MOMENTS:
+                self._merged = moments.popleft()[0]
+
+    def _drop(self, gone: int) -> None:
+        """Forget what has left the window."""
+        groups, moments = self._groups, self._moments
+        while moments and moments[0][0] <= gone:
+            at, taken = moments.popleft()
+            while groups[0][1] < at:
+                self._used -= groups.popleft()[2]
+            groups[0][0] = at + 1  # so that nobody is refunded from a group that no longer has it
+            groups[0][2] -= taken
+            self._used -= taken
+            if not groups[0][2]:
+                groups.popleft()
+        while groups and groups[0][1] <= gone:
+            self._used -= groups.popleft()[2]
+
+    # -- changing the limit, and coming back after a restart
+
+    def follow(self, old: AnyRate, now: int) -> None:
+        """Continue where the rule this one replaces stands: a change of limits creates nothing."""
+        if isinstance(old, StrictRule):
+            self.carry_on(old)
+        self.charge(max(0, self.level(now) - old.level(now)), now)
+
+    def carry_on(self, old: StrictRule) -> None:
+        """Count what the other counts, and nothing else: what was used stays used."""
+        self._groups = deque(list(group) for group in old._groups)
+        self._moments = deque(list(moment) for moment in old._moments)
+        self._merged = old._merged
+        self._used = old._used
+        self._latest = old._latest
+        self._held_until = old._held_until
+
+    def mend(self) -> None:
+        """After a change that was broken off half way: whatever a group holds, counts."""
+        self._groups = deque(group for group in self._groups if group[2] > 0)
+        self._moments.clear()
+        self._merged = self._latest
+        self._used = sum(group[2] for group in self._groups)
+
+    def saved(self) -> list[int]:
+        """Everything it remembers as plain integers."""
+        if not self._groups:
+            return []
+        state = [len(self._groups)]
+        for group in self._groups:
+            state += group
+        # Whatever is older than the first group might as well have been the moment before it.
+        state.append(max(self._merged, self._groups[0][0] - 1))
+        for moment in self._moments:
+            state += moment
+        return state
+
+    def restore(self, state: Sequence[int], now: int) -> None:
+        """Go on from what was saved. What lies in the future counts from now.
+
+        ValueError: that was never saved.
+        """
+        if not state:
+            return
+        count = state[0]
+        if not 1 <= count <= 4 * _MOST_GROUPS or not 2 + 3 * count <= len(state):
+            raise ValueError(f"no state has {count} groups in {len(state)} numbers")
+        flat, known = state[1 : 1 + 3 * count], state[2 + 3 * count :]
+        groups = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        if len(known) % 2 or len(known) > 2 * _MOST_MOMENTS:
+            raise ValueError(f"no state has {len(known)} numbers for its moments")
+        moments = list(zip(known[::2], known[1::2], strict=True))
+        _check(groups, moments, merged=state[1 + 3 * count])
+        # A clock that was put back would have everything count for as long as it was put back by.
+        self._merged = min(state[1 + 3 * count], now)
+        for first, last, taken in groups:
+            begin, end = min(first, now), min(last, now)
+            if self._groups and begin <= self._groups[-1][1]:
+                self._groups[-1][1] = end
+                self._groups[-1][2] += taken
+            else:
+                self._groups.append([begin, end, taken])
+            self._used += taken
+        for at, taken in moments:
+            moment = min(at, now)
+            if self._moments and moment <= self._moments[-1][0]:
+                self._moments[-1][1] += taken
+            elif moment > self._merged:
+                self._moments.append([moment, taken])
+        self._latest = self._groups[-1][1]
+
+
+def _check(groups: list[tuple[int, int, int]], moments: list[tuple[int, int]], *, merged: int) -> None:
+    """Is this what a strict window may remember? It might have been written by anybody."""
+    before = None
+    each = iter([*moments, (None, 0)])
+    at, known = next(each)
+    for first, last, taken in groups:
+        if first > last or taken < 1 or (before is not None and first <= before):
+            raise ValueError("its groups are not in order")
+        before = last
+        while at is not None and at <= last:
+            taken -= known  # noqa: PLW2901 - what is left of the group
+            if at < first or at <= merged or known < 1 or taken < 0:
+                raise ValueError("its moments are not those of its groups")
+            merged = at
+            at, known = next(each)
+    if at is not None:
+        raise ValueError("its moments are later than its groups")
+
+
+class _LentRule(RateRule):
+    """A bucket that is lent to many keys in turn, none of which ever settles."""
+
+    __slots__ = ()
+
+    def _note_low(self, now: int, backlog: int) -> None:
+        pass  # a memory for refunds would be of the wrong key
+
+
+class KeyedRates:
+    """The same rates for any number of keys, each key a bucket of its own and one number a rate.
+
+    A bucket that has filled up again is as good as new, so it is forgotten: whoever was not
+    touched for as long as the emptiest bucket takes to fill is dropped with its generation.
+
+    The lowest bits of a key's first number count the calls that were taken and not released.
+    """
+
+    __slots__ = ("_fill", "_old", "_rules", "_turn_at", "_young")
+
+    def __init__(self, rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS) -> None:
+        # The arithmetic of a bucket, lent to one key at a time.
+        self._rules = tuple(_LentRule(rate, columns[rate.unit]) for rate in rates)
+        self._fill = max(-(-(rule._most + rule._tolerance) // rule._scale) for rule in self._rules)
+        self._turn_at: int | None = None
+        self._young: dict[Hashable, int | tuple[int, ...]] = {}
+        self._old: dict[Hashable, int | tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def enter(self, key: Hashable, cost: tuple[int, ...], now: int) -> bool:
+        """Take the cost from the key's buckets if it fits all of them, or change nothing."""
+        count = self._lend(key, now)
+        rules = self._rules
+        if len(rules) == 1:
+            entered = bool(rules[0].enter(cost, now))
+        else:
+            entered = all(rule.fits(cost, now) for rule in rules)
+            if entered:
+                for rule in rules:
+                    rule.enter(cost, now)
+        if entered:
+            self._store(key, count + 1)
+        return entered
+
+    def release(self, key: Hashable, now: int, *, refund: bool) -> None:
+        """A call that was taken is over. Does nothing if none is known to be under way."""
+        count = self._lend(key, now)
+        if count:
+            if refund:
+                for rule in self._rules:
+                    if rule.column == REQUESTS:
+                        rule.give_back(1, now)
+            self._store(key, count - 1)
+
+    def look(self, key: Hashable, now: int) -> tuple[tuple[RateRule, ...], int]:
+        """The key's rules, to be looked at before another key is lent them; and its calls under way."""
+        count = self._lend(key, now)
+        return self._rules, count
+
+    def move_out(self, key: Hashable, now: int) -> tuple[tuple[RateRule, ...], int] | None:
+        """Rules of its own for a key that needs more than a number; None if it has not been used."""
+        if self._find(key, now) is None:
+            return None
+        count = self._lend(key, now)
+        del self._young[key]
+        own = tuple(RateRule(rule.rate, rule.column) for rule in self._rules)
+        for rule, lent in zip(own, self._rules, strict=True):
+            rule._earned = lent._earned
+        return own, count
+
+    def forget(self, key: Hashable) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
+    def refusal(self, cost: tuple[int, ...]) -> tuple[str, str] | None:
+        """Why this cost can never be taken, and which rate says so; or None."""
+        for rule in self._rules:
+            why = rule.refusal(cost)
+            if why is not None:
+                return why, rule.name
+        return None
+
+    def _find(self, key: Hashable, now: int) -> int | tuple[int, ...] | None:
+        if self._turn_at is None or now >= self._turn_at:
+            late = self._turn_at is not None and now >= self._turn_at + self._fill
+            self._old = {} if late else self._young
+            self._young = {}
+            self._turn_at = now + self._fill
+        state = self._young.get(key)
+        if state is None and self._old:
+            state = self._old.pop(key, None)
+            if state is not None:
+                self._young[key] = state
+        return state
+
+    def _lend(self, key: Hashable, now: int) -> int:
+        """Put the rules where the key stands, and answer how many of its calls are under way."""
+        state = self._find(key, now)
+        rules = self._rules
+        if state is None:
+            for rule in rules:
+                rule._earned = _LONG_AGO
+            return 0
+        if isinstance(state, int):
+            rules[0]._earned = state >> _COUNT_BITS
+            return state & _MOST_COUNTED
+        rules[0]._earned = state[0] >> _COUNT_BITS
+        for rule, earned in zip(rules[1:], state[1:], strict=True):
+            rule._earned = earned
+        return state[0] & _MOST_COUNTED
+
+    def _store(self, key: Hashable, count: int) -> None:
+        rules = self._rules
+        # More calls than tokens cannot be under way: those who never release are not counted for ever.
+        count = min(count, rules[0].rate.amount, _MOST_COUNTED)
+        first = rules[0]._earned << _COUNT_BITS | count
+        self._young[key] = first if len(rules) == 1 else (first, *(rule._earned for rule in rules[1:]))

@@ -1,0 +1,287 @@
+"""Pure. All the rules of one gate as one decision, all or nothing.
+
+Rules of this room: the mode is judged at the instant of admission and nowhere else; a call
+that does not fit everywhere has taken nothing anywhere.
+"""
+
+from __future__ import annotations
+
+from ..limits import BYTES
+from ..sharing.pool.leased import FAR_OFF, LeasedRule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from .bucket import RateRule, StrictRule
+    from .slots import ConcurrencyRule
+    from .weight import WeightRule
+    from .window import Reentry, Window
+
+    AnyRate: TypeAlias = RateRule | StrictRule | LeasedRule
+
+REFUSED, ADMITTED, THROTTLED = 0, 1, 2
+
+
+class Layers:
+    """Window, concurrency, bytes and rates. Any of them may be absent."""
+
+    __slots__ = (
+        "_first_rate",
+        "_other_rates",
+        "_resumed",
+        "final",
+        "places",
+        "rates",
+        "reentry",
+        "tail",
+        "weight",
+        "window",
+    )
+
+    def __init__(
+        self,
+        *,
+        window: Window | None = None,
+        tail: int = 0,
+        reentry: Reentry | None = None,
+        places: ConcurrencyRule | None = None,
+        weight: WeightRule | None = None,
+        rates: Sequence[AnyRate] = (),
+        final: bool = False,
+    ) -> None:
+        self.window = window
+        self.tail = tail  # how long after its end a window still counts as recent
+        self.reentry = reentry  # given: nobody goes before the window ends
+        self.places = places
+        self.weight = weight
+        self.final = final  # what was taken is never corrected afterwards
+        self._resumed: int | None = None  # the end of the window that the rates have come back from
+        self.set_rates(rates)
+
+    def set_rates(self, rates: Sequence[AnyRate]) -> None:
+        self.rates = tuple(rates)
+        self._first_rate = self.rates[0] if self.rates else None
+        self._other_rates = self.rates[1:]
+
+    # -- admission
+
+    def entrance(self) -> Callable[[tuple[int, ...], int], int]:
+        """The shortest way to `enter`: a lone rate needs no layers around it."""
+        others = (self.places, self.weight, self.reentry)
+        if len(self.rates) == 1 and not any(others):
+            return self.rates[0].enter
+        return self.enter
+
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost from every rule and answer the mode, or change nothing and answer REFUSED."""
+        places = self.places
+        weight = self.weight
+        load = cost[BYTES]
+        mode = ADMITTED
+        first_again = False
+        window = self.window
+        if window is not None and window.until is not None:
+            mode = self._mode(now)
+            first_again = self.reentry is not None and window.until != self._resumed
+            if mode == THROTTLED and weight is not None:
+                load *= weight.penalty
+        if mode == REFUSED:
+            return REFUSED
+        if places is not None and not (places.fits() if mode == ADMITTED else places.fits_throttled()):
+            return REFUSED
+        if weight is not None:  # as `weight.fits`, without the call
+            need = load if load < weight.whole else weight.whole  # noqa: FURB136 - nor that of `min`
+            if weight.in_flight + need > weight.budget:
+                return REFUSED
+        first = self._first_rate
+        if first is not None:
+            others = self._other_rates
+            if others:
+                for rate in others:
+                    if not rate.fits(cost, now):
+                        return REFUSED
+            if not first.enter(cost, now):
+                return REFUSED
+            if others:
+                for rate in others:
+                    rate.enter(cost, now)
+            if first_again:
+                self._resume(now)
+        # What is held is taken last and without a call, so that Ctrl-C cannot come in between.
+        if weight is not None:
+            weight.in_flight += load
+        if places is not None:
+            places.in_flight += 1
+            if mode == THROTTLED:
+                places.throttled_in_flight += 1
+        return mode
+
+    def _mode(self, now: int) -> int:
+        """Under which rules one who comes now would go in, if at all."""
+        until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
+        assert until is not None
+        if self.reentry is not None and now < until:
+            return REFUSED
+        places = self.places
+        if places is not None and places.adaptive:
+            self.hear_window()
+            if now >= until + self.tail and not places.fits_regrowing(now):
+                return REFUSED
+        if now < until + self.tail and (places is not None or self.weight is not None):
+            return THROTTLED  # without either nothing would be any tighter
+        return ADMITTED
+
+    def _resume(self, now: int) -> None:
+        """The first has gone in after a window: beyond it, nothing was saved up while nobody went.
+
+        Judged now and not before: the window might have been cleared, and the rates have become others.
+        """
+        until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
+        assert until is not None
+        self._resumed = until
+        for rate in self.rates:
+            rate.hold_until(until, now, 0)
+
+    def drop_stock(self, now: int) -> None:
+        """Into a window nobody takes anything: what is needed after it is asked for anew."""
+        window = self.window
+        if (
+            self.reentry is not None
+            and window is not None
+            and window.until is not None
+            and now < window.until
+        ):
+            for rate in self.rates:
+                if isinstance(rate, LeasedRule):
+                    rate.hold_until(window.until, now)
+
+    def hear_window(self) -> None:
+        """Let the places know of what was signalled to the window."""
+        places, window, until = self.places, self.window, self.throttled_until
+        if places is not None and places.adaptive and window is not None and until is not None:
+            assert window.opened_at is not None
+            before = None if window.before is None else window.before + self.tail
+            places.hear(window.episode, window.opened_at, until, before)
+
+    def throttled_places(self, now: int) -> int | None:
+        """How many may be inside while throttled; None if throttling does not limit them."""
+        self.hear_window()
+        return None if self.places is None else self.places.throttled_places(now)
+
+    @property
+    def throttled_until(self) -> int | None:
+        """When the last signal stops being recent; None if there never was one."""
+        if self.window is None or self.window.until is None:
+            return None
+        return self.window.until + self.tail
+
+    def throttled(self, now: int) -> bool:
+        """Is a signal recent?"""
+        until = self.throttled_until
+        return until is not None and now < until
+
+    def refusal(self, cost: tuple[int, ...]) -> tuple[str, str] | None:
+        """Why this cost can never be admitted, and which rule says so; or None."""
+        for rate in self.rates:
+            why = rate.refusal(cost)
+            if why is not None:
+                return why, rate.name
+        return None
+
+    def held_by(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
+        """What keeps this cost out, and when to look again.
+
+        No rule: nothing does. No moment: when somebody leaves.
+        """
+        window, places, weight = self.window, self.places, self.weight
+        if self.reentry is not None and window is not None and window.closed(now):
+            return "window", window.until
+        if window is not None and window.until is not None:  # else there never was a signal
+            self.hear_window()
+            if self.throttled(now):
+                return self._held_by_throttled(cost, now)
+        if places is not None and not places.fits():
+            return "concurrency", None
+        if weight is not None and not weight.fits(cost[BYTES]):
+            return "bytes", None
+        binding, at = self._held_by_rate(cost, now)
+        if places is not None and places.adaptive and not places.fits_regrowing(now):
+            grows = places.grows_at()
+            return "concurrency", None if grows is None else max(at, grows)
+        return binding, at if binding and at < now + FAR_OFF else None
+
+    def _held_by_throttled(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
+        places, weight, until = self.places, self.weight, self.throttled_until
+        assert until is not None
+        binding, at = self._held_by_rate(cost, now)
+        # Somebody leaving may let it in before, but the end of the mode is certain news.
+        if places is not None and not places.fits_throttled():
+            return "throttled concurrency" if places.fits() else "concurrency", max(at, until)
+        if weight is not None and not weight.fits(cost[BYTES] * weight.penalty):
+            return "bytes", max(at, until)
+        return binding, at if binding and at < now + FAR_OFF else None
+
+    def _held_by_rate(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int]:
+        binding, at = None, now
+        for rate in self.rates:
+            earliest = rate.earliest(cost, now)
+            if earliest > at:
+                binding, at = rate.name, earliest
+        return binding, at
+
+    def patience(self, cost: tuple[int, ...], now: int, waiting: int, binding: str | None) -> int:
+        """How much later than it could the line may look, so that several go in at once.
+
+        No later than leaves every rate fully used, and than makes the wait of the last in
+        line a sixteenth longer. Nothing unless a rate is what they wait for.
+        """
+        if waiting < 16 or binding is None or binding != self._held_by_rate(cost, now)[0]:
+            return 0
+        slack = min(rate.slack(cost, now) for rate in self.rates)
+        return min(slack // 2, waiting // 16 * self.size(cost))
+
+    def size(self, cost: tuple[int, ...]) -> int:
+        """How long this cost occupies the rate it weighs on most, in nanoseconds: what tenants share."""
+        size = 1
+        for rule in self.rates:
+            if rule.column < len(cost):
+                size = max(size, cost[rule.column] * rule.rate.per_ns // rule.rate.amount)
+        return size
+
+    def certain_wait(self, cost: tuple[int, ...], now: int) -> tuple[str, int] | None:
+        """The rate that makes this cost wait longest, and until when; None if that may yet change.
+
+        It may while somebody is inside, who may turn out to have cost less than estimated.
+        """
+        if not self.final and (self.places is None or self.places.in_flight):
+            return None
+        binding, at = self._held_by_rate(cost, now)
+        return None if binding is None or at >= now + FAR_OFF else (binding, at)
+
+    # -- after the call
+
+    def correct(self, cost: tuple[int, ...], actual: tuple[int, ...], taken_at: int, now: int) -> None:
+        """Replace what was estimated by what it was."""
+        for rate in self.rates:
+            column = rate.column
+            if column < len(cost):
+                rate.settle(cost[column], actual[column], taken_at, now)
+
+    def leave(self, cost: tuple[int, ...], mode: int) -> None:
+        """Give back what was held. Without a call, as it was taken."""
+        places, weight = self.places, self.weight
+        if weight is not None:
+            weight.in_flight -= cost[BYTES] * weight.penalty if mode == THROTTLED else cost[BYTES]
+        if places is not None:
+            places.in_flight -= 1
+            if mode == THROTTLED:
+                places.throttled_in_flight -= 1
+
+    def empty(self) -> None:
+        """Nobody is inside: how a forked child starts."""
+        if self.places is not None:
+            self.places.in_flight = self.places.throttled_in_flight = 0
+        if self.weight is not None:
+            self.weight.in_flight = 0

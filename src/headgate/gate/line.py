@@ -1,0 +1,313 @@
+"""Pure. Who is next: priority, then tenants fairly by cost, then first come.
+
+Rules of this room: nobody overtakes the one who is next, whatever they need; whoever leaves
+leaves no trace; finding the next takes time in proportion to those who go, not who wait.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from heapq import heapify, heappop, heappush
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+    from typing import Any
+
+# The four states of a ticket. Admitted is the line's word, claimed the waiter's: only a
+# grant that nobody has claimed may be taken back from a waiter who has gone.
+WAITING, GRANTED, CLAIMED, DONE = range(4)
+
+# Of this many admissions one goes to each lower priority that waits, so none waits for ever.
+# With more than ten of them they take longer turns, lest the highest get less than half.
+_TURN = 20
+
+# Virtual time is counted in integers fine enough for weights that do not divide a cost.
+_FINE = 1 << 20
+
+
+class Ticket:
+    """A place in the line."""
+
+    __slots__ = (
+        "cost",
+        "deadline",
+        "era",
+        "flow",
+        "granted",
+        "joined_at",
+        "parker",
+        "priority",
+        "refusal",
+        "rule",
+        "share",
+        "size",
+        "state",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        cost: tuple[int, ...],
+        *,
+        joined_at: int = 0,
+        deadline: int | None = None,
+        priority: int = 0,
+        tenant: Hashable = None,
+        size: int = 1,
+        share: int = 1,
+    ) -> None:
+        self.cost = cost
+        self.joined_at = joined_at
+        self.deadline = deadline
+        self.priority = priority
+        self.tenant = tenant
+        self.size = size  # how much of the gate's time it takes, for fairness among tenants
+        self.share = share  # the weight of its tenant
+        self.state = WAITING
+        self.era: object = None  # the life of the gate in which it joined
+        self.flow: Flow | None = None
+        self.granted: Any = None  # what the waiter finds when it wakes: a permit ...
+        self.refusal: Exception | None = None  # ... or why there is none
+        self.rule: str | None = None  # what held the line when it was let in
+        self.parker: Any = None  # where its waiter sleeps
+
+
+class Flow:
+    """One tenant's tickets, in the order they came."""
+
+    __slots__ = ("band", "correction", "entry", "finish", "gone", "share", "start", "tickets")
+
+    def __init__(self, band: Band) -> None:
+        self.band = band
+        self.tickets: deque[Ticket] = deque()
+        self.gone = 0  # tickets that left and have not been swept out yet
+        self.entry = 0  # the serial number of its entry in the band's order; 0: nobody waits
+        self.share = 1  # its weight, while somebody waits
+        self.start = 0  # the virtual time at which its first ticket is due
+        self.finish = 0  # ... and at which what it was served will be paid off
+        self.correction = 0  # what calls cost more than estimated, to be paid by the next
+
+    def first(self) -> Ticket | None:
+        tickets = self.tickets
+        while tickets:
+            if tickets[0].state == WAITING:
+                return tickets[0]
+            tickets.popleft()
+            self.gone -= 1
+        return None
+
+
+class Band:
+    """Tickets of one priority: start-time fair queueing by cost among tenants.
+
+    A tenant's first ticket is due now, each further one when those before it are paid for at
+    the tenant's share. A thousand tickets of one tenant are thus a thousand steps ahead of
+    the first ticket of another. "Now" is a virtual time that passes with what is served, the
+    slower the more tenants wait for it.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_flows",
+        "_latest",
+        "_order",
+        "_serial",
+        "_shares",
+        "_waiting_flows",
+        "passed_over",
+        "priority",
+        "waiting",
+    )
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.waiting = 0
+        self.passed_over = 0  # admissions of higher priorities since one of this was admitted
+        self._clock = 0
+        self._latest = 0  # the latest finish of all: the clock has no business beyond it
+        self._serial = 0
+        self._flows: dict[Hashable, Flow] = {}
+        # Heap of flows by start. An entry whose serial number is not its flow's is void.
+        self._order: list[tuple[int, int, Flow]] = []
+        self._waiting_flows = 0
+        self._shares = 0  # of those flows
+
+    def join(self, ticket: Ticket) -> None:
+        flow = self._flows.get(ticket.tenant)
+        if flow is None:
+            flow = self._flows[ticket.tenant] = Flow(self)
+        if not flow.entry:
+            due = self._clock
+            if self.first() is not None:
+                first = self._order[0][0]
+                self._clock = max(self._clock, first)  # who is first stays first, whoever comes
+                # Whoever comes does not wait for more than its own part of what the others are due.
+                due = min(self._clock, first + ticket.size * _FINE // ticket.share)
+            flow.start = max(due, flow.finish)
+            flow.share = ticket.share
+            self._waiting_flows += 1
+            self._shares += flow.share
+            self._enlist(flow)
+        flow.tickets.append(ticket)
+        ticket.flow = flow
+        self.waiting += 1
+
+    def first(self) -> Ticket | None:
+        order = self._order
+        while order:
+            _, serial, flow = order[0]
+            if flow.entry == serial:
+                tickets = flow.tickets
+                return tickets[0] if tickets[0].state == WAITING else flow.first()
+            heappop(order)
+        return None
+
+    def admit(self, flow: Flow, ticket: Ticket) -> Ticket | None:
+        """The first goes in; its tenant is next due when that is paid for. Who is next?"""
+        tickets = flow.tickets
+        tickets.popleft()
+        self.waiting -= 1
+        if len(self._flows) == 1 and self.waiting:
+            # Nobody to be fair to: its start stands for now.
+            flow.correction = 0
+            first = tickets[0]
+            return first if first.state == WAITING else flow.first()
+        size = ticket.size * _FINE
+        flow.finish = flow.start + max(0, size // ticket.share + flow.correction)
+        flow.correction = 0
+        self._latest = max(self._latest, flow.finish)
+        self._clock = max(flow.start, min(self._clock + size // self._shares, self._latest))
+        if flow.first() is not None:
+            flow.start = flow.finish
+            self._enlist(flow)
+        else:
+            self._delist(flow)
+        return self.first()
+
+    def leave(self, ticket: Ticket) -> None:
+        flow = ticket.flow
+        assert flow is not None
+        self.waiting -= 1
+        flow.gone += 1
+        if flow.first() is None:
+            self._delist(flow)
+            if flow.finish <= self._clock:
+                self._flows.pop(ticket.tenant, None)
+        elif flow.gone > 16 and 2 * flow.gone > len(flow.tickets):
+            flow.tickets = deque(other for other in flow.tickets if other.state == WAITING)
+            flow.gone = 0
+
+    def tickets(self) -> Iterator[Ticket]:
+        for flow in self._flows.values():
+            yield from (ticket for ticket in flow.tickets if ticket.state == WAITING)
+
+    def _enlist(self, flow: Flow) -> None:
+        self._serial += 1
+        flow.entry = self._serial
+        heappush(self._order, (flow.start, self._serial, flow))
+        if len(self._order) > 2 * self._waiting_flows + 16:
+            self._order = [entry for entry in self._order if entry[2].entry == entry[1]]
+            heapify(self._order)
+
+    def _delist(self, flow: Flow) -> None:
+        flow.entry = 0
+        self._waiting_flows -= 1
+        self._shares -= flow.share
+        if len(self._flows) > 2 * self._waiting_flows + 16:
+            # A flow that waits for nothing and has paid for what it got is as good as new.
+            self._flows = {
+                tenant: flow
+                for tenant, flow in self._flows.items()
+                if flow.entry or flow.finish > self._clock
+            }
+
+
+class Line:
+    """Everybody who waits at one gate."""
+
+    __slots__ = ("_bands", "_turn_taken", "waiting")
+
+    def __init__(self) -> None:
+        self._bands: list[Band] = []  # highest priority first
+        self._turn_taken = False  # the last to go was of a lower priority: now the highest
+        self.waiting = 0
+
+    def join(self, ticket: Ticket) -> None:
+        for band in self._bands:
+            if band.priority == ticket.priority:
+                break
+        else:
+            band = Band(ticket.priority)
+            insort(self._bands, band, key=lambda other: -other.priority)
+        band.join(ticket)
+        self.waiting += 1
+
+    def first(self) -> Ticket | None:
+        """Who is next; None if nobody waits."""
+        bands = self._bands
+        if len(bands) == 1:
+            return bands[0].first()
+        band = self._next_band()
+        return None if band is None else band.first()
+
+    def admit(self, ticket: Ticket) -> Ticket | None:
+        """The first goes in. Who is next?"""
+        flow = ticket.flow
+        assert flow is not None
+        band = flow.band
+        self.waiting -= 1
+        first = band.admit(flow, ticket)
+        if len(self._bands) == 1 and first is not None:
+            return first
+        self._turn_taken = band is not self._bands[0]
+        band.passed_over = 0
+        for other in self._bands:
+            if other.priority < band.priority:
+                other.passed_over += 1
+        if first is None:
+            self._bands.remove(band)
+        return self.first()
+
+    def leave(self, ticket: Ticket) -> None:
+        """One who waits gives up. The ticket must no longer be WAITING."""
+        if ticket.flow is None:
+            return  # it never got as far as standing in line
+        band = ticket.flow.band
+        self.waiting -= 1
+        band.leave(ticket)
+        if not band.waiting:
+            self._bands.remove(band)
+
+    def tickets(self) -> list[Ticket]:
+        """All who wait, in the order they came."""
+        waiting = [ticket for band in self._bands for ticket in band.tickets()]
+        waiting.sort(key=lambda ticket: ticket.joined_at)
+        return waiting
+
+    def mended(self) -> Line:
+        """The same people in a new line: for when a change of this one was broken off half-way."""
+        line = Line()
+        for ticket in self.tickets():
+            line.join(ticket)
+        return line
+
+    def _next_band(self) -> Band | None:
+        if not self._bands:
+            return None
+        top, *lower = self._bands
+        if lower and not self._turn_taken:
+            # All may be due at once, and then take turns with the highest.
+            turn = _TURN + 1 - 2 * len(lower) if len(lower) <= _TURN // 2 else 2 * len(lower)
+            most = max(lower, key=lambda band: band.passed_over)  # of several, the highest
+            if most.passed_over - top.passed_over >= turn:
+                return most
+        return top
+
+
+def correct(ticket: Ticket, size: int) -> None:
+    """The ticket's call turned out to take another size: its tenant pays the difference."""
+    flow = ticket.flow
+    if flow is not None:
+        flow.correction += (size - ticket.size) * _FINE // ticket.share

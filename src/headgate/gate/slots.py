@@ -1,0 +1,97 @@
+"""Pure. How many may be inside at once, and how many while the API is throttling us.
+
+Rules of this room: it says whether there is a place; who takes one and who leaves it is
+counted by the layers, in one step with everything else.
+"""
+
+from __future__ import annotations
+
+# What a signal leaves of the concurrency in force when it is adaptive. One cut an episode.
+_CUT_NUMERATOR, _CUT_DENOMINATOR = 7, 10
+
+
+class ConcurrencyRule:
+    """Places inside; and tighter places for those admitted while throttled.
+
+    With `throttled_limit=None` and `adaptive=False` throttling does not concern it. Adaptive
+    means: an episode of throttling cuts what was in force to 70 %, at least one place, for
+    everybody; once it is over the places grow back evenly over `regrow` nanoseconds.
+    """
+
+    __slots__ = (
+        "_ceiling",
+        "_episode",
+        "_regrow",
+        "_regrows_from",
+        "adaptive",
+        "in_flight",
+        "limit",
+        "throttled_in_flight",
+        "throttled_limit",
+    )
+
+    def __init__(
+        self, limit: int | None, throttled_limit: int | None, *, adaptive: bool = False, regrow: int = 0
+    ) -> None:
+        self.limit = limit
+        self.throttled_limit = throttled_limit
+        self.adaptive = adaptive
+        self.in_flight = 0
+        self.throttled_in_flight = 0
+        self._regrow = regrow
+        self._episode = 0  # the last one that was answered by a cut
+        self._ceiling = limit or 0  # what that cut left ...
+        self._regrows_from: int | None = None  # ... and when it begins to grow back
+
+    def fits(self) -> bool:
+        """Is there a place, when nothing throttles and nothing is growing back?"""
+        return self.limit is None or self.in_flight < self.limit
+
+    def fits_throttled(self) -> bool:
+        """Is there a place for one who is admitted while throttled?"""
+        if not self.fits():
+            return False
+        if self.adaptive:
+            return self.in_flight < self._ceiling
+        return self.throttled_limit is None or self.throttled_in_flight < self.throttled_limit
+
+    def fits_regrowing(self, now: int) -> bool:
+        """Is there a place while what was cut grows back?"""
+        return self.in_flight < self.in_force(now)
+
+    def hear(self, episode: int, began_at: int, throttled_until: int, before: int | None = None) -> None:
+        """There has been a signal. An episode cuts, once, what was in force when it began.
+
+        `before` is when the throttling by the episode before it ended.
+        """
+        if episode != self._episode:
+            if before is not None:
+                self._regrows_from = before
+            self._ceiling = max(1, self.in_force(began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR)
+            self._episode = episode
+        self._regrows_from = throttled_until
+
+    def in_force(self, now: int) -> int:
+        """Adaptive: how many places there are, with what has grown back by now."""
+        assert self.limit is not None  # there is a concurrency to adapt
+        if self._regrows_from is None:
+            return self.limit
+        grown = now - self._regrows_from
+        if grown < 0:
+            return self._ceiling
+        if grown >= self._regrow:
+            return self.limit
+        return self._ceiling + (self.limit - self._ceiling) * grown // self._regrow
+
+    def grows_at(self) -> int | None:
+        """When will growing back alone make room for one more? None: it will not."""
+        if self._regrows_from is None or self.limit is None or self.in_flight >= self.limit:
+            return None
+        missing = self.in_flight + 1 - self._ceiling
+        if missing <= 0:
+            return self._regrows_from
+        return self._regrows_from + -(-missing * self._regrow // (self.limit - self._ceiling))
+
+    def throttled_places(self, now: int) -> int | None:
+        """How many may be inside while throttled; None if throttling does not limit them."""
+        return self.in_force(now) if self.adaptive else self.throttled_limit

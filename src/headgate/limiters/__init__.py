@@ -1,0 +1,1 @@
+"""Rates by themselves: one for a function, or one for each of a million resources."""

@@ -1,0 +1,682 @@
+"""Rates by themselves: one for a function, or one for each of a million resources.
+
+Both kinds wait at a gate like everybody else: in order, with time-outs, in threads and tasks.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from itertools import islice
+
+from .. import events
+from ..errors import Closed, InvalidConfig, UnknownResource
+from ..frozen import Value
+from ..gate.admission import Admission
+from ..gate.bucket import KeyedRates, successors
+from ..gate.decision import Layers
+from ..gate.gate import Gate, start_clean_after_fork
+from ..gate.parking import SYSTEM
+from ..gate.slots import ConcurrencyRule
+from ..limits import (
+    COLUMNS,
+    REQUESTS,
+    SECOND,
+    Rate,
+    positive_int,
+    positive_seconds_to_ns,
+    ratio,
+    read_cost,
+    read_rates,
+    seconds_to_ns,
+)
+from .reduction import Reduction
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, ParamSpec, Protocol, TypeVar
+
+    from ..events import Observer
+    from ..gate.admission import Permit
+    from ..gate.decision import AnyRate
+    from ..gate.parking import Clock
+    from ..limits import Rates, Seconds
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    class Limiter(Protocol):
+        """What every limiter of named resources does, in one process or in many."""
+
+        def set_capacity(
+            self,
+            resource: str,
+            capacity: int,
+            window: Seconds,
+            *,
+            burst: int | None = None,
+            strict: bool = False,
+        ) -> None: ...
+        def set_rates(self, resource: str, rates: Rates) -> None: ...
+        def acquire(
+            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+        ) -> None: ...
+        async def acquire_async(
+            self,
+            resource: str,
+            *,
+            cost: int | Mapping[str, int] = 1,
+            timeout: Seconds | None = None,  # noqa: ASYNC109
+        ) -> None: ...
+        def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool: ...
+        def slot(
+            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+        ) -> Admission: ...
+        def release(self, resource: str, *, refund: bool = True) -> None: ...
+        def get_capacity(self, resource: str) -> Capacity | None: ...
+        def announce_reduced(self, resource: str, reason: str) -> None: ...
+        def remove(self, resource: str) -> None: ...
+        def close(self) -> None: ...
+
+
+class RateLimiter:
+    """Never more than so many calls in any trailing minute: object, `with`, or decorator.
+
+    >>> from headgate import RateLimiter
+    >>> from headgate.testing import ManualClock
+    >>> clock = ManualClock(auto_advance=True)
+    >>> limiter = RateLimiter(2, clock=clock)
+    >>> @limiter
+    ... def call(n):
+    ...     return n, clock.seconds()
+    >>> [call(n) for n in range(3)]
+    [(0, 0.0), (1, 0.0), (2, 60.0)]
+
+    Calls inside the window are not paced: all of them may come at once. To pace them, or for
+    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer`
+    is told how long each call waited.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(
+        self,
+        requests_per_minute: int = 60,
+        *,
+        rate: Rate | str | None = None,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if rate is not None and requests_per_minute != 60:
+            raise InvalidConfig(
+                f"requests_per_minute={requests_per_minute!r} and rate={rate!r} are two limits; "
+                'write one of them, e.g. rate="100/s"'
+            )
+        if rate is None:
+            positive_int(requests_per_minute, "requests_per_minute", example=60)
+            rate = Rate(requests_per_minute, 60, strict=True)
+        given = read_rates(rate)
+        if len(given) != 1:
+            raise InvalidConfig(f'rate={rate!r} is not one rate; write e.g. rate="100/s burst 20"')
+        (read,) = given
+        if read.unit != "requests":
+            raise InvalidConfig(
+                f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
+            )
+        rates = successors((), (read,), COLUMNS, 0)
+        self._gate = Gate(read.name, Layers(rates=rates, final=True), observer=observer, clock=clock)
+
+    def acquire(self, *, timeout: Seconds | None = None) -> None:
+        """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
+        with self._gate.admit(timeout=timeout):
+            pass
+
+    async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
+        """The same for a task."""
+        async with self._gate.admit(timeout=timeout):
+            pass
+
+    def try_acquire(self) -> bool:
+        """Take a place if there is one right now and nobody waits for it."""
+        return self._gate.try_admit() is not None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    async def __aenter__(self) -> None:
+        await self.acquire_async()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, sync or async: each call waits for a place first."""
+        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
+        from inspect import iscoroutinefunction  # noqa: PLC0415
+
+        if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+
+            @wraps(fn)
+            async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
+                await self.acquire_async()
+                return await fn(*args, **kwargs)  # type: ignore[misc]  # it is one, if in disguise
+
+            return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
+
+        @wraps(fn)
+        def wait_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.acquire()
+            return fn(*args, **kwargs)
+
+        return wait_then_call
+
+    def __repr__(self) -> str:
+        return f"<RateLimiter {self._gate._layers.rates[0].rate}>"
+
+
+class Capacity(Value):
+    """How one resource stands. `available` of `total` could go now; `window` is in seconds.
+
+    `share` is the part of the total that this process may use: here, all of it.
+    """
+
+    __slots__ = ("available", "in_flight", "resource", "share", "total", "window")
+    resource: str
+    available: int
+    total: int
+    window: float
+    in_flight: int
+    share: int
+
+
+class _Resource:
+    """One resource with a gate of its own. Slots are counted by the gate, other calls here."""
+
+    __slots__ = ("acquired", "gate", "places")
+
+    def __init__(self, gate: Gate, places: ConcurrencyRule, acquired: int = 0) -> None:
+        self.gate = gate
+        self.places = places
+        self.acquired = acquired  # and not released
+
+    def keep(self, permit: Permit) -> None:
+        """What was acquired without a block is under way until it is released."""
+
+        def count(_now: int) -> None:
+            permit._mode = -permit._mode
+            self.places.in_flight -= 1
+            # More calls than tokens cannot be under way: who never releases is not counted for ever.
+            self.acquired = min(self.acquired + 1, self.gate._layers.rates[0].rate.amount)
+
+        self.gate._under_lock(count)
+
+    def release(self, now: int, *, refund: bool) -> None:
+        if self.acquired:
+            self.acquired -= 1
+            if refund:
+                for rule in self.gate._layers.rates:
+                    if rule.column == REQUESTS:
+                        rule.give_back(1, now)
+
+    def retire(self) -> bool:
+        """Close the gate if nobody is there and nothing is missing: then it is as good as none."""
+
+        def close_if_idle(now: int) -> bool:
+            gate = self.gate
+            rates = gate._layers.rates
+            if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
+                return False
+            gate._closed = True
+            gate._observer = None  # whoever comes too late goes on elsewhere: nothing to tell
+            gate._bar(True)
+            return True
+
+        return self.gate._under_lock(close_if_idle)
+
+
+class MemoryLimiter:
+    """Token buckets by resource name, in this process, for threads and event loops.
+
+    >>> from headgate import MemoryLimiter
+    >>> limiter = MemoryLimiter()
+    >>> limiter.set_capacity("openai", 60, 60)         # 60 a minute
+    >>> with limiter.slot("openai"):                   # `async with` in a task
+    ...     limiter.get_capacity("openai").in_flight
+    1
+    >>> limiter.get_capacity("openai").available       # the token stays spent
+    59
+
+    With `rates`, every resource that nobody configured gets those on first use, so that one
+    limiter serves a million users. Such a resource takes about as much memory as a dictionary
+    entry, and is forgotten when its bucket is full again.
+
+    `announce_reduced` tells observers and changes nothing, unless there is a `reduce_factor`:
+    then it cuts the resource to that part of its rates, once per episode, and they grow back
+    by `recovery_factor` every `recovery_interval` seconds, whenever somebody next comes.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_closed",
+        "_columns",
+        "_factor",
+        "_growth",
+        "_interval",
+        "_keyed",
+        "_lock",
+        "_moved_out",
+        "_now",
+        "_observer",
+        "_reduced",
+        "_resources",
+        "_template",
+    )
+
+    def __init__(
+        self,
+        *,
+        rates: Rates = (),
+        reduce_factor: float | None = None,
+        recovery_interval: Seconds = 30.0,
+        recovery_factor: float = 1.1,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if observer is not None and not callable(observer):
+            raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
+        self._factor = (
+            None
+            if reduce_factor is None
+            else ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
+        )
+        self._interval = positive_seconds_to_ns(recovery_interval, "recovery_interval")
+        self._growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
+        self._reduced: dict[str, Reduction] = {}
+        self._template = read_rates(rates)
+        self._columns = dict(COLUMNS)
+        for rate in self._template:
+            self._columns.setdefault(rate.unit, len(self._columns))
+        simple = self._template and not any(rate.strict for rate in self._template)
+        self._keyed = KeyedRates(self._template, self._columns) if simple else None
+        self._observer = observer
+        self._clock = clock
+        self._now = clock.now
+        self._resources: dict[str, _Resource] = {}
+        self._moved_out: dict[str, None] = {}  # made from the template, and to be forgotten again
+        self._closed = False
+        self._lock = allocate_lock()
+        start_clean_after_fork(self)
+
+    # -- configuring
+
+    def set_capacity(
+        self, resource: str, capacity: int, window: Seconds, *, burst: int | None = None, strict: bool = False
+    ) -> None:
+        """So many tokens every `window` seconds, all of them at once if they have gathered.
+
+        A smaller `burst` paces them; `strict` means never more than that in any stretch of
+        `window` seconds. Setting it again keeps what is there, up to the new capacity.
+        """
+        positive_int(capacity, "capacity", example=60)
+        positive_seconds_to_ns(window, "window")
+        if burst is None and not strict:
+            burst = capacity
+        rate = Rate(capacity, window, burst=burst, strict=strict)
+        self.set_rates(resource, rate)
+
+    def set_rates(self, resource: str, rates: Rates) -> None:
+        """Several windows and units for one resource, in one decision."""
+        read = read_rates(rates)
+        if not read:
+            raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
+        _check_name(resource)
+        while True:
+            with self._lock:
+                self._raise_if_closed()
+                self._moved_out.pop(resource, None)
+                self._reduced.pop(resource, None)
+                known = self._resources.get(resource) or self._move_out_locked(resource)
+                if known is None or known.gate._closed:  # new, or just being forgotten
+                    self._resources[resource] = self._make_locked(resource, read)
+                    return
+            known.gate._retune(read)
+            if self._resources.get(resource) is known and not known.gate._closed:
+                return  # otherwise it was forgotten in that instant
+
+    def remove(self, resource: str) -> None:
+        """Forget a resource. Whoever waits for it is told UnknownResource."""
+        with self._lock:
+            known = self._resources.pop(resource, None)
+            self._moved_out.pop(resource, None)
+            self._reduced.pop(resource, None)
+            if self._keyed is not None:
+                self._keyed.forget(resource)
+        if known is not None:
+            known.gate.close()
+
+    def close(self) -> None:
+        """Refuse everybody who waits and everybody who comes. A second time raises Closed."""
+        with self._lock:
+            self._raise_if_closed()
+            self._closed = True
+            resources = list(self._resources.values())
+        for resource in resources:
+            resource.gate.close()
+
+    # -- acquiring
+
+    def acquire(
+        self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+    ) -> None:
+        """Wait for tokens, in line.
+
+        Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
+        foreseen), or CapacityExhausted with `timeout=0`.
+        """
+        _check_name(resource)
+        if timeout is not None:
+            seconds_to_ns(timeout, "timeout")  # a mistake shows when it is made, not when one has to wait
+        if not self._take_quickly(resource, cost):
+            slot = self.slot(resource, cost=cost, timeout=timeout)
+            slot.keep(slot.__enter__())
+
+    async def acquire_async(
+        self,
+        resource: str,
+        *,
+        cost: int | Mapping[str, int] = 1,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
+    ) -> None:
+        """The same for a task."""
+        _check_name(resource)
+        if timeout is not None:
+            seconds_to_ns(timeout, "timeout")
+        if not self._take_quickly(resource, cost):
+            slot = self.slot(resource, cost=cost, timeout=timeout)
+            slot.keep(await slot.__aenter__())
+
+    def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
+        """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
+        _check_name(resource)
+        while not self._take_quickly(resource, cost):
+            if self._no_more_than_a_number(resource, cost):
+                return False
+            try:
+                known = self._entrance(resource)
+                permit = known.gate.try_admit(cost=cost)
+            except UnknownResource:
+                return False
+            except Closed:
+                if self._closed or (resource not in self._resources and not self._template):
+                    return False
+                continue  # it was forgotten or made anew between looking and entering
+            if permit is None:
+                return False
+            known.keep(permit)
+            return True
+        return True
+
+    def slot(
+        self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
+    ) -> Slot:
+        """Wait for tokens and be under way for the length of a `with` or `async with` block.
+
+        The tokens stay spent when the block ends, so the rate holds. This is what you want.
+        """
+        _check_name(resource)
+        slot = Slot()
+        slot._limiter = self
+        slot._resource = resource
+        slot._bytes = slot._tokens = slot._priority = 0
+        slot._cost = cost
+        slot._timeout = slot._patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
+        slot._tenant = slot._permit = None
+        return slot
+
+    def release(self, resource: str, *, refund: bool = True) -> None:
+        """A call that was acquired is over. Does nothing if none is under way.
+
+        Beware: it also gives the token back, and then a rate limits nothing but how many are
+        under way at once. `refund=False` keeps the token spent; `slot` does so by itself.
+        """
+        known = self._resources.get(resource)
+        if known is not None:
+            known.gate._change(lambda now: known.release(now, refund=refund))
+        elif self._keyed is not None:
+            with self._lock:
+                self._keyed.release(resource, self._now(), refund=refund)
+
+    # -- looking and telling
+
+    def get_capacity(self, resource: str) -> Capacity | None:
+        """How the resource stands; None if nobody configured it."""
+        if self._reduced:
+            self._recover(resource)
+        known = self._resources.get(resource)
+        if known is not None:
+            return known.gate._under_lock(
+                lambda now: _capacity(
+                    resource, known.gate._layers.rates, known.places.in_flight + known.acquired, now
+                )
+            )
+        if not self._template:
+            return None
+        if self._keyed is None:
+            return _capacity(resource, successors((), self._template, self._columns, 0), 0, self._now())
+        with self._lock:
+            now = self._now()
+            rules, under_way = self._keyed.look(resource, now)
+            return _capacity(resource, rules, under_way, now)
+
+    def announce_reduced(self, resource: str, reason: str) -> None:
+        """The API gives less than we think: tell observers, and cut if there is a `reduce_factor`."""
+        if self._closed:
+            return
+        if self._factor is not None:
+            self._cut(resource, self._factor)
+        if self._observer is not None:
+            event = events.CapacityReduced(key=resource, at=self._now() / SECOND, reason=reason)
+            events.tell(self._observer, event)
+
+    def _cut(self, resource: str, factor: tuple[int, int]) -> None:
+        try:
+            known = self._entrance(resource)
+        except UnknownResource:
+            return
+        with self._lock:
+            now = self._now()
+            reduction = self._reduced.get(resource)
+            if reduction is None:
+                self._moved_out.pop(resource, None)  # it must not be forgotten meanwhile
+                rates = tuple(rule.rate for rule in known.gate._layers.rates)
+                reduction = Reduction(
+                    rates, factor=factor, growth=self._growth, interval=self._interval, now=now
+                )
+                self._reduced[resource] = reduction
+            elif not reduction.cut_again(factor, now):
+                return
+        known.gate._retune(reduction.rates(now))
+
+    def _recover(self, resource: str) -> None:
+        """Let a reduced resource have what has grown back by now."""
+        with self._lock:
+            reduction, known = self._reduced.get(resource), self._resources.get(resource)
+            if reduction is None or known is None:
+                return
+            rates = reduction.rates(self._now())
+            if rates == tuple(rule.rate for rule in known.gate._layers.rates):
+                return
+            if rates == reduction.original:
+                del self._reduced[resource]
+                if rates == self._template:
+                    self._moved_out[resource] = None
+        known.gate._retune(rates)
+
+    def __len__(self) -> int:
+        """How many resources are remembered."""
+        with self._lock:
+            return len(self._resources) + (0 if self._keyed is None else len(self._keyed))
+
+    # -- inside
+
+    def _take_quickly(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Take from a resource that is no more than a number. False: it needs a gate."""
+        keyed = self._keyed
+        if keyed is None or resource in self._resources or self._closed:
+            return False
+        price = read_cost(self._columns, 0, 0, cost)
+        with self._lock:
+            now = self._now()
+            entered = resource not in self._resources and keyed.enter(resource, price, now)
+        if self._observer is not None and entered:
+            admitted = events.Admitted(
+                key=resource, at=now / SECOND, waited=0.0, rule=None, throttled=False, tenant=None
+            )
+            events.tell(self._observer, admitted)
+        return entered
+
+    def _no_more_than_a_number(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Would it be of no use to make a gate just to be refused there?"""
+        keyed = self._keyed
+        if keyed is None or resource in self._resources or self._closed:
+            return False
+        return keyed.refusal(read_cost(self._columns, 0, 0, cost)) is None
+
+    def _entrance(self, resource: str) -> _Resource:
+        """The resource with its gate, made from the template if need be."""
+        if self._reduced:
+            self._recover(resource)
+        idle: list[tuple[str, _Resource]] = []
+        with self._lock:
+            self._raise_if_closed()
+            known = self._resources.get(resource)
+            if known is None or known.gate._closed:  # the latter is just being forgotten, or was removed
+                if not self._template:
+                    raise UnknownResource(
+                        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
+                    )
+                known = self._move_out_locked(resource)
+                if known is None:
+                    known = self._resources[resource] = self._make_locked(resource, self._template)
+                idle = [(name, self._resources[name]) for name in islice(self._moved_out, 2)]
+                self._moved_out[resource] = None
+        for name, other in idle:
+            self._forget_if_idle(name, other)
+        return known
+
+    def _move_out_locked(self, resource: str) -> _Resource | None:
+        """Give a resource that was no more than a number a gate of its own. None if it was not even that."""
+        state = None if self._keyed is None else self._keyed.move_out(resource, self._now())
+        if state is None:
+            return None
+        known = self._resources[resource] = self._make_locked(resource, self._template, *state)
+        return known
+
+    def _forget_if_idle(self, name: str, resource: _Resource) -> None:
+        """One that was moved out long ago: is it full and idle again? Else it goes to the end."""
+        retired = resource.retire()
+        with self._lock:
+            if self._resources.get(name) is not resource:
+                return
+            moved_out = self._moved_out.pop(name, self) is None
+            if retired:
+                del self._resources[name]
+            elif moved_out:
+                self._moved_out[name] = None
+
+    def _make_locked(
+        self,
+        resource: str,
+        rates: tuple[Rate, ...],
+        rules: tuple[AnyRate, ...] | None = None,
+        acquired: int = 0,
+    ) -> _Resource:
+        columns = dict(self._columns)
+        for rate in rates:
+            columns.setdefault(rate.unit, len(columns))
+        places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
+        layers = Layers(places=places, rates=rules or successors((), rates, columns, 0), final=True)
+        gate = Gate(resource, layers, columns=columns, observer=self._observer, clock=self._clock)
+        return _Resource(gate, places, acquired)
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed("the limiter was closed", rule="closed")
+
+    def _raise_if_gone(self, resource: str) -> None:
+        """A gate turned us away: for good, or only because it was made anew meanwhile?"""
+        self._raise_if_closed()
+        if resource not in self._resources and not self._template:
+            raise UnknownResource(f"{resource!r} was removed while this call waited for it")
+
+    def _start_clean(self) -> None:
+        self._lock = allocate_lock()
+
+    def __repr__(self) -> str:
+        return f"<MemoryLimiter of {len(self)} resources>"
+
+
+class Slot(Admission):
+    """A place at a resource, for the length of a block."""
+
+    __slots__ = ("_known", "_limiter", "_patience", "_resource")
+    _known: _Resource
+    _limiter: MemoryLimiter
+    _patience: int | None
+    _resource: str
+
+    def __enter__(self) -> Permit:
+        began = self._limiter._now()
+        while True:
+            self._come_in(began)
+            try:
+                return super().__enter__()
+            except Closed:
+                self._limiter._raise_if_gone(self._resource)
+
+    async def __aenter__(self) -> Permit:
+        began = self._limiter._now()
+        while True:
+            self._come_in(began)
+            try:
+                return await super().__aenter__()
+            except Closed:
+                self._limiter._raise_if_gone(self._resource)
+
+    def keep(self, permit: Permit) -> None:
+        """Leave the block without ending the call."""
+        self._permit = None
+        self._known.keep(permit)
+
+    def _come_in(self, began: int) -> None:
+        self._known = self._limiter._entrance(self._resource)
+        self._gate = self._known.gate
+        if self._patience:  # what it waited at a gate that was taken away counts
+            self._timeout = max(1, self._patience - (self._limiter._now() - began))
+
+
+def _check_name(resource: object) -> None:
+    if not isinstance(resource, str) or not resource:
+        raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
+
+
+def _capacity(resource: str, rules: Sequence[AnyRate], in_flight: int, now: int) -> Capacity:
+    counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
+    rate = rules[0].rate
+    return Capacity(
+        resource=resource,
+        available=max(0, min(rule.level(now) for rule in counting)),
+        total=rate.amount,
+        window=rate.per,
+        in_flight=in_flight,
+        share=rate.amount,
+    )

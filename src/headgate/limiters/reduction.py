@@ -1,0 +1,65 @@
+"""Pure. Cut once per episode, then recover.
+
+Rules of this room: a reduction never raises and never goes below one; what was cut grows back to
+what it was, in whole steps, however small it is.
+"""
+
+from __future__ import annotations
+
+from ..limits import Rate, rate_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Reduction:
+    """Rates that were cut, on their way back.
+
+    Every `interval` since the cut each of them grows by `growth` (a ratio of integers), by one
+    at least, until it is what it was.
+    """
+
+    __slots__ = ("_cut_at", "_cut_to", "_growth", "_interval", "original")
+
+    def __init__(
+        self,
+        rates: Sequence[Rate],
+        *,
+        factor: tuple[int, int],
+        growth: tuple[int, int],
+        interval: int,
+        now: int,
+    ) -> None:
+        self.original = tuple(rates)
+        self._growth = growth
+        self._interval = interval
+        self._cut_to = [_cut(rate.amount, factor) for rate in rates]
+        self._cut_at = now
+
+    def cut_again(self, factor: tuple[int, int], now: int) -> bool:
+        """Another announcement. One that comes before the first step back is of the same episode."""
+        if now - self._cut_at < self._interval:
+            return False
+        self._cut_to = [_cut(rate.amount, factor) for rate in self.rates(now)]
+        self._cut_at = now
+        return True
+
+    def rates(self, now: int) -> tuple[Rate, ...]:
+        """What is in force now. Bursts are cut and grow with the amounts."""
+        steps = max(0, now - self._cut_at) // self._interval
+        return tuple(
+            rate_of(rate, self._grown(amount, rate.amount, steps))
+            for rate, amount in zip(self.original, self._cut_to, strict=True)
+        )
+
+    def _grown(self, amount: int, original: int, steps: int) -> int:
+        numerator, denominator = self._growth
+        while steps and amount < original:
+            amount = max(amount + 1, amount * numerator // denominator)
+            steps -= 1
+        return min(amount, original)
+
+
+def _cut(amount: int, factor: tuple[int, int]) -> int:
+    return max(1, amount * factor[0] // factor[1])

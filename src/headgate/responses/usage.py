@@ -1,0 +1,306 @@
+"""Pure. What a call was counted for, as the answer says: in a body, or piece by piece in a stream.
+
+Rules of this room: pure and total, and a bystander. Bytes come by in any pieces; nothing is raised, nothing
+is held up, and no more is kept than it takes to find the figures. A figure that is not there is None.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from ..frozen import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# A body up to this size is kept and parsed; of a longer one the end is, which is where the figures are.
+_WHOLE = 1 << 18
+_TAIL = 1 << 16
+
+_USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
+_EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
+
+
+class Usage(Value):
+    """Tokens that count: cached ones do not where the provider says so.
+
+    `final` is whether the answer was complete when this was said.
+    """
+
+    __slots__ = ("final", "input", "output")
+    input: int
+    output: int
+    final: bool
+
+
+def usage_of(given: object, *, final: bool = True) -> Usage | None:
+    """The usage a provider's own figures mean.
+
+    >>> usage_of({"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12})
+    Usage(final=True, input=9, output=3)
+    """
+    if not isinstance(given, dict):
+        return None
+    figures: dict[str, Any] = given
+    if isinstance(given.get("tokens"), dict):  # Cohere
+        figures = given["tokens"]
+    own = _first(figures, "prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens")
+    output = _first(figures, "completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens")
+    total = _first(figures, "total_tokens", "totalTokenCount", "totalTokens")
+    if own is None and output is None and total is None:
+        return None
+    if own is None:
+        own = max(0, (total or 0) - (output or 0))
+    # Written to a cache counts beside `input_tokens` where those leave it out: Anthropic and Bedrock.
+    written = _first(figures, "cache_creation_input_tokens", "cacheWriteInputTokens")
+    own += written or 0
+    output = (output or 0) + (_first(figures, "thoughtsTokenCount") or 0)
+    return Usage(input=own, output=output, final=final)
+
+
+def _first(figures: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = figures.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**12:
+            return int(value)
+    return None
+
+
+class UsageReader:
+    """Watches the bytes of one answer go by.
+
+    `usage` is what has been found so far and `complaint` an error that came inside a success. Feed it the
+    bytes as they were sent or already unpacked: it sees which.
+    """
+
+    __slots__ = ("_buffer", "_complete", "_cut", "_feed", "_figures", "_inflate", "complaint")
+
+    def __init__(self, content_type: str, content_encoding: str = "") -> None:
+        self._buffer = bytearray()
+        self._cut = False  # the beginning of the buffer was let go
+        self._figures: dict[str, Any] = {}
+        self._complete = False
+        self.complaint: dict[str, Any] | None = None
+        kind = content_type.lower()
+        self._feed: Callable[[bytes], None] | None
+        if "event-stream" in kind or "ndjson" in kind or "jsonl" in kind:
+            self._feed = self._feed_lines
+        elif "json" in kind:
+            self._feed = self._feed_whole
+        elif "amazon.eventstream" in kind:
+            self._feed = self._feed_tail
+        else:
+            self._feed = None
+        self._inflate: Callable[[bytes], bytes] | None = None
+        encoding = content_encoding.lower().strip()
+        if self._feed is not None and encoding not in ("", "identity"):
+            self._inflate = _Inflater(encoding).inflate
+
+    @property
+    def usage(self) -> Usage | None:
+        return usage_of(self._figures, final=self._complete) if self._figures else None
+
+    def feed(self, chunk: bytes) -> None:
+        """Some more bytes went by."""
+        feed = self._feed
+        if feed is None or not chunk:
+            return
+        if self._inflate is not None:
+            try:
+                chunk = self._inflate(chunk)
+            except (zlib.error, ValueError):  # not what it said it was: there is nothing to learn
+                self._feed = None
+                self._buffer.clear()
+                return
+        feed(chunk)
+
+    def finish(self) -> None:
+        """That was all of them."""
+        feed, self._feed = self._feed, None
+        if feed is None:
+            return
+        if feed == self._feed_lines:
+            self._read_line(bytes(self._buffer))
+        elif self._cut or feed == self._feed_tail:
+            self._read_tail(self._buffer)
+        else:
+            self._read_whole()
+        self._buffer.clear()
+
+    # -- a document
+
+    def _feed_whole(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        if len(self._buffer) > _WHOLE:
+            self._cut_to_tail()
+
+    def _feed_tail(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        if len(self._buffer) > 2 * _TAIL:
+            self._cut_to_tail()
+
+    def _cut_to_tail(self) -> None:
+        del self._buffer[:-_TAIL]
+        self._cut = True
+
+    def _read_whole(self) -> None:
+        if b'"usage' not in self._buffer and b'"error' not in self._buffer:
+            return
+        document = _parsed(self._buffer)
+        for part in document if isinstance(document, list) else [document]:  # a list: Gemini's other stream
+            self._hear(part)
+        self._complete = bool(self._figures)
+
+    def _read_tail(self, text: bytes | bytearray) -> None:
+        """The last figures in it. A key inside a string has its quotes escaped, so it is no match."""
+        for match in reversed(list(_USAGE_KEY.finditer(text))):
+            try:
+                figures, _ = json.JSONDecoder().raw_decode(text[match.end() :].decode("utf-8", "replace"))
+            except (ValueError, RecursionError):
+                continue
+            if usage_of(figures) is not None:
+                self._figures.update(figures)
+                self._complete = True
+                return
+
+    # -- a stream
+
+    def _feed_lines(self, chunk: bytes) -> None:
+        buffer = self._buffer
+        start = len(buffer)
+        buffer += chunk
+        end = buffer.rfind(b"\n", start)
+        if end < 0:
+            if len(buffer) > 2 * _WHOLE:
+                self._cut_to_tail()
+            return
+        lines = bytes(buffer[: end + 1])
+        del buffer[: end + 1]
+        # Nearly every line is a piece of text: it is not even looked at.
+        if self._cut or b"usage" in lines or b'"error"' in lines or b"[DONE]" in lines:
+            for line in lines.split(b"\n"):
+                self._read_line(line)
+
+    def _read_line(self, line: bytes) -> None:
+        cut, self._cut = self._cut, False
+        if cut:
+            self._read_tail(line)
+            return
+        if line.startswith(b"data:"):
+            line = line[5:]
+        line = line.strip()
+        if line == b"[DONE]":
+            self._complete = bool(self._figures)
+        elif b"usage" in line or b'"error"' in line:
+            if len(line) > _WHOLE:
+                self._read_tail(line)
+            else:
+                self._hear(_parsed(line))
+
+    def _hear(self, document: object) -> None:
+        """Take the figures of a document, an event or a chunk, and note an error it tells of."""
+        if not isinstance(document, dict):
+            return
+        if document.get("error") or document.get("errors") or document.get("type") == "error":
+            self.complaint = document
+        for figures, last in _figures_in(document):
+            # Later figures replace earlier ones, which they include. What is not said again still holds.
+            self._figures.update({name: value for name, value in figures.items() if value is not None})
+            self._complete = self._complete or last
+
+
+def _figures_in(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Where the figures are, and whether there will be no others."""
+    kind = document.get("type")
+    message = document.get("message")
+    if isinstance(message, dict) and isinstance(message.get("usage"), dict):  # Anthropic's message_start
+        yield message["usage"], False
+    response = document.get("response")
+    if isinstance(response, dict) and isinstance(response.get("usage"), dict):  # a Responses event
+        yield response["usage"], True
+    delta = document.get("delta")
+    if isinstance(delta, dict) and isinstance(delta.get("usage"), dict):  # Cohere's message-end
+        yield delta["usage"], True
+    groq = document.get("x_groq")
+    if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
+        yield groq["usage"], True
+    if isinstance(document.get("usageMetadata"), dict):
+        yield document["usageMetadata"], _gemini_finished(document)
+    if isinstance(document.get("usage"), dict):
+        # Anthropic's message_delta counts up to here. A chunk of OpenAI's counts for the whole, and some of
+        # its followers send one with every chunk, before the last of which there is a choice to be made.
+        yield document["usage"], kind == "message_delta" or not _goes_on(document)
+
+
+def _goes_on(chunk: dict[str, Any]) -> bool:
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or not choices or "chunk" not in str(chunk.get("object")):
+        return False
+    return all(isinstance(choice, dict) and choice.get("finish_reason") is None for choice in choices)
+
+
+def _gemini_finished(chunk: dict[str, Any]) -> bool:
+    candidates = chunk.get("candidates")
+    return isinstance(candidates, list) and any(
+        isinstance(candidate, dict) and candidate.get("finishReason") for candidate in candidates
+    )
+
+
+def _parsed(text: bytes | bytearray) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def unpacked(body: bytes, content_encoding: str) -> bytes | None:
+    """A whole body as it was before it was compressed; None if that takes more than zlib."""
+    encoding = content_encoding.lower().strip()
+    if encoding in ("", "identity"):
+        return body
+    try:
+        return _Inflater(encoding).inflate(body)
+    except (zlib.error, ValueError):
+        return None
+
+
+class _Inflater:
+    """Unpacks gzip and deflate, and lets through what somebody has unpacked already."""
+
+    __slots__ = ("_encoding", "_left", "_unpack")
+
+    # No answer that is looked at needs more; a bomb does.
+    _MOST = 1 << 26
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._left = self._MOST
+        self._unpack: Any = None
+
+    def inflate(self, chunk: bytes) -> bytes:
+        """Raises zlib.error or ValueError where that is impossible."""
+        if self._unpack is None:
+            self._unpack = self._choose(chunk)
+        if self._unpack is _AS_IT_IS:
+            return chunk
+        plain: bytes = self._unpack.decompress(chunk, self._left)
+        self._left -= len(plain)
+        if self._left <= 0:
+            raise ValueError("too large to look at")
+        return plain
+
+    def _choose(self, first: bytes) -> Any:
+        if first[:1] in (b"{", b"[") or first.startswith(_EVENT_LINE):
+            return _AS_IT_IS
+        if self._encoding in ("gzip", "x-gzip"):
+            return zlib.decompressobj(16 + zlib.MAX_WBITS)
+        if self._encoding == "deflate":
+            bare = first[0] & 0x0F != 8
+            return zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS)
+        raise ValueError(self._encoding)
+
+
+_AS_IT_IS = object()

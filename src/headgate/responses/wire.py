@@ -1,0 +1,369 @@
+"""Pure. What came over the wire, in plain values: fields, documents, numbers, times.
+
+Rules of this room: pure and total, and nothing in it knows about limits. All of it was written by
+somebody else and may be anything at all: what is not understood in full is left out (None, an empty
+list), never an exception and never a guess. `base` is the server's present, in nanoseconds since 1970.
+Durations go out in seconds, from 0 to 31 days; the arithmetic is in integer nanoseconds and rounds up,
+so that no wait comes out shorter than the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Fields = dict[str, list[str]]
+Document = dict[str, Any]
+
+SECOND = 10**9
+DAY = 86_400 * SECOND
+LONGEST = 31 * 86_400.0
+
+_MOST_HEADERS = 4_096
+_LONGEST_VALUE = 8_192
+_LONGEST_TIME = 64
+_LARGEST_BODY = 65_536
+_MOST_ENTRIES = 16
+
+
+# Headers
+
+
+def fields_of(headers: object) -> Fields:
+    """Every occurrence of every field, in order, by lower-case name."""
+    fields: Fields = {}
+    with suppress(Exception):  # a foreign object may raise anything when touched: keep what it gave
+        for name, value in _pairs(headers):
+            key = text_of(name).lower().removeprefix("llm_provider-")  # LiteLLM passes headers on this way
+            for each in value if _is_series(value) else [value]:
+                text = trimmed(text_of(each))
+                # Digits without end are still a wait; anything else this long is not for us.
+                if key.isascii() and (len(text) <= _LONGEST_VALUE or _is_digits(text)):
+                    fields.setdefault(key, []).append(text)
+    return fields
+
+
+def _pairs(headers: Any) -> Iterator[tuple[object, object]]:
+    # Clients that keep repeated fields apart offer them here; the others join them with commas.
+    for offer in (getattr(headers, "multi_items", None), getattr(headers, "items", None)):
+        if callable(offer):
+            headers = offer()
+            break
+    for entry in islice(headers, _MOST_HEADERS):
+        if _is_series(entry) and len(entry) == 2:
+            yield entry[0], entry[1]
+
+
+def _is_series(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    return issubclass(type(value), (list, tuple))  # isinstance would ask the object, which may raise
+
+
+def text_of(value: object) -> str:
+    """*value* as text, empty if it has none."""
+    if type(value) is str:  # nearly always
+        return value
+    with suppress(Exception):
+        if value is None:
+            return ""
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value).decode("latin-1")
+        # Through the class, so that not even a subclass of str can answer with something else.
+        return str.__str__(value) if isinstance(value, str) else str(value)
+    return ""
+
+
+def trimmed(text: str) -> str:
+    """Without space and tab around it, as in HTTP; a bare strip() would take newlines and more."""
+    return text.strip(" \t")
+
+
+def readings(occurrences: Iterable[str], read: Callable[[str], float | None]) -> list[float]:
+    """What a repeated field says: each value whole, else all the parts of a comma-joined one.
+
+    Whole comes first because HTTP-dates contain commas. A value with one bad part is skipped.
+    """
+    found: list[float] = []
+    for text in occurrences:
+        if (whole := read(text)) is not None:
+            found.append(whole)
+        elif "," in text:
+            parts = [read(trimmed(part)) for part in text.split(",")]
+            good = [part for part in parts if part is not None]
+            found += good if len(good) == len(parts) else []
+    return found
+
+
+# Structured fields (RFC 9651)
+
+_KEY = r"[a-z*][a-z0-9_.*-]*"
+_BARE = (
+    r'"(?:[ !#-\[\]-~]|\\["\\])*"'  # string
+    r"|-?[0-9]{1,12}\.[0-9]{1,3}(?![0-9.])|-?[0-9]{1,15}(?![0-9.])"
+    r"|[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*"  # token
+    r"|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15}"  # bytes, boolean, date
+)
+_PARAMETER = re.compile(rf";[ ]*({_KEY})(?:=({_BARE}))?")
+_PARAMETERS = rf"((?:;[ ]*{_KEY}(?:=(?:{_BARE}))?)*)"
+_ITEM = re.compile(rf"({_BARE}){_PARAMETERS}")
+_ENTRY = re.compile(rf"({_KEY})(?:=({_BARE}))?{_PARAMETERS}")
+_COMMA = re.compile(r"[ \t]*,[ \t]*")
+
+
+def structured_list(lines: list[str]) -> list[tuple[str, dict[str, str]]] | None:
+    """Each item with its parameters, all as written."""
+    items = _structured(lines, _ITEM)
+    if items is None:
+        return None
+    return [(item[1], dict(_PARAMETER.findall(item[2]))) for item in items]
+
+
+def structured_dictionary(lines: list[str]) -> list[tuple[str, str]] | None:
+    """Each key with its value as written, repeats included."""
+    entries = _structured(lines, _ENTRY)
+    return None if entries is None else [(entry[1], entry[2] or "") for entry in entries]
+
+
+def _structured(lines: list[str], shape: re.Pattern[str]) -> list[re.Match[str]] | None:
+    """All the members, which may be spread over lines. One bad member spoils them all."""
+    text = ", ".join(filter(None, lines))
+    found: list[re.Match[str]] = []
+    position = 0
+    while member := shape.match(text, position):
+        found.append(member)
+        if member.end() == len(text):
+            return found
+        if not (comma := _COMMA.match(text, member.end())):
+            return None
+        position = comma.end()
+    return None
+
+
+# Bodies
+
+
+def document_of(body: object) -> Document:
+    """The JSON object in a body; empty if there is none. A list of one stands for its element."""
+    if isinstance(body, str | bytes | bytearray):
+        try:
+            body = json.loads(body) if len(body) <= _LARGEST_BODY else None
+        except (ValueError, RecursionError):
+            return {}
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    return body if isinstance(body, dict) else {}
+
+
+def at(node: object, *path: str) -> Any:
+    for key in path:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def entries(node: object) -> list[Document]:
+    """The objects among the first entries of a list."""
+    if not isinstance(node, list):
+        return []
+    return [entry for entry in node[:_MOST_ENTRIES] if isinstance(entry, dict)]
+
+
+def amount(value: object) -> float | None:
+    """A count in a body, written as a number or as text. True is not 1."""
+    if isinstance(value, str):
+        return number(trimmed(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if 0 <= value <= 10**15 else None
+
+
+# Numbers and times. float() and int() alone would let through NaN, 1e400, 1_000, +5 and the digits of
+# other scripts, so every pattern is ASCII and is matched in full before anything is converted.
+
+_DECIMAL = r"[0-9]+(?:\.[0-9]+)?"
+_NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
+
+
+def number(text: str) -> float | None:
+    """A count: zero or more, whole or decimal. A negative one is a sentinel, so it is unknown."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = float(text) if "." in text else int(text)
+    return value if value <= 10**15 else None
+
+
+def milliseconds(text: str) -> float | None:
+    return None if number(text) is None else _seconds(_scaled(text, 10**6))
+
+
+def delay(text: str, base: int) -> float | None:
+    """A Retry-After value. A number is a plain request here, so an absurd one asks for the longest wait."""
+    if len(text) > 18 and _is_digits(text):
+        return LONGEST
+    return when(text, base, absurd=LONGEST)
+
+
+def when(text: str, base: int, *, absurd: float | None = None) -> float | None:
+    """Seconds until the time *text* names, however it is written.
+
+    *absurd* is the answer to a number too large for a delay and unlike any moment.
+    """
+    if len(text) > _LONGEST_TIME:
+        return None
+    if _NUMBER.fullmatch(text):
+        return _delta_or_epoch(text, base, absurd)
+    if (span := duration(text)) is not None:
+        return span
+    if (moment := _rfc3339(text)) is not None:
+        return _seconds(moment - base)
+    if (moment := http_date(text, base)) is not None:
+        # The date names a whole second, so the wait for it is given in whole seconds.
+        return _seconds(_rounded_up(moment - base, SECOND) * SECOND)
+    return None
+
+
+def _delta_or_epoch(text: str, base: int, absurd: float | None) -> float | None:
+    # The ranges cannot overlap: 1e9 seconds ago is 2001, and no sane delay is that long.
+    size = int(text.partition(".")[0])
+    if size < 10**9:
+        span = _scaled(text, SECOND)
+        return _seconds(span) if span <= 31 * DAY else absurd
+    for ceiling, unit in ((10**11, SECOND), (10**14, 10**6), (10**17, 10**3)):
+        if size < ceiling:
+            return _seconds(_scaled(text, unit) - base)
+    return absurd
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _scaled(text: str, unit: int) -> int:
+    """Decimal *text* times *unit* nanoseconds, exactly, rounded up."""
+    whole, _, fraction = text.partition(".")
+    return _rounded_up(int(whole + fraction) * unit, 10 ** len(fraction))
+
+
+def _rounded_up(nanoseconds: int, unit: int) -> int:
+    return -(-nanoseconds // unit)
+
+
+def _seconds(nanoseconds: int) -> float:
+    return min(max(nanoseconds, 0), 31 * DAY) / SECOND
+
+
+# Durations. Go prints the micro sign in UTF-8; clients that read headers as Latin-1 see two letters.
+
+_SIZES = {
+    "d": DAY,
+    "h": 3_600 * SECOND,
+    "m": 60 * SECOND,
+    "s": SECOND,
+    "ms": 10**6,
+    "(?:u|\u00b5|\u03bc|\u00c2\u00b5)s": 10**3,
+    "ns": 1,
+}
+_DURATION = re.compile("".join(f"(?:({_DECIMAL}){unit})?" for unit in _SIZES))
+
+_WORDS = {"millisecond": 10**6, "second": SECOND, "minute": 60 * SECOND, "hour": 3_600 * SECOND}
+_SPOKEN_SIZES = {
+    **_WORDS,
+    **{f"{word}s": size for word, size in _WORDS.items()},
+    **{unit: size for unit, size in _SIZES.items() if unit.isalpha()},
+    **dict.fromkeys(("us", "\u00b5s", "\u03bcs"), 10**3),
+}
+_AMOUNT = rf"{_DECIMAL} ?(?:{'|'.join(_SPOKEN_SIZES)})(?![a-z])"
+_AMOUNTS = rf"{_AMOUNT}(?:,?\s*(?:and )?{_AMOUNT})*"
+_SPOKEN = re.compile(rf"(?:try again|retry)\s+(?:in|after)\s+({_AMOUNTS})(?![0-9])")
+_PIECE = re.compile(rf"({_DECIMAL}) ?([a-z\u00b5\u03bc]+)")
+
+
+def duration(text: str) -> float | None:
+    """`1m30s`, `20ms`, `16m17.764s`: largest unit first, each at most once."""
+    match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_TIME else None
+    if match is None or not any(match.groups()):
+        return None
+    parts = zip(match.groups(), _SIZES.values(), strict=True)
+    return _seconds(sum(_scaled(part, size) for part, size in parts if part))
+
+
+def spoken_wait(sentence: str) -> float | None:
+    """The wait in "please try again in 6m30s" or "retry after 3 seconds"; the longest of several.
+
+    Pieces add up ("2 minutes 30 seconds"): stopping at the first would come back too early.
+    """
+    waits = [
+        sum(_scaled(count, _SPOKEN_SIZES[unit]) for count, unit in _PIECE.findall(spoken[1]))
+        for spoken in _SPOKEN.finditer(sentence)
+    ]
+    return _seconds(max(waits)) if waits else None
+
+
+# Dates
+
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAY_NAME = rf"(?P<weekday>{'|'.join(name[:3] for name in _DAYS)})"
+_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})"
+_TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
+_HTTP_DATES = [
+    # re.ASCII, because ignoring case in Unicode would take a long s for an s.
+    re.compile(pattern, re.ASCII | re.IGNORECASE)
+    for pattern in (
+        rf"{_DAY_NAME}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT",
+        rf"(?P<weekday>{'|'.join(_DAYS)}), (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT",
+        rf"{_DAY_NAME} {_MONTH} (?P<day>[ 0-9]?[0-9]) {_TIME} (?P<year>[0-9]{{4}})",
+    )
+]
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
+    r"(?:[Zz]|([+-])([0-9]{2}):?([0-5][0-9]))?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def http_date(text: str, base: int) -> int | None:
+    """The moment an HTTP-date names (IMF-fixdate, RFC 850 or asctime), in nanoseconds since 1970."""
+    match = next(filter(None, (shape.fullmatch(text) for shape in _HTTP_DATES)), None)
+    if match is None:
+        return None
+    year = int(match["year"])
+    if len(match["year"]) == 2:
+        # The latest year with these digits that is at most fifty ahead, over a century's end if need be.
+        horizon = _year(base) + 50
+        year = horizon - (horizon - year) % 100
+    month = _MONTHS.index(match["month"].lower()) + 1
+    moment = _moment(year, month, *(int(match[part]) for part in ("day", "hour", "minute", "second")))
+    if moment is None or not _DAYS[moment.weekday()].startswith(match["weekday"].lower()):
+        return None
+    return (moment - _EPOCH) // timedelta(seconds=1) * SECOND
+
+
+def _rfc3339(text: str) -> int | None:
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        return None
+    *digits, fraction, sign, hours, minutes = match.groups()
+    moment = _moment(*map(int, digits))
+    if moment is None or int(hours or 0) > 23:
+        return None
+    offset = (int(hours or 0) * 60 + int(minutes or 0)) * (-60 if sign == "-" else 60)
+    whole = (moment - _EPOCH) // timedelta(seconds=1) - offset
+    return whole * SECOND + _scaled(f"0.{fraction or 0}", SECOND)
+
+
+def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int) -> datetime | None:
+    try:
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:  # 30 February, 25:00, a leap second: no such moment on this calendar
+        return None
+
+
+def _year(base: int) -> int:
+    day = _EPOCH.toordinal() + base // DAY
+    return date.fromordinal(min(max(day, 1), date.max.toordinal())).year

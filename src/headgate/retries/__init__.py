@@ -1,0 +1,1 @@
+"""Trying again: what is worth it, how often, and after which delay."""

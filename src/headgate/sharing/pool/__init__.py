@@ -1,0 +1,1 @@
+"""Pools: what all processes with equal keys share of one gate."""

@@ -1,0 +1,1 @@
+"""Records: shared state of breakers and budgets, changed by compare-and-swap."""

@@ -1,0 +1,1 @@
+"""Message buses that connect the agents of a swarm."""

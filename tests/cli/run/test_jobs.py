@@ -1,0 +1,250 @@
+"""What is to be sent: three shapes, joined to one address, and errors that name the line."""
+
+import asyncio
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.cli.run.errors import BadJob, BadTarget
+from headgate.cli.run.jobs import Lines, Pipe, Target, check, quick_id, read_job
+from headgate.cli.run.seen import Ids
+
+API = Target("https://api.example.com")
+CHAT = Target("https://api.example.com/v1/chat/completions")
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def line(**document):
+    return json.dumps(document).encode()
+
+
+def read(raw, target=API, number=7):
+    return read_job(raw, f"jobs.jsonl, line {number}", number, target)
+
+
+def complaint(raw, target=API):
+    with pytest.raises(BadJob) as caught:
+        read(raw, target)
+    assert caught.value.where == "jobs.jsonl, line 7"
+    assert caught.value.hint
+    return caught.value.complaint
+
+
+def test_a_line_of_an_openai_batch():
+    job = read(line(custom_id="a", method="POST", url="/v1/chat/completions", body=BODY))
+    assert (job.number, job.custom_id, job.method) == (7, "a", "POST")
+    assert job.url == "https://api.example.com/v1/chat/completions"
+    assert json.loads(job.body) == BODY
+
+
+def test_a_line_of_an_anthropic_batch_goes_to_messages():
+    job = read(line(custom_id="a", params=BODY))
+    assert job.url == "https://api.example.com/v1/messages"
+    assert json.loads(job.body) == BODY
+
+
+def test_a_bare_body_goes_to_the_whole_address_and_is_named_by_its_line_and_content():
+    job = read(line(**BODY), CHAT)
+    assert job.url == "https://api.example.com/v1/chat/completions"
+    assert job.custom_id.startswith("line-7-")
+    assert read(line(**BODY), CHAT).custom_id == job.custom_id
+    assert read(line(**BODY, n=2), CHAT).custom_id != job.custom_id
+
+
+@pytest.mark.parametrize(
+    "to", ["https://a.b", "https://a.b/v1", "https://a.b/openai/v1beta/", "https://a.b/api"]
+)
+def test_a_base_address_is_no_place_for_a_bare_body(to):
+    with pytest.raises(BadJob, match="does not say where it goes"):
+        read(line(**BODY), Target(to))
+
+
+def test_a_get_needs_no_body():
+    job = read(line(custom_id="a", method="get", url="/v1/models", body=None))
+    assert (job.method, job.body) == ("GET", b"")
+
+
+@pytest.mark.parametrize(
+    ("to", "path", "whole"),
+    [
+        ("https://a.b", "/v1/x", "https://a.b/v1/x"),
+        ("https://a.b/", "/v1/x", "https://a.b/v1/x"),
+        ("https://a.b/v1", "/v1/x", "https://a.b/v1/x"),
+        ("https://a.b/v1/", "/v1/x", "https://a.b/v1/x"),
+        ("https://a.b/v1/x", "/v1/x", "https://a.b/v1/x"),
+        ("https://a.b/proxy", "/v1/x", "https://a.b/proxy/v1/x"),
+        ("https://a.b/proxy/v1", "/v1/x", "https://a.b/proxy/v1/x"),
+        ("https://a.b/proxy?k=1", "/v1/x", "https://a.b/proxy/v1/x?k=1"),
+        ("https://a.b", "/v1/x?y=2", "https://a.b/v1/x?y=2"),
+        ("http://127.0.0.1:8000/v1", "/v1/x", "http://127.0.0.1:8000/v1/x"),
+    ],
+)
+def test_what_an_address_and_a_path_have_in_common_is_there_once(to, path, whole):
+    assert Target(to).join(path) == whole
+
+
+@pytest.mark.parametrize(
+    ("to", "hint"),
+    [
+        ("api.example.com", "https://api.example.com"),
+        ("htps://api.example.com", "http or https"),
+        ("https://", "https://api.openai.com"),
+        ("https://a b", "https://api.openai.com"),
+        ("https://a:99999", "https://api.openai.com"),
+        ("https://me:secret@a.b", "--header"),
+        ("https://a.b/#x", "leave it out"),
+    ],
+)
+def test_an_address_with_a_typing_error_is_told_with_what_to_write(to, hint):
+    with pytest.raises(BadTarget) as caught:
+        Target(to)
+    assert hint in caught.value.hint
+    assert "secret" not in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b'{"custom_id": "a", "body"', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'"text"', "not an object"),
+        (b"{}", "empty"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (line(custom_id="a"), "neither `body` nor `params`"),
+        (line(custom_id="", url="/x", body={}), "`custom_id` is"),
+        (line(custom_id=5, url="/x", body={}), "`custom_id` is 5"),
+        (line(url="/x", body={}), "no `custom_id`"),
+        (line(custom_id="a" * 600, url="/x", body={}), "600 characters"),
+        (line(custom_id="a", body={}), "no `url`"),
+        (line(custom_id="a", url="x", body={}), "no path"),
+        (line(custom_id="a", url="//evil.com/x", body={}), "no path"),
+        (line(custom_id="a", url="/x y", body={}), "no path"),
+        (line(custom_id="a", url="https://evil.com/x", body={}), "evil.com"),
+        (line(custom_id="a", url="/x", method="BREW", body={}), "BREW"),
+        (line(custom_id="a", url="/x", body=[1]), "`body` is [1]"),
+        (line(custom_id="a", params="x"), "`params` is"),
+        (line(custom_id="a", url="/x", body={"stream": True}), "`stream`"),
+        (line(**BODY), "does not say where it goes"),
+    ],
+)
+def test_a_bad_line_is_told_by_file_and_number(raw, why):
+    assert why in complaint(raw)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["custom_id", "url", "method", "body", "params", "stream"]), inner, max_size=5
+            )
+        ),
+    )
+)
+def test_whatever_is_in_a_line_it_is_a_job_or_a_bad_one(raw):
+    raw = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+    try:
+        job = read(raw)
+    except BadJob:
+        return
+    assert job.url.startswith("https://api.example.com/")
+
+
+def test_an_id_at_the_beginning_is_found_without_reading_the_rest():
+    assert quick_id(line(custom_id="é/1", url="/x", body={})) is None  # escaped
+    assert quick_id('{ "custom_id" : "é/1", "body": oops'.encode()) == "é/1"
+    assert quick_id(line(custom_id="a")) is None
+    assert quick_id(line(body={"custom_id": "b"}, custom_id="a")) is None
+    assert quick_id(b'{"custom_id": "\xff", ') is None
+
+
+def test_half_a_surrogate_pair_is_sent_as_it_was_written():
+    job = read(b'{"custom_id": "a", "url": "/x", "body": {"text": "\\ud83d"}}')
+    assert json.loads(job.body) == {"text": "\ud83d"}
+
+
+def test_blank_lines_and_a_mark_of_windows_are_passed_over(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf{}\r\n\n   \n[]")
+    lines = Lines(path)
+    assert list(lines) == [(1, b"{}\r\n"), (4, b"[]")]
+    assert lines.position == lines.size
+    assert lines.count() == 4
+    lines.close()
+
+
+def test_checking_finds_what_is_wrong_before_anything_is_sent(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    jobs = [line(custom_id=str(n), params=BODY) for n in range(50)]
+    jobs[20] = b"oops"
+    jobs[30] = jobs[3]
+    path.write_bytes(b"\n".join(jobs))
+    first = check(path, API, seconds=60)
+    assert [str(bad) for bad in first.bad] == [
+        "jobs.jsonl, line 21: not JSON (Expecting value: line 1 column 1 (char 0))"
+    ]
+    both = check(path, API, seconds=None, most=100)
+    assert both.jobs == 50
+    assert both.whole
+    assert "line 31: `custom_id` '3' has been used before" in str(both.bad[1])
+
+
+def test_a_long_file_is_looked_at_for_a_while_only(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(b"\n".join(line(custom_id=str(n), params=BODY) for n in range(1000)))
+    assert not check(path, API, seconds=0.0).whole
+
+
+def test_lines_come_down_a_pipe_to_everybody_who_waits():
+    reader, writer = os.pipe()
+
+    async def main():
+        pipe = Pipe(reader, "stdin", asyncio.get_running_loop(), ahead=2)
+        waiting = [asyncio.create_task(pipe.next()) for _ in range(3)]
+        await asyncio.sleep(0)
+        os.write(writer, b"one\ntw")
+        os.write(writer, b"o\n\nthree\nfour\nfive")
+        os.close(writer)
+        lines = [await task for task in waiting]
+        while (item := await pipe.next()) is not None:
+            lines.append(item)
+        assert await pipe.next() is None
+        return lines
+
+    assert sorted(asyncio.run(main())) == [
+        (1, b"one"),
+        (2, b"two"),
+        (4, b"three"),
+        (5, b"four"),
+        (6, b"five"),
+    ]
+    os.close(reader)
+
+
+@given(st.lists(st.text(max_size=3)))
+def test_ids_are_a_set(names):
+    ids, model = Ids(), set()
+    for name in names:
+        assert ids.add(name) == (name not in model)
+        model.add(name)
+    assert len(ids) == len(model)
+    assert all(name in ids for name in model)
+
+
+def test_many_ids_take_sixteen_to_thirty_two_bytes_each():
+    ids = Ids()
+    for number in range(20_000):
+        assert ids.add(f"job-{number}")
+    assert len(ids) == 20_000
+    assert 16 * 20_000 <= len(ids._table) * 8 <= 32 * 20_000
+    assert all(f"job-{number}" in ids for number in range(20_000))
+    assert "job-20000" not in ids
+    assert ids.mark("job-5")
+    assert not ids.mark("job-5")
+    assert ids.mark("new")
+    assert "new" in ids

@@ -1,0 +1,317 @@
+"""`headgate run --store`: one pool with everything else that runs, and one clear error if that cannot be."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from faults.rig import Server
+from headgate import Dispatch
+from headgate.cli.app import main
+from headgate.sandbox import Sandbox
+from patience import eventually
+
+KEYLESS = {name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")}
+BODY = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def api():
+    with Sandbox("openai", requests="60_000/minute", headers=False) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    return write_jobs(tmp_path, 20)
+
+
+def write_jobs(folder, count):
+    path = folder / "jobs.jsonl"
+    lines = (
+        json.dumps({"custom_id": f"{number}", "url": "/v1/chat/completions", "body": BODY})
+        for number in range(count)
+    )
+    path.write_text("\n".join(lines))
+    return path
+
+
+def lines_in(path):
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+# -- together
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return request.getfixturevalue("server").url
+
+
+# Who counts them allows a longer burst: on a busy machine requests are held up on their way, and then come
+# all together.
+RATE, COUNTED, EACH_SECOND = "2400/minute burst 20", "2400/minute burst 60", 40
+
+
+def test_two_runs_and_an_sdk_together_stay_within_the_limit_and_none_starves(store, tmp_path):
+    """Issue 8: no 429, together all of the limit and no more, and everybody gets a fair part."""
+    jobs = write_jobs(tmp_path, 5_000)
+    files = [tmp_path / name for name in ("one.jsonl", "two.jsonl", "sdk.txt")]
+    with Sandbox("openai", requests=COUNTED) as api:
+        program = str(Path(__file__).with_name("sdk_program.py"))
+        commands = [
+            *(
+                ["-m", "headgate", "run", jobs, "--to", api.url, "-o", path, "--rate", RATE, "--store", store]
+                for path in files[:2]
+            ),
+            [program, api.url, store, RATE, "5000", files[2]],
+        ]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, *map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS
+            )
+            for command in commands
+        ]
+        try:
+            eventually(lambda: all(map(lines_in, files)), "all three have answers")
+            time.sleep(0.5)  # the last to come has its part by now
+            before, began = [lines_in(path) for path in files], time.monotonic()
+            time.sleep(2)
+            parts = [lines_in(path) - count for path, count in zip(files, before, strict=True)]
+            elapsed = time.monotonic() - began
+            look = CliRunner().invoke(main, ["watch", store, "--once", "--json"])
+        finally:
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+            words = [process.communicate(timeout=30)[1] for process in processes]
+        report = api.report()
+    assert report.refused == 0
+    assert report.use["requests"] <= 1
+    assert sum(parts) >= 0.8 * EACH_SECOND * elapsed, parts
+    assert min(parts) >= 0.5 * sum(parts) / 3, parts
+    (pool,) = json.loads(look.stdout)["pools"].values()
+    assert len(pool["members"]) == 3
+    assert [process.returncode for process in processes[:2]] == [3, 3]
+    assert all("Run the same command again" in text for text in words[:2])
+
+
+# -- whose limits
+
+
+def run(jobs, api, *options, answers=None):
+    out = answers or jobs.with_name("answers.jsonl")
+    out.unlink(missing_ok=True)
+    command = ["run", str(jobs), "--to", api.url, "-o", str(out), *map(str, options)]
+    done = CliRunner().invoke(main, command, env=dict.fromkeys(set(os.environ) - set(KEYLESS)))
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def pool_of(store, key):
+    done = CliRunner().invoke(main, ["watch", store, key, "--once", "--json"])
+    return json.loads(done.stdout)["pools"][key]
+
+
+def test_what_the_command_does_not_say_is_as_those_have_it_who_are_there_already(api, jobs, store):
+    gate = Dispatch(
+        "ours",
+        rates=["6000/minute burst 50", "600_000 tokens/minute"],
+        concurrency=64,
+        byte_budget=1 << 20,
+        store=store,
+    )
+    done = run(jobs, api, "--store", store, "--store-key", "ours")
+    assert done.exit_code == 0, done.stderr
+    pool = pool_of(store, "ours")
+    assert [(rate["limit"], rate["burst"], rate["unit"]) for rate in pool["rates"]] == [
+        (6000, 50, "requests"),
+        (600_000, 10_000, "tokens"),
+    ]
+    assert (pool["places"]["limit"], pool["bytes"]["limit"]) == (64, 1 << 20)
+    gate.close()
+
+
+def test_limits_that_are_given_are_set_for_all(api, jobs, store):
+    options = ("--store", store, "--store-key", "set", "--rate", "6000/minute")
+    assert run(jobs, api, *options).exit_code == 0
+    assert pool_of(store, "set")["places"]["limit"] == 200
+    assert run(jobs, api, *options, "--concurrency", 30).exit_code == 0
+    assert pool_of(store, "set")["places"]["limit"] == 30
+    assert run(jobs, api, *options).exit_code == 0
+    assert pool_of(store, "set")["places"]["limit"] == 30
+
+
+def test_the_key_is_the_host_as_the_adapters_have_it(api, jobs, store):
+    assert run(jobs, api, "--store", store, "--rate", "6000/minute").exit_code == 0
+    assert pool_of(store, api.url.partition("//")[2])["rates"][0]["limit"] == 6000
+
+
+def test_a_run_leaves_nothing_behind(api, jobs, store):
+    """What it held goes back when it ends, not when its lease does."""
+    assert run(jobs, api, "--store", store, "--rate", "6000/minute", "--store-key", "left").exit_code == 0
+    eventually(lambda: pool_of(store, "left")["places"]["held"] == 0, "its places are free")
+
+
+def test_a_store_that_is_lost_on_the_way_is_told_and_the_run_goes_on(jobs, tmp_path):
+    write_jobs(tmp_path, 40)
+    answers = tmp_path / "answers.jsonl"
+    with Server() as server, Sandbox("openai", requests="1200/minute") as api:
+        options = ("--store", server.url, "--rate", "1200/minute burst 4", "-o", answers)
+        command = [sys.executable, "-m", "headgate", "run", jobs, "--to", api.url, *options]
+        process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS)
+        eventually(lambda: lines_in(answers) > 5, "it runs")
+        server.stop()
+        words = process.communicate(timeout=30)[1]
+        server.go_on()
+    assert process.returncode == 0
+    assert words.count("the store is lost: no answer within") == 1
+    assert lines_in(answers) == 40
+    assert "Traceback" not in words
+
+
+# -- what cannot be
+
+
+def told(done):
+    """The one error of a command that failed, and its hint."""
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("error: ") == 1
+    error, _, hint = done.stderr.partition("hint: ")
+    return error, hint
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "hint"),
+    [
+        ("memory:", "inside one process", "sqlite:///limits.db"),
+        ("limits.db", "'limits.db' is not the URL of a store; for a file write sqlite:///limits.db", ""),
+        ("sqlite:limits.db", "has no path; write sqlite:///limits.db", ""),
+        ("sqlite:////no/such/folder/limits.db", "cannot be opened as a store", "in a folder that exists"),
+        ("redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0 cannot be reached", "check --store, or start it"),
+        ("redis://user:sesame@127.0.0.1:1/0", "127.0.0.1:1/0 cannot be reached", "check --store"),
+        ("redis://no-such.invalid/0", "redis://no-such.invalid/0 cannot be reached", "check --store"),
+        ("redis://:sesame@127.0.0.1:port/0", "cannot be read", ""),
+        ("ftp://sesame@host/0", "'ftp' is not a kind of store", ""),
+    ],
+)
+def test_a_store_that_cannot_be(api, jobs, url, error, hint):
+    before = api.report().requests
+    done = run(jobs, api, "--store", url, "--rate", "6000/minute")
+    said, advice = told(done)
+    assert error in said
+    assert hint in advice
+    assert "sesame" not in done.output
+    assert "store=" not in said
+    assert api.report().requests == before
+    assert not jobs.with_name("answers.jsonl").exists()
+
+
+def test_a_wrong_password_is_said_and_not_shown(api, jobs):
+    with Server("--requirepass", "right") as server:
+        done = run(
+            jobs, api, "--store", f"redis://:sesame@127.0.0.1:{server.port}/0", "--rate", "6000/minute"
+        )
+    assert "does not let us in" in told(done)[0]
+    assert "sesame" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        (
+            [],
+            "knows no limits for 'nobody', and limits that are shared cannot be learned",
+            "--rate 500/minute",
+        ),
+        (["--rate", "auto"], "--rate auto cannot be shared", "give the rates"),
+        (["--rate", "10/minute strict"], "a strict rate cannot be shared", ""),
+    ],
+)
+def test_limits_that_cannot_be_shared(api, jobs, store, options, error, hint):
+    Dispatch("somebody", rates="6000/minute", store=store).close()  # there is a file
+    done = run(jobs, api, "--store", store, "--store-key", "nobody", *options)
+    said, advice = told(done)
+    assert error in said
+    assert hint in advice
+
+
+def test_as_many_rates_as_those_who_are_there(api, jobs, store):
+    gate = Dispatch("two", rates=["6000/minute", "600_000 tokens/minute"], store=store)
+    with gate.admit(timeout=5):
+        for rates in (["100/minute"], ["100/minute", "9/hour"], ["9 tokens/s", "9 bytes/s"]):
+            given = [word for rate in rates for word in ("--rate", rate)]
+            done = run(jobs, api, "--store", store, "--store-key", "two", *given)
+            error, hint = told(done)
+            assert "'two' is shared by others who count requests and tokens" in error
+            assert "6000 requests/minute burst 100, 600000 tokens/minute burst 10000" in hint
+    gate.close()
+
+
+def test_rates_in_another_order_are_the_same(api, jobs, store):
+    gate = Dispatch("order", rates=["6000/minute", "600_000 tokens/minute"], store=store)
+    with gate.admit(timeout=5):
+        options = ("--store-key", "order", "--rate", "500_000 tokens/minute", "--rate", "5000/minute")
+        assert run(jobs, api, "--store", store, *options).exit_code == 0
+        assert [rate["limit"] for rate in pool_of(store, "order")["rates"]] == [5_000, 500_000]
+    gate.close()
+
+
+def test_nobody_is_there_yet_and_no_limits_are_given(api, jobs, tmp_path):
+    done = run(jobs, api, "--store", f"sqlite:///{tmp_path / 'new.db'}")
+    assert "does not exist" in told(done)[0]
+    assert "--rate 500/minute" in told(done)[1]
+
+
+def test_a_key_without_a_store(api, jobs):
+    assert "--store-key needs a store" in told(run(jobs, api, "--store-key", "ours"))[0]
+
+
+def test_a_run_that_is_stopped_keeps_its_places_until_its_last_answer(tmp_path, store):
+    """Those who share go by what is under way, not by who has been told to stop."""
+    jobs = write_jobs(tmp_path, 20)
+    with Sandbox("openai", first_token=1.5) as api:
+        answers = tmp_path / "answers.jsonl"
+        options = (
+            "-o",
+            answers,
+            "--store",
+            store,
+            "--store-key",
+            "held",
+            "--rate",
+            "6000/minute",
+            "--concurrency",
+            3,
+        )
+        command = [sys.executable, "-m", "headgate", "run", jobs, "--to", api.url, *options]
+        process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS)
+        eventually(lambda: api.report().in_flight == 3, "three are under way")
+        gate = Dispatch(
+            "held",
+            rates="6000/minute",
+            concurrency=3,
+            throttled_concurrency=None,
+            byte_budget=None,
+            store=store,
+        )
+        process.send_signal(signal.SIGINT)
+        with gate.admit(timeout=20):
+            assert api.report().in_flight < 3
+        gate.close()
+        process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert lines_in(answers) == 3

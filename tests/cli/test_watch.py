@@ -1,0 +1,278 @@
+"""`headgate watch`: what people and programs see of a shared store."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from headgate import Dispatch
+from headgate.cli.app import main
+from headgate.cli.watch import Look, facts_of, picture_of, who
+from headgate.sharing.pool.answer import new_pool
+from headgate.sharing.pool.view import standing
+from patience import eventually
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    return f"sqlite:///{tmp_path / 'limits.db'}"
+
+
+@pytest.fixture
+def gate(store):
+    gate = Dispatch(
+        "api.openai.com", rates=["60/minute burst 10", "6000 tokens/minute"], concurrency=4, store=store
+    )
+    yield gate
+    gate.close()
+
+
+def watch(*args):
+    done = CliRunner().invoke(main, ["watch", *map(str, args)], env={"COLUMNS": "120"})
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def told(done):
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("error: ") == 1
+    error, _, hint = done.stderr.partition("hint: ")
+    return error, hint
+
+
+# -- once
+
+
+def test_one_plain_picture(store, gate):
+    with gate.admit(tokens=50, timeout=5):
+        done = watch(store, "--once")
+    assert done.exit_code == 0
+    shown = done.stdout
+    assert shown.startswith(store)
+    assert "api.openai.com   nobody has to wait\n" in shown
+    assert re.search(r"requests +━.*60 a minute", shown)
+    assert re.search(r"tokens +━.*6,000 tokens a minute", shown)
+    assert re.search(r"places .*of 4 under way", shown)
+    assert str(os.getpid()) in shown
+    assert "\x1b" not in shown
+
+
+def test_a_window_is_named(store, gate):
+    gate.set_backoff(60)
+    shown = []
+
+    def named():
+        shown.append(watch(store, "--once").stdout)
+        return "window: " in shown[-1]
+
+    eventually(named, "the window is named")
+    assert re.search(r"nobody (waits|is here).* window: (60 s|1:00) left", shown[-1])
+
+
+def test_one_object(store, gate):
+    with gate.admit(timeout=5):
+        done = watch(store, "--once", "--json")
+    (line,) = done.stdout.splitlines()
+    facts = json.loads(line)
+    assert datetime.fromisoformat(facts["at"]).tzinfo is not None
+    assert facts["error"] is None
+    pool = facts["pools"]["api.openai.com"]
+    assert pool["rates"][0] | {"level": 0, "next": 0} == {
+        "name": "requests/minute", "unit": "requests", "limit": 60, "per": 60.0, "burst": 10,
+        "level": 0, "next": 0,
+    }  # fmt: skip
+    assert pool["places"]["limit"] == 4
+    assert pool["members"][0]["name"].rsplit("-", 2)[1] == str(os.getpid())
+    assert 0 < pool["members"][0]["lease"] <= 3
+    assert pool["waits"] == []
+
+
+def test_some_keys_only(store, gate):
+    other = Dispatch("other", rates="1/s", store=store)
+    assert set(json.loads(watch(store, "--once", "--json").stdout)["pools"]) == {"api.openai.com", "other"}
+    facts = json.loads(watch(store, "other", "none", "--once", "--json").stdout)
+    assert list(facts["pools"]) == ["other", "none"]
+    assert facts["pools"]["none"] is None
+    assert "nobody has shared it yet" in watch(store, "none", "--once").stdout
+    other.close()
+
+
+def test_an_empty_store_says_so(store, gate, tmp_path):
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "limits.db") as connection:
+        connection.execute("DELETE FROM pools")
+    connection.close()
+    done = watch(store, "--once")
+    assert done.exit_code == 0
+    assert "nothing is shared here yet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("sqlite:///no-such.db", "no-such.db does not exist"),
+        ("memory:", "inside one process"),
+        ("limits.db", "'limits.db' is not the URL of a store; for a file write sqlite:///limits.db"),
+        ("redis://:sesame@127.0.0.1:1/0", "redis://127.0.0.1:1/0 cannot be reached"),
+        ("redis://:sesame@127.0.0.1:port/0", "cannot be read"),
+    ],
+)
+def test_a_store_that_cannot_be_read(url, error):
+    done = watch(url)
+    said, hint = told(done)
+    assert error in said
+    assert "store=" not in said
+    assert "sqlite:///limits.db" in hint
+    assert "sesame" not in done.output
+
+
+# -- until Ctrl-C
+
+
+def start(*args, **pipes):
+    command = [sys.executable, "-m", "headgate", "watch", *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **pipes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_quietly(store, gate, number):
+    process = start(store, "--json", "--every", "0.05")
+    looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+    assert looks[0]["at"] < looks[1]["at"] < looks[2]["at"]
+    process.send_signal(number)
+    _, words = process.communicate(timeout=10)
+    assert (process.returncode, words) == (0, "")
+
+
+def test_whoever_reads_may_leave(store, gate):
+    command = f"{sys.executable} -m headgate watch {store} --every 0.05 | head -n 2"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+def test_a_store_that_goes_and_comes_back_is_told(store, gate, tmp_path):
+    path, aside = tmp_path / "limits.db", tmp_path / "aside.db"
+    process = start(store, "--json", "--every", "0.05")
+    assert json.loads(process.stdout.readline())["error"] is None
+    path.rename(aside)
+    while (facts := json.loads(process.stdout.readline()))["error"] is None:
+        pass
+    assert "does not exist" in facts["error"]
+    assert facts["pools"] == {}
+    aside.rename(path)
+    while json.loads(process.stdout.readline())["error"] is not None:
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+
+
+def on_a_terminal(*args, until, env=None):
+    """What a terminal is sent, until something is there; then Ctrl-C."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", **(env or {})}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "watch", *map(str, args)],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while select.select([ours], [], [], 20)[0]:
+        try:
+            chunk = os.read(ours, 65_536)
+        except OSError:
+            break
+        shown += chunk
+        if shown.count(until) >= 3:
+            process.send_signal(signal.SIGINT)
+            until = b"never again"
+    os.close(ours)
+    return process.wait(timeout=10), shown.decode()
+
+
+def test_a_terminal_gets_a_picture_that_changes_with_colours_unless_it_wants_none(store, gate):
+    with gate.admit(timeout=5):
+        status, shown = on_a_terminal(store, "--every", "0.1", until=b"api.openai.com")
+    assert status == 0
+    assert re.search(r"\x1b\[[0-9;]*3[0-9]", shown)
+    assert shown.endswith("\x1b[?25h")  # the cursor is back
+    assert "Traceback" not in shown
+    status, plain = on_a_terminal(store, "--every", "0.1", until=b"api.openai.com", env={"NO_COLOR": "1"})
+    assert status == 0
+    assert not re.search(r"\x1b\[[0-9;]*(3[0-9]|38;)[0-9;]*m", plain)
+
+
+# -- the picture
+
+
+def many(count):
+    """A pool with so many members, one that nobody is at, and one that has never been."""
+    now = 1_000 * SECOND
+    busy = new_pool() | {
+        "rates": [[600, 60 * SECOND, 100, now + 20 * SECOND, 0, [], []]],
+        "units": ["requests"],
+        "limits": [64, 0, 5 << 20, 0],
+        "members": {
+            f"host-{n:03}-{n}-ff": [now + SECOND, 0, 2, 9_999, 5, 0, 0, 0, 0, 1, 3] for n in range(count)
+        },
+        "now": now,
+    }
+    idle = busy | {"members": {}}
+    pools = {"busy": standing(busy), "idle": standing(idle), "never": None}
+    return Look("redis://limits.internal/0", datetime.now(UTC), pools)
+
+
+def drawn(seen, width, height=None):
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(picture_of(seen, width, height))
+    console.file.close()
+    return console.export_text()
+
+
+def test_who_holds_what_and_why_others_wait():
+    shown = drawn(many(32), 100)
+    assert "busy   96 wait for concurrency: all 64 places are taken; requests/minute: next in 12 s" in shown
+    assert re.search(r"host-007 +7 +1 +3 +2 +10.0 kB +1.0 s", shown)
+    assert "idle   nobody is here   600 a minute, 64 at once" in shown
+    assert "never   nobody has shared it yet" in shown
+
+
+def test_a_picture_fits_its_terminal():
+    for count, width, height in ((2, 60, 20), (40, 100, 24), (400, 80, 50)):
+        lines = drawn(many(count), width, height).splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+    assert re.search(r"and 3\d\d more", drawn(many(400), 80, 30))
+
+
+def test_trouble_is_told_above_what_was_last_seen():
+    seen = many(2)._replace(trouble="redis://limits.internal/0 cannot be reached")
+    shown = drawn(seen, 120)
+    assert "cannot be reached; trying again" in shown
+    assert "host-001" in shown
+    assert facts_of(seen)["pools"] == {}
+
+
+def test_a_member_by_any_name():
+    assert who("a-b-c-4711-9f86") == ("a-b-c", "4711")
+    assert who("somebody") == ("somebody", "")
+
+
+def test_help_reads_well():
+    done = CliRunner().invoke(main, ["watch", "--help"])
+    assert done.exit_code == 0
+    assert "watch [OPTIONS] STORE [KEY]..." in done.output
+    assert max(map(len, done.output.splitlines())) <= 110

@@ -1,0 +1,204 @@
+"""Limits found out from what responses say (ALGORITHMS 2e), as timelines."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.dispatch.learning import Learner, Ramp, unit_of
+from headgate.limits import SECOND, Rate
+
+MINUTE = 60 * SECOND
+
+
+def use(ramp, start, seconds):
+    """Succeed often enough for so long; answers the time."""
+    now = start
+    for _ in range(seconds * 10):
+        now += SECOND // 10
+        for _ in range(max(1, round(ramp.rate / 600))):
+            ramp.succeeded(now, ramp.rate)
+    return now
+
+
+def test_without_any_limit_the_rate_doubles_every_second_of_use():
+    ramp = Ramp(0)
+    assert ramp.rate == 300
+    use(ramp, 0, 5)
+    assert ramp.rate == 300 * 2**5
+
+
+def test_who_uses_less_than_half_learns_nothing():
+    ramp = Ramp(0)
+    for second in range(1, 60):
+        ramp.succeeded(second * SECOND, ramp.rate)
+    assert ramp.rate == 300
+
+
+def test_an_episode_is_one_cut_however_many_refusals_it_has():
+    """D-62, M6: answers to calls sent before the cut do not cut again."""
+    ramp = Ramp(0)
+    now = use(ramp, 0, 3)
+    before = ramp.rate
+    assert ramp.congested(now - 1, now, now)
+    for k in range(5_000):
+        assert not ramp.congested(now - 1 - k, now + k, now)
+    assert ramp.rate == before // 2  # until a limit is known it is far off
+    now += 11 * SECOND
+    before = ramp.rate
+    assert ramp.congested(now, now, now)
+    assert ramp.rate == before * 7 // 10
+
+
+def test_the_way_back_is_a_cubic_calm_near_the_old_rate():
+    ramp = Ramp(0)
+    now = use(ramp, 0, 4)
+    old = ramp.rate
+    ramp.congested(now, now, now)
+    after = {}
+    for seconds in range(1, 76):
+        use(ramp, now + (seconds - 1) * SECOND, 1)
+        after[seconds] = ramp.rate / old
+    assert after[1] < 0.53
+    assert 0.92 < after[30] < 0.95  # 1 - 0.5 / 8
+    assert 0.999 < after[60] < 1.001
+    assert after[75] < 1.01
+    assert list(after.values()) == sorted(after.values())
+
+
+def test_it_does_not_grow_before_the_window_it_was_told_ends():
+    ramp = Ramp(0)
+    now = use(ramp, 0, 4)
+    ramp.congested(now, now, now + 20 * SECOND)
+    cut = ramp.rate
+    now = use(ramp, now, 20)
+    assert ramp.rate == cut
+    use(ramp, now, 10)
+    assert ramp.rate > cut
+
+
+def test_a_second_refusal_below_the_first_aims_lower():
+    ramp = Ramp(0)
+    now = use(ramp, 0, 4)
+    ramp.congested(now, now, now)
+    now = use(ramp, now, 10)
+    refused = ramp.rate
+    ramp.congested(now, now, now)
+    use(ramp, now, 60)
+    assert abs(ramp.rate - refused * 85 // 100) <= 1
+
+
+@given(st.integers(0, 40))
+def test_every_rate_recovers(cuts):
+    """B9, D-68: no rate from 1 up is too small to grow back."""
+    ramp = Ramp(0)
+    now = 0
+    for _ in range(cuts):
+        now += SECOND
+        ramp.congested(now, now, now)
+    low = ramp.rate
+    for _ in range(300):
+        now += SECOND
+        for _ in range(ramp.rate // 120 + 1):
+            ramp.succeeded(now, ramp.rate)
+        if ramp.rate > low:
+            return
+    pytest.fail(f"{low} a minute never grew")
+
+
+def test_stated_limits_are_taken_at_their_word():
+    learner = Learner(None, 0)
+    assert learner.rates() == (Rate(300, 60, burst=1),)
+    learner.heard([("requests", 600, 599, SECOND // 10), ("tokens", 90_000, 89_000, SECOND)], 0)
+    assert learner.rates() == (Rate(600, 60), Rate(90_000, 60, unit="tokens"))
+
+
+def test_a_bucket_shows_its_period_by_its_reset():
+    """Missing one of ten, full in a tenth of a second: ten a second. Believed when seen twice."""
+    learner = Learner(None, 0)
+    learner.heard([("requests", 10, 9, SECOND // 10)], 0)
+    assert learner.rates()[0].per == 60
+    learner.heard([("requests", 10, 8, 2 * SECOND // 10)], 1)
+    assert learner.rates() == (Rate(10, 1),)
+
+
+def test_a_reset_in_whole_seconds_says_little_about_the_period():
+    """It may have been rounded: 60 of 60 missing, full in what is called one second."""
+    learner = Learner(None, 0)
+    for used in (57, 58, 59, 60):
+        learner.heard([("requests", 60, 60 - used, SECOND)], used)
+    assert learner.rates()[0].per == 60
+
+
+def test_a_bucket_that_holds_less_than_its_limit_is_no_faster_for_it():
+    """1,440,000 a minute, of which a second's worth is kept: nearly all seems missing, and soon there."""
+    learner = Learner(None, 0)
+    for at, (remaining, reset) in enumerate([(11_000, 1_040), (12_000, 1_003), (12_800, 967)]):
+        learner.heard([("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
+    assert learner.rates()[0].per == 60
+
+
+def test_a_days_worth_is_not_given_out_evenly():
+    learner = Learner(None, 0)
+    learner.heard([("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)
+    assert [rate.unit for rate in learner.rates()] == ["tokens"]
+
+
+def test_configured_rates_are_only_lowered_and_come_back():
+    configured = (Rate(600, 60, burst=20), Rate(50_000, 60, unit="tokens"))
+    learner = Learner(configured, 0)
+    learner.heard([("requests", 300, 299, SECOND)], 1)
+    assert learner.rates() == (Rate(300, 60, burst=20), configured[1])
+    learner.heard([("requests", 6_000, 5_999, SECOND)], 2)
+    assert learner.rates() == configured
+
+
+def test_older_news_is_no_news():
+    learner = Learner(None, 0)
+    assert learner.heard([("requests", 300, 1, SECOND)], 10)
+    assert not learner.heard([("requests", 600, 599, SECOND)], 9)
+    assert learner.rates()[0].amount == 300
+
+
+def test_anthropics_tokens_only_repeat_the_tighter_of_the_two():
+    learner = Learner(None, 0)
+    learner.heard(
+        [("tokens", 10, 9, None), ("input_tokens", 80, 79, None), ("output_tokens", 16, 12, None)], 0
+    )
+    assert {rate.unit: rate.amount for rate in learner.rates()} == {"input_tokens": 80, "output_tokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("requests", "requests"),
+        ("tokens", "tokens"),
+        ("project_tokens", "tokens"),
+        ("input_tokens", "input_tokens"),
+        ("output_tokens_minute", "output_tokens"),
+        ("default", "requests"),
+    ],
+)
+def test_what_a_scope_counts(name, unit):
+    assert unit_of(name) == unit
+
+
+small = st.one_of(st.none(), st.integers(0, 10**6))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["requests", "tokens", "cost", "requests_day"]), small, small, small),
+        max_size=4,
+    ),
+    st.integers(0, 10**12),
+)
+def test_nothing_a_response_says_raises_or_loosens_what_was_configured(scopes, sent_at):
+    configured = (Rate(60, 60), Rate(1000, 60, unit="tokens"))
+    learner = Learner(configured, 0)
+    learner.heard(scopes, sent_at)
+    for told, given_rate in zip(learner.rates(), configured, strict=True):
+        assert told.amount * given_rate.per_ns <= given_rate.amount * told.per_ns
+        assert told.burst <= max(given_rate.burst, 1)
+    automatic = Learner(None, 0)
+    automatic.heard(scopes, sent_at)
+    assert automatic.rates()

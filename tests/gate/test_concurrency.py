@@ -1,0 +1,307 @@
+"""Places inside, and how they shrink and grow back around throttling."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.gate.slots import ConcurrencyRule
+
+SECOND = 1_000_000_000
+
+
+def state(rule):
+    return {name: getattr(rule, name) for name in ConcurrencyRule.__slots__}
+
+
+def enter(rule):
+    """What the layers do when nothing throttles."""
+    if not rule.fits():
+        return False
+    rule.in_flight += 1
+    return True
+
+
+def enter_throttled(rule):
+    """What the layers do while throttled."""
+    if not rule.fits_throttled():
+        return False
+    rule.in_flight += 1
+    rule.throttled_in_flight += 1
+    return True
+
+
+def leave(rule, *, throttled=False):
+    rule.in_flight -= 1
+    rule.throttled_in_flight -= throttled
+
+
+def filled(rule, count):
+    for _ in range(count):
+        assert enter(rule)
+    return rule
+
+
+# -- places
+
+
+def test_so_many_go_in_and_the_next_when_one_leaves():
+    rule = ConcurrencyRule(3, None)
+    assert [enter(rule) for _ in range(4)] == [True, True, True, False]
+    assert not rule.fits()
+
+    leave(rule)
+
+    assert rule.fits()
+    assert enter(rule)
+    assert not enter(rule)
+    assert rule.in_flight == 3
+
+
+def test_without_a_limit_there_is_always_a_place():
+    rule = filled(ConcurrencyRule(None, None), 10_000)
+
+    assert rule.fits()
+    assert enter_throttled(rule)
+    assert rule.in_flight == 10_001
+
+
+def test_saying_no_changes_nothing():
+    rule = filled(ConcurrencyRule(2, 1), 2)
+    before = state(rule)
+
+    assert not enter(rule)
+    assert not enter_throttled(rule)
+    assert before == state(rule)
+
+
+def test_a_lowered_limit_throws_nobody_out_and_lets_nobody_in():
+    rule = filled(ConcurrencyRule(5, None), 5)
+    rule.limit = 2
+
+    refused = 0
+    while rule.in_flight >= 2:
+        assert not enter(rule)
+        leave(rule)
+        refused += 1
+
+    assert refused == 4
+    assert enter(rule)
+    assert not enter(rule)
+
+
+# -- places while throttled
+
+
+def test_while_throttled_fewer_are_admitted_beside_those_who_are_in_already():
+    """
+    Limit 10, throttled 2: seven are inside from before; two more go in throttled, no third,
+    until one of the two leaves. One of the seven leaving makes no room.
+    """
+    rule = filled(ConcurrencyRule(10, 2), 7)
+    assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
+    assert (rule.in_flight, rule.throttled_in_flight) == (9, 2)
+
+    leave(rule)
+    assert not rule.fits_throttled()
+    leave(rule, throttled=True)
+    assert rule.fits_throttled()
+    assert rule.throttled_places(0) == 2
+
+
+def test_the_limit_holds_while_throttled_too():
+    rule = filled(ConcurrencyRule(3, 2), 2)
+
+    assert [enter_throttled(rule) for _ in range(2)] == [True, False]
+    assert rule.in_flight == 3
+
+
+def test_throttled_places_without_a_limit_hold_on_their_own():
+    rule = filled(ConcurrencyRule(None, 2), 50)
+
+    assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
+    assert enter(rule)
+
+
+def test_with_no_throttled_limit_throttling_takes_no_place_away():
+    rule = ConcurrencyRule(3, None)
+
+    assert [enter_throttled(rule) for _ in range(4)] == [True, True, True, False]
+    assert rule.throttled_places(0) is None
+
+
+def test_those_admitted_while_throttled_keep_their_throttled_place_until_they_leave():
+    """
+    Throttled twice in a row: who went in the first time still counts the second time.
+    """
+    rule = ConcurrencyRule(10, 2)
+    assert enter_throttled(rule)
+    assert enter(rule)
+    assert enter_throttled(rule)
+
+    assert not enter_throttled(rule)
+
+
+# -- adaptive
+
+
+def adaptive(limit, regrow=10 * SECOND):
+    return ConcurrencyRule(limit, None, adaptive=True, regrow=regrow)
+
+
+def test_before_any_episode_all_places_are_there():
+    rule = filled(adaptive(3), 2)
+
+    assert rule.in_force(-(10**18)) == 3
+    assert rule.fits_regrowing(0)
+    assert enter(rule)
+    assert not rule.fits_regrowing(0)
+    assert rule.grows_at() is None
+
+
+def test_an_episode_leaves_seventy_per_cent_of_the_places_to_everybody():
+    """
+    Limit 10, nine inside: an episode leaves seven, so nobody goes in until only six are.
+    """
+    rule = filled(adaptive(10), 9)
+    rule.hear(1, 0, 5)
+    assert not enter_throttled(rule)
+    assert rule.throttled_places(0) == 7
+
+    for inside in (8, 7):
+        leave(rule)
+        assert inside == rule.in_flight
+        assert not enter_throttled(rule)
+    leave(rule)
+    assert enter_throttled(rule)
+    assert not enter_throttled(rule)
+
+
+def test_one_episode_cuts_once_however_often_it_is_heard_of():
+    rule = adaptive(100)
+    for now in range(50):
+        rule.hear(1, 0, 100)
+        assert rule.throttled_places(now) == 70
+
+    for now in range(50, 100):
+        rule.hear(2, 50, 150)
+        assert rule.throttled_places(now) == 49
+
+
+def test_episode_after_episode_leaves_at_least_one_place():
+    rule = adaptive(10)
+    places = []
+    for episode in range(1, 9):
+        rule.hear(episode, episode, 1000)
+        places.append(rule.throttled_places(episode))
+
+    assert places == [7, 4, 2, 1, 1, 1, 1, 1]
+    assert enter_throttled(rule)
+    assert not enter_throttled(rule)
+
+
+def test_the_places_grow_back_evenly_after_the_throttling():
+    """
+    Limit 10 cut to 7; over ten seconds from its end at 5 s the three come back one by one.
+    """
+    rule = filled(adaptive(10), 7)
+    ended_at = 5 * SECOND
+    rule.hear(1, 0, ended_at)
+    assert not rule.fits_throttled()
+    assert rule.grows_at() == ended_at + 3_333_333_334
+
+    assert not rule.fits_regrowing(ended_at)
+    assert not rule.fits_regrowing(ended_at + 3_333_333_333)
+    assert rule.fits_regrowing(ended_at + 3_333_333_334)
+    assert enter(rule)
+    assert rule.grows_at() == ended_at + 6_666_666_667
+    assert not rule.fits_regrowing(ended_at + 6_666_666_666)
+    assert rule.fits_regrowing(ended_at + 6_666_666_667)
+    assert enter(rule)
+    assert not rule.fits_regrowing(ended_at + 9_999_999_999)
+    assert rule.fits_regrowing(ended_at + 10 * SECOND)
+    assert enter(rule)
+    assert not enter(rule)
+    assert rule.grows_at() is None
+
+
+def test_an_episode_that_lasts_longer_puts_off_growing_back():
+    rule = adaptive(10)
+    rule.hear(1, 0, 5 * SECOND)
+    rule.hear(1, 0, 8 * SECOND)
+
+    assert rule.in_force(8 * SECOND) == 7
+    assert rule.in_force(13 * SECOND) == 8
+    assert rule.in_force(18 * SECOND) == 10
+
+
+def test_a_second_episode_cuts_what_had_grown_back_when_it_began():
+    """
+    100 cut to 70; half of the thirty are back when the next signal comes: 85 become 59,
+    whenever that is heard of.
+    """
+    rule = adaptive(100)
+    rule.hear(1, 0, SECOND)
+    rule.hear(2, 6 * SECOND, 20 * SECOND)
+
+    assert rule.throttled_places(6 * SECOND) == 59
+    assert rule.throttled_places(19 * SECOND) == 59
+
+
+def test_without_time_to_grow_back_the_places_are_back_at_once():
+    rule = adaptive(10, regrow=0)
+    rule.hear(1, 0, 5)
+
+    assert rule.in_force(5) == 10
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_looking_changes_nothing(limit):
+    rule = adaptive(limit)
+    rule.hear(1, 0, 5)
+    before = state(rule)
+    for now in (-1, 0, 5, SECOND, 20 * SECOND):
+        rule.in_force(now)
+        rule.fits_regrowing(now)
+        rule.fits_throttled()
+        rule.throttled_places(now)
+
+    assert before == state(rule)
+
+
+@given(
+    st.integers(2, 1000),
+    st.integers(1, 100 * SECOND),
+    st.integers(1, 4),
+    st.integers(0, 10**6),
+    st.sampled_from([0, -(10**18), 10**18]),
+)
+@settings(deadline=None, max_examples=200)
+def test_the_moment_it_names_is_the_first_at_which_there_is_room(limit, regrow, episodes, inside, ended_at):
+    rule = adaptive(limit, regrow)
+    for episode in range(1, episodes + 1):
+        rule.hear(episode, ended_at - 1, ended_at)
+    ceiling = rule.throttled_places(ended_at)
+    rule.in_flight = ceiling + inside % (limit - ceiling)
+
+    at = rule.grows_at()
+
+    assert ended_at < at <= ended_at + regrow
+    assert not rule.fits_regrowing(at - 1)
+    assert rule.fits_regrowing(at)
+
+
+@pytest.mark.parametrize("limit", [*range(1, 60), 100, 400, 1000])
+def test_every_limit_grows_back_to_itself(limit):
+    """
+    No truncation may leave a limit short of what it was, nor raise it.
+    """
+    rule = adaptive(limit, regrow=1000)
+    for episode in (1, 2, 3):
+        rule.hear(episode, -1, 0)
+    places = [rule.in_force(now) for now in range(-5, 1006)]
+
+    assert places[0] == max(1, max(1, max(1, limit * 7 // 10) * 7 // 10) * 7 // 10)
+    assert places == sorted(places)
+    assert limit == places[-6] == places[-1]

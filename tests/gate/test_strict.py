@@ -1,0 +1,816 @@
+"""A strict window, held against a log that forgets nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headgate.gate import bucket as rates
+from headgate.gate.bucket import RateRule, StrictRule, rule_for
+from headgate.limits import Rate
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+DAY = 86_400 * SECOND
+
+EXACT_UP_TO = 128  # amounts up to here are kept as a log; above, by at most one part in so many
+
+
+# -- the oracle
+
+
+class Log:
+    """Every charge with its moment, for ever. What was taken at t counts before t + per."""
+
+    def __init__(self, amount, per_ns):
+        self.amount = amount
+        self.per_ns = per_ns
+        self.charges = []
+
+    def charge(self, units, now):
+        self.charges.append([now, units])
+        return self.charges[-1]
+
+    def used(self, now, *, longer=0):
+        return sum(units for at, units in self.charges if now < at + self.per_ns + longer)
+
+    def level(self, now):
+        return self.amount - self.used(now)
+
+    def fits(self, units, now):
+        return not units or self.used(now) + units <= self.amount
+
+    def earliest(self, units, now):
+        moments = [now, *(at + self.per_ns for at, _ in self.charges)]
+        return min(moment for moment in moments if moment >= now and self.fits(units, moment))
+
+    def most_in_any_window(self):
+        """Half-open windows of `per_ns` that begin with a charge: there is the most."""
+        return max(
+            (
+                sum(units for at, units in self.charges if first <= at < first + self.per_ns)
+                for first, _ in self.charges
+            ),
+            default=0,
+        )
+
+
+def a_rule(amount, per_ns=SECOND):
+    rate = Rate(amount, per_ns / SECOND, strict=True)
+    assert per_ns == rate.per_ns
+    return StrictRule(rate, 0)
+
+
+def state(rule):
+    """Everything the rule remembers, as values."""
+    return {
+        name: [tuple(entry) for entry in value] if name in ("_groups", "_moments") else value
+        for name in StrictRule.__slots__
+        for value in [getattr(rule, name)]
+    }
+
+
+# -- histories to try: gaps prefer the edges of the window
+
+periods = st.sampled_from([1, 7, 128, 1000, SECOND, MINUTE, DAY])
+amounts = st.one_of(st.integers(1, 5), st.integers(1, EXACT_UP_TO), st.just(EXACT_UP_TO))
+large_amounts = st.sampled_from([129, 130, 200, 1000, 10**6, 10**9])
+a_step = st.tuples(
+    st.sampled_from(["take", "take", "take", "take", "settle", "look"]),
+    # the gap, in 1024 parts of the period; an entry that is shared spans eight of them
+    st.tuples(
+        st.sampled_from([0, 0, 1, 4, 7, 8, 9, 16, 128, 512, 1000, 1008, 1016, 1023, 1024]), st.integers(-1, 1)
+    ),
+    st.integers(0, 20),  # of 16 parts of the amount
+    st.integers(0, 99),
+)
+steps = st.lists(a_step, max_size=40)
+starts = st.sampled_from([0, -7, -(10**18), 10**18])
+
+
+def play(amount, per_ns, start, steps, *, debts=True):
+    rule, log = a_rule(amount, per_ns), Log(amount, per_ns)
+    now, permits = start, []
+    for kind, (parts, little), sixteenths, which in steps:
+        now += max(0, per_ns * parts // 1024 + little)
+        cost = amount * sixteenths // 16
+        if kind == "take":
+            cost = max(cost, which % 3)
+            could = log.fits(cost, now), log.used(now, longer=per_ns // EXACT_UP_TO) + cost <= amount
+            taken = bool(rule.enter((cost,), now))
+            if taken:
+                permits.append((cost, now, log.charge(cost, now)))
+            yield rule, log, now, (taken, *could)
+        elif kind == "settle" and permits:
+            estimate, taken_at, entry = permits.pop(which % len(permits))
+            actual = cost if debts else min(cost, estimate)
+            rule.settle(estimate, actual, taken_at, now)
+            entry[1] = min(estimate, actual)
+            if actual > estimate:
+                log.charge(actual - estimate, now)
+            yield rule, log, now, None
+        else:
+            yield rule, log, now, None
+
+
+# -- timelines
+
+
+def test_the_amount_goes_at_once_and_the_next_when_the_first_has_left_the_window():
+    """
+    Three a second: at 0, 0.2 and 0.9 s; the fourth at 1 s exactly, the fifth at 1.2 s.
+    """
+    rule = a_rule(3)
+    for now in (0, 200_000_000, 900_000_000):
+        assert rule.enter((1,), now) == 1
+
+    assert rule.earliest((1,), 900_000_000) == SECOND
+    assert rule.enter((1,), SECOND - 1) == 0
+    assert rule.enter((1,), SECOND) == 1
+    assert rule.earliest((1,), SECOND) == 1_200_000_000
+    assert rule.earliest((2,), SECOND) == 1_900_000_000
+    assert rule.earliest((3,), SECOND) == 2 * SECOND
+
+
+def test_a_strict_rate_makes_a_strict_rule_that_counts_its_column():
+    rule = rule_for(Rate(5, unit="tokens", strict=True))
+
+    assert isinstance(rule, StrictRule)
+    assert rule.name == "tokens/second"
+    assert rule.enter((99, 5, 99), 0) == 1
+    assert rule.enter((0, 1, 0), 0) == 0
+    assert rule.enter((99, 0, 99), 0) == 1
+
+
+def test_a_full_load_just_before_an_edge_does_not_come_again_just_after_it():
+    """
+    Sixty a minute at 59.999999999 s, and again as soon as it may: 60 s later, to the
+    nanosecond. A fixed window would have let 120 through at the turn of the minute.
+    """
+    rule = a_rule(60, MINUTE)
+    assert rule.enter((60,), MINUTE - 1) == 1
+
+    assert rule.enter((1,), MINUTE) == 0
+    assert rule.earliest((60,), MINUTE) == 2 * MINUTE - 1
+    assert rule.enter((60,), 2 * MINUTE - 2) == 0
+    assert rule.enter((60,), 2 * MINUTE - 1) == 1
+
+
+def test_no_rhythm_of_asking_sees_more_than_sixty_in_any_minute():
+    """
+    Asked without end for five minutes: 60 at once, then 60 each minute, on the minute.
+    """
+    rule, log = a_rule(60, MINUTE), Log(60, MINUTE)
+    for now in range(0, 5 * MINUTE, SECOND // 4):
+        while rule.enter((1,), now):
+            log.charge(1, now)
+
+    assert [sum(u for at, u in log.charges if at // MINUTE == k) for k in range(5)] == [60] * 5
+    assert log.most_in_any_window() == 60
+
+
+def test_what_costs_nothing_always_enters_and_is_charged_nothing():
+    rule = a_rule(2)
+    assert rule.enter((2,), 0) == 1
+    rule.settle(2, 9, 0, 0)
+
+    assert rule.enter((0,), 0) == 1
+    assert rule.fits((0,), 0)
+    assert rule.earliest((0,), 0) == 0
+    assert rule.level(0) == -7
+
+
+def test_a_cost_above_the_amount_can_never_be_taken():
+    rule = a_rule(2)
+
+    assert rule.refusal((2,)) is None
+    assert "3 requests" in rule.refusal((3,))
+    assert rule.refusal((2**63,)) is not None
+    assert rule.enter((3,), 0) == 0
+    assert rule.level(0) == 2
+
+
+@pytest.mark.parametrize("start", [-(1 << 100), -1, 0, 10 * 365 * DAY])
+def test_a_window_starts_empty_whatever_the_clock_says(start):
+    rule = a_rule(2, DAY)
+
+    assert [rule.enter((1,), start) for _ in range(3)] == [1, 1, 0]
+    assert rule.earliest((1,), start) == start + DAY
+    assert rule.level(start + 3653 * DAY) == 2
+
+
+def test_a_window_of_one_nanosecond_is_over_at_the_next():
+    rule = a_rule(10**9, 1)
+
+    assert rule.enter((10**9,), 5) == 1
+    assert rule.enter((1,), 5) == 0
+    assert rule.enter((10**9,), 6) == 1
+
+
+# -- laws
+
+
+@given(amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_up_to_128_every_answer_is_that_of_a_log(amount, per_ns, start, steps):
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            assert take[0] == take[1]
+        assert log.level(now) == rule.level(now)
+        for cost in (0, 1, amount // 2, amount):
+            assert log.fits(cost, now) == rule.fits((cost,), now)
+            assert log.earliest(cost, now) == rule.earliest((cost,), now)
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_no_window_however_laid_sees_more_than_the_amount(amount, per_ns, start, steps):
+    """
+    P1 for what calls truly cost, all estimates being high enough.
+    """
+    log = None
+    for _rule, log, _now, _take in play(amount, per_ns, start, steps, debts=False):  # noqa: B007 - the last one
+        pass
+    assert log is None or log.most_in_any_window() <= amount
+
+
+@given(large_amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_above_128_it_under_uses_by_at_most_one_part_in_128(amount, per_ns, start, steps):
+    """
+    It never admits what the log would refuse; and it refuses only what a log whose window is
+    a 128th longer would refuse as well.
+    """
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            taken, could, could_even_if_longer = take
+            assert could or not taken
+            assert taken or not could_even_if_longer
+        assert rule.level(now) <= log.level(now)
+        assert rule.level(now) >= amount - log.used(now, longer=per_ns // EXACT_UP_TO)
+
+
+@given(
+    st.one_of(amounts, large_amounts),
+    periods,
+    starts,
+    steps,
+    st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 20)), max_size=5),
+)
+@settings(deadline=None, max_examples=250)
+def test_looking_and_being_refused_change_nothing(amount, per_ns, start, steps, probes):
+    """
+    P2 and P7: every slot is what it was, whenever and whatever somebody asked.
+    """
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):
+        before = state(rule)
+        for parts, sixteenths in probes:
+            moment = now + per_ns * parts // 16
+            cost = (amount * sixteenths // 16,)
+            rule.earliest(cost, moment)
+            rule.level(moment)
+            rule.slack(cost, moment)
+            rule.refusal(cost)
+            if not rule.fits(cost, moment):
+                assert rule.enter(cost, moment) == 0
+        assert before == state(rule)
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(0, 16))
+@settings(deadline=None, max_examples=250)
+def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
+    amount, per_ns, start, steps, sixteenths
+):
+    """
+    P3, after any history.
+    """
+    cost = (amount * sixteenths // 16,)
+    rule, now = a_rule(amount, per_ns), start
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):  # noqa: B007 - the last one
+        pass
+    at = rule.earliest(cost, now)
+
+    assert at >= now
+    if at > now:
+        assert rule.enter(cost, at - 1) == 0
+    assert rule.enter(cost, at) == 1
+
+
+@pytest.mark.parametrize("amount", [3, 128, 129, 10_000])
+def test_a_greedy_caller_at_the_edges_gets_the_amount_and_no_more(amount):
+    """
+    Always as much as fits, one nanosecond before, at and after every edge there is: never
+    above the amount, and in the long run at least 128 parts in 129 of it.
+    """
+    dice = random.Random(amount)
+    rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
+    now = 0
+    while now < 20 * MINUTE:
+        ask = dice.randrange(1, max(2, rule.level(now) + 1))
+        if rule.enter((ask,), now):
+            log.charge(ask, now)
+        edge = rule.earliest((1,), now)
+        now = max(now + dice.choice([0, 1, MINUTE // 300]), edge + dice.choice([-1, 0, 0, 1]))
+
+    assert log.most_in_any_window() <= amount
+    assert sum(units for _, units in log.charges) >= 19 * amount * 128 // 129
+
+
+@pytest.mark.parametrize("amount", [128, 129, 10_000])
+@pytest.mark.parametrize("pace", [MINUTE // 1280, MINUTE // 1000, MINUTE // 129, MINUTE // 128])
+def test_a_steady_stream_leaves_the_window_as_steadily_as_it_came(amount, pace):
+    """
+    One call every so often for three minutes: each is forgotten after a minute, or at most a
+    128th of one later, and not when the stream ends.
+    """
+    rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
+    late = 0 if amount <= EXACT_UP_TO else MINUTE // EXACT_UP_TO
+    for now in range(0, 3 * MINUTE, pace):
+        if rule.enter((1,), now):
+            log.charge(1, now)
+        if now // pace % 5 == 0:
+            assert log.level(now) >= rule.level(now) >= amount - log.used(now, longer=late)
+
+
+def test_time_that_goes_back_grants_nothing():
+    """
+    P5: ten at 1 s, then the clock says 0: what counts still counts, and until it would have.
+    """
+    rule = a_rule(10)
+    assert rule.enter((9,), SECOND) == 1
+
+    assert rule.enter((2,), 0) == 0
+    assert rule.enter((1,), 0) == 1
+    assert rule.enter((1,), SECOND) == 0
+    assert rule.enter((1,), 2 * SECOND - 1) == 0
+    assert rule.enter((10,), 2 * SECOND) == 1
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(amount, per_ns, start, steps):
+    """
+    P5: a third of the steps go back. The clock of the log stops at the last charge meanwhile.
+    """
+    rule, log = a_rule(amount, per_ns), Log(amount, per_ns)
+    now, still, permits = start, -(10**30), []
+    for kind, (parts, little), sixteenths, which in steps:
+        gap = max(0, per_ns * parts // 1024 + little)
+        now += -gap if which % 3 == 0 else gap
+        cost = amount * sixteenths // 16
+        if kind == "take":
+            could = log.fits(cost, max(now, still))
+            if rule.enter((cost,), now):
+                assert could
+                still = max(now, still) if cost else still
+                permits.append((cost, now, log.charge(cost, max(now, still))))
+        elif kind == "settle" and permits:
+            estimate, taken_at, entry = permits.pop(which % len(permits))
+            entry[1] = min(cost, estimate)
+            rule.settle(estimate, cost, taken_at, now)
+            if cost > estimate:
+                still = max(now, still)
+                log.charge(cost - estimate, still)
+        assert rule.level(now) <= log.level(max(now, still))
+
+
+def test_a_look_ahead_grants_nothing_to_a_clock_that_steps_back():
+    """
+    P2 and P5: ten at 0. Whether or not somebody looked at 1 s, at 0.5 s nothing is left.
+    """
+    looked, quiet = a_rule(10), a_rule(10)
+    for rule in (looked, quiet):
+        assert rule.enter((10,), 0) == 1
+    looked.level(SECOND)
+
+    assert quiet.enter((10,), SECOND // 2) == 0
+    assert looked.enter((10,), SECOND // 2) == 0
+
+
+# -- settling
+
+
+def test_what_was_estimated_too_high_comes_back():
+    rule = a_rule(10)
+    assert rule.enter((8,), 0) == 1
+    assert rule.enter((2,), 5) == 1
+
+    rule.settle(8, 3, 0, 10)
+
+    assert rule.level(10) == 5
+    assert rule.enter((5,), 10) == 1
+    assert rule.earliest((3,), 10) == SECOND
+
+
+def test_what_has_left_the_window_is_not_given_back():
+    rule = a_rule(10)
+    assert rule.enter((8,), 0) == 1
+    assert rule.enter((9,), SECOND) == 1
+
+    rule.settle(8, 0, 0, SECOND)
+
+    assert rule.level(SECOND) == 1
+
+
+def test_what_was_estimated_too_low_counts_from_now_on():
+    rule = a_rule(10)
+    assert rule.enter((2,), 0) == 1
+
+    rule.settle(2, 15, 0, 600_000_000)
+
+    assert rule.level(600_000_000) == -5
+    assert rule.level(SECOND) == -3
+    assert rule.level(1_600_000_000) == 10
+
+
+def test_calls_that_share_an_entry_are_refunded_each_on_its_own():
+    """
+    A thousand a second share entries of 1/128 s: 100, 200 and 300 at 0, 1 and 2 ms are one.
+    """
+    rule = a_rule(1000)
+    for k in range(3):
+        assert rule.enter((100 * (k + 1),), k * 1_000_000) == 1
+    assert len(rule._groups) == 1
+
+    rule.settle(200, 0, 1_000_000, 3_000_000)
+    assert rule.level(3_000_000) == 600
+    rule.settle(300, 299, 2_000_000, 3_000_000)
+    assert rule.level(3_000_000) == 601
+    rule.settle(100, 0, 0, 3_000_000)
+    assert rule.level(3_000_000) == 701
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("amount", [10, 128, 129, 10**9])
+def test_a_hundred_thousand_calls_are_remembered_in_130_groups(amount):
+    rule = a_rule(amount, MINUTE)
+    dice = random.Random(3)
+    now = most = 0
+    for _ in range(100_000):
+        now += dice.choice([0, 1, 1000, 1_000_000])
+        rule.enter((1,), now)
+        most = max(most, len(rule._groups))
+
+    assert most <= 130
+
+
+def test_ten_minutes_of_calls_at_every_pace_are_remembered_in_130_groups():
+    for pace in (MINUTE // 1000, MINUTE // 128, MINUTE // 128 - 1, MINUTE // 128 + 1, MINUTE // 100):
+        rule = a_rule(10**9, MINUTE)
+        for now in range(0, 10 * MINUTE, pace):
+            assert rule.enter((1,), now) == 1
+            assert len(rule._groups) <= 130
+
+
+def test_calls_that_cost_nothing_in_the_end_leave_nothing_to_remember():
+    """
+    Ten a minute; ten thousand calls that never ran are given back one by one. None counts,
+    so none need be remembered.
+    """
+    rule = a_rule(10, MINUTE)
+    for now in range(10_000):
+        assert rule.enter((1,), now) == 1
+        rule.settle(1, 0, now, now)
+
+    assert rule.level(10_000) == 10
+    assert len(rule._groups) <= 130
+
+
+def test_calls_that_cost_more_than_the_nothing_they_said_are_remembered_in_130_groups():
+    """
+    What costs nothing always enters: the truth about ten thousand such calls must be kept in
+    bounded memory too.
+    """
+    rule = a_rule(10, MINUTE)
+    for now in range(10_000):
+        assert rule.enter((0,), now) == 1
+        rule.settle(0, 1, now, now)
+
+    assert rule.level(10_000) <= 10 - 10_000
+    assert len(rule._groups) <= 130
+
+
+# -- changing the limits
+
+
+def test_a_strict_window_that_follows_another_still_counts_what_was_taken():
+    """
+    Ten a second, seven taken at 0, then five a second: nothing until 1 s.
+    """
+    old, new = a_rule(10), a_rule(5)
+    assert old.enter((7,), 0) == 1
+    new.follow(old, 500_000_000)
+
+    assert new.level(500_000_000) == -2
+    assert new.earliest((1,), 500_000_000) == SECOND
+    new.settle(7, 1, 0, 600_000_000)
+    assert new.level(600_000_000) == 4
+    assert old.level(600_000_000) == 3
+
+
+def test_a_strict_window_that_follows_a_bucket_has_no_more_than_that_had_left():
+    """
+    Sixty a minute with a burst of one, just used: nothing is left. Made strict, it must not
+    let fifty-nine through at once after the sixty of the last minute.
+    """
+    old, new = RateRule(Rate(60, 60, burst=1), 0), a_rule(60, MINUTE)
+    for now in range(0, MINUTE, SECOND):
+        assert old.enter((1,), now) == 1
+    assert old.level(59 * SECOND) == 0
+
+    new.follow(old, 59 * SECOND)
+
+    assert new.level(59 * SECOND) <= 0
+
+
+def test_a_strict_window_that_follows_a_bucket_has_what_that_had_left():
+    old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
+    assert old.enter((20,), 0) == 1
+    new.follow(old, 0)
+    assert new.level(0) == 40
+
+    smaller = a_rule(30, MINUTE)
+    smaller.follow(old, 0)
+    assert smaller.level(0) == 30
+
+
+def test_a_strict_window_that_follows_a_bucket_keeps_its_debt():
+    old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
+    assert old.enter((60,), 0) == 1
+    old.settle(60, 75, 0, 0)
+    assert old.level(0) == -15
+
+    new.follow(old, 0)
+
+    assert new.level(0) == -15
+
+
+def test_raising_a_strict_limit_creates_nothing():
+    """
+    Ten a minute, all used; made six hundred a minute: what was used leaves the window when it
+    would have, and until then nothing is there that was not there before (P6, ML-10).
+    """
+    old, new = a_rule(10, MINUTE), a_rule(600, MINUTE)
+    assert old.enter((10,), 0) == 1
+
+    new.follow(old, SECOND)
+
+    assert new.level(SECOND) == 0
+    assert new.level(MINUTE) == 10
+    assert new.level(MINUTE + SECOND) == 600
+
+
+# -- exact while there are few, and beyond by at most one part in 128
+
+
+def test_a_large_amount_is_exact_too_while_there_are_few_calls():
+    """
+    A million a minute: 600 000 at 0 s, 400 000 at 0.1 s, which is less than a 128th of a minute later.
+    Each leaves the window after its own minute.
+    """
+    rule = a_rule(10**6, MINUTE)
+    assert rule.enter((600_000,), 0) == 1
+    assert rule.enter((400_000,), SECOND // 10) == 1
+
+    assert rule.earliest((600_000,), SECOND) == MINUTE
+    assert rule.earliest((600_001,), SECOND) == MINUTE + SECOND // 10
+    assert rule.level(MINUTE - 1) == 0
+    assert rule.level(MINUTE) == 600_000
+    assert rule.enter((600_000,), MINUTE) == 1
+    assert rule.level(MINUTE + SECOND // 10) == 400_000
+
+
+@given(large_amounts, periods, starts, steps)
+@settings(deadline=None, max_examples=250)
+def test_any_amount_gives_the_answers_of_a_log_while_there_are_few_calls(amount, per_ns, start, steps):
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        if take is not None:
+            assert take[0] == take[1]
+        assert log.level(now) == rule.level(now)
+        for cost in (0, 1, amount // 2, amount):
+            assert log.earliest(cost, now) == rule.earliest((cost,), now)
+
+
+def test_256_moments_are_exact_and_the_oldest_of_more_are_known_by_their_group():
+    """
+    One unit every 10 ms: after 256 of them everything is exact to the nanosecond; the 257th
+    makes the first leave with the last of its group, less than a 128th of a minute later.
+    """
+    rule, log = a_rule(10**6, MINUTE), Log(10**6, MINUTE)
+    step = SECOND // 100
+    for k in range(256):
+        assert rule.enter((1,), k * step) == 1
+        log.charge(1, k * step)
+    for k in range(256):
+        assert rule.level(MINUTE + k * step - 1) == log.level(MINUTE + k * step - 1)
+        assert rule.level(MINUTE + k * step) == log.level(MINUTE + k * step)
+
+    assert rule.enter((1,), 256 * step) == 1
+
+    assert rule.level(MINUTE) == 10**6 - 257
+    assert rule.level(MINUTE + MINUTE // 128) >= 10**6 - 257 + 1
+    assert len(rule._moments) == 256
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three moments and four groups: a history of a few steps is beyond them."""
+    monkeypatch.setattr(rates, "_MOST_MOMENTS", 3)
+    monkeypatch.setattr(rates, "_MOST_GROUPS", 4)
+
+
+def bound(log, now):
+    """What counts if each call stayed for a quarter longer: the error of four groups."""
+    return log.amount - log.used(now, longer=-(-log.per_ns // 4))
+
+
+def check_kept(rule):
+    """What the rule relies on."""
+    assert rule._used == sum(group[2] for group in rule._groups)
+    assert len(rule._moments) <= rates._MOST_MOMENTS
+    ends = [end for group in rule._groups for end in group[:2]]
+    assert ends == sorted(ends)
+    for group in rule._groups:
+        known = [units for at, units in rule._moments if group[0] <= at <= group[1]]
+        assert group[2] >= sum(known)
+        assert group[2] > 0
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_beyond_what_it_remembers_it_is_never_above_the_log_and_not_far_below(
+    few, amount, per_ns, start, steps
+):
+    """
+    Settled early or late, refunded or in debt: what has left the window is not given back.
+    """
+    for rule, log, now, take in play(amount, per_ns, start, steps):
+        check_kept(rule)
+        assert len(rule._groups) <= rates._MOST_GROUPS + 2
+        assert bound(log, now) <= rule.level(now) <= log.level(now)
+        if take is not None:
+            assert take[1] or not take[0]
+        at = rule.earliest((1,), now)
+        assert at >= log.earliest(1, now)
+        assert rule.fits((1,), at)
+        assert at == now or not rule.fits((1,), at - 1)
+
+
+def test_a_call_that_left_the_window_is_not_given_back_out_of_what_others_took(few):
+    """
+    Calls at 0, 100 and 200 share a group. The first leaves by itself, then the second is known
+    by the group only: a late refund of the first must not come out of what the others took.
+    """
+    rule = a_rule(100, 1000)
+    for at in (0, 100, 200):
+        assert rule.enter((10,), at) == 1
+    assert rule.enter((1,), 1000) == 1
+    assert rule.enter((1,), 1001) == 1
+    assert rule.level(1001) == 78
+
+    rule.settle(10, 0, 0, 1001)
+    assert rule.level(1001) == 78
+
+    rule.settle(10, 0, 100, 1001)
+    assert rule.level(1001) == 88
+
+
+@given(
+    st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(1, 40), st.sampled_from([0, 0, 16])
+)
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_units_put_back_are_the_latest_and_never_more_than_count(
+    few, amount, per_ns, start, steps, units, parts
+):
+    rule, now = a_rule(amount, per_ns), start
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):  # noqa: B007 - the last one
+        pass
+    now += per_ns * parts // 16
+    before = rule.used(now)
+    rule.give_back(units, now)
+
+    check_kept(rule)
+    assert max(0, before - units) <= rule.used(now) <= before
+
+
+# -- saved, restored, mended
+
+
+@given(st.one_of(amounts, large_amounts), periods, starts, steps, st.booleans())
+@settings(deadline=None, max_examples=250)
+def test_what_was_saved_goes_on_as_if_nothing_had_happened(amount, per_ns, start, steps, small):
+    """
+    Through plain integers: every answer of the restored rule is that of the old.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if small:
+            patch.setattr(rates, "_MOST_MOMENTS", 3)
+            patch.setattr(rates, "_MOST_GROUPS", 4)
+        for rule, _log, now, _take in play(amount, per_ns, start, steps):
+            again = a_rule(amount, per_ns)
+            again.restore([int(text) for text in map(str, rule.saved())], now)
+            check_kept(again)
+            for sixteenths in range(0, 33, 4):
+                moment = now + per_ns * sixteenths // 16
+                assert again.level(moment) == rule.level(moment)
+                for cost in (1, amount // 2, amount):
+                    assert again.earliest((cost,), moment) == rule.earliest((cost,), moment)
+
+
+@given(large_amounts, periods, starts, steps, st.integers(0, 48))
+@settings(deadline=None, max_examples=250)
+def test_a_state_from_the_future_counts_from_now(amount, per_ns, start, steps, sixteenths):
+    """
+    The clock was put back meanwhile: nothing is forgotten, and everything is gone after one window.
+    """
+    for rule, _log, now, _take in play(amount, per_ns, start, steps):
+        earlier = now - per_ns * sixteenths // 16
+        again = a_rule(amount, per_ns)
+        again.restore(rule.saved(), earlier)
+        check_kept(again)
+        assert again.level(earlier) <= rule.level(now)
+        assert again.level(earlier + per_ns) == amount
+
+
+@given(st.lists(st.integers(-20, 20), max_size=14), st.integers(-5, 5))
+@settings(deadline=None, max_examples=1000)
+def test_what_was_never_saved_is_refused_or_can_be_counted(numbers, now):
+    """
+    Whatever a file says: ValueError, or a rule that goes on without one.
+    """
+    rule = a_rule(100, 10)
+    try:
+        rule.restore(numbers, now)
+    except ValueError:
+        return
+    check_kept(rule)
+    for moment in range(now, now + 12):
+        rule.enter((1,), moment)
+        check_kept(rule)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0],
+        [1],
+        [2, 1, 1, 5, 0],
+        [1, 5, 4, 1, 0],  # ends before it begins
+        [1, 5, 5, 0, 0],  # of nothing
+        [2, 5, 6, 1, 6, 7, 1, 0],  # one inside the other
+        [1, 5, 5, 1, 0, 5],  # half a moment
+        [1, 5, 5, 1, 0, 5, 2],  # more than its group
+        [1, 5, 9, 3, 6, 6, 1],  # known though merged
+        [1, 5, 9, 3, 0, 10, 1],  # later than all groups
+        [1, 5, 9, 3, 0, 4, 1],  # earlier
+        [10**6, *[1] * 50],
+    ],
+)
+def test_numbers_that_are_no_state_are_refused(numbers):
+    with pytest.raises(ValueError):
+        a_rule(100, 10).restore(numbers, 20)
+
+
+def test_nothing_is_saved_as_nothing():
+    rule = a_rule(10)
+    assert rule.saved() == []
+    rule.restore([], 0)
+    assert rule.level(0) == 10
+
+
+def test_a_change_that_was_broken_off_is_mended_to_what_the_groups_hold():
+    """
+    The total was raised and the group not, or the other way round: the groups are believed.
+    """
+    rule = a_rule(100)
+    assert rule.enter((10,), 0) == 1
+    rule._used += 7
+    rule._groups.append([5, 5, 0])
+
+    rule.mend()
+
+    check_kept(rule)
+    assert rule.level(5) == 90
+    rule.settle(10, 4, 0, 5)
+    assert rule.level(5) == 96
+    assert rule.enter((5,), 6) == 1
+    assert rule.level(6) == 91
+    assert rule.level(2 * SECOND) == 100
+
+
+def test_what_another_counts_is_carried_on_and_nothing_is_added():
+    """
+    Unlike `follow`: seven of ten used is seven of a thousand used.
+    """
+    old, new = a_rule(10), a_rule(1000)
+    assert old.enter((7,), 0) == 1
+    new.carry_on(old)
+
+    assert new.level(0) == 993
+    new.settle(7, 0, 0, 1)
+    assert (new.level(1), old.level(1)) == (1000, 3)

@@ -1,0 +1,212 @@
+"""What a request is taken to cost before it is sent, and what is learned from it later (providers.md, 5)."""
+
+import base64
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.responses.estimate import Lessons, estimate_tokens, read_shape, reservation, settlement
+from headgate.responses.usage import Usage
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def shape(document, path="/v1/chat/completions", host="api.example", method="POST"):
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return read_shape(method, host, path, body)
+
+
+# The bytes
+
+
+def test_four_ascii_bytes_are_a_token_and_three_of_any_others():
+    assert estimate_tokens(b"a" * 4_000) == 1_000
+    assert estimate_tokens("水".encode() * 1_000) == 1_000
+    assert estimate_tokens(b"a" * 400 + "水".encode() * 100) == 200
+
+
+def test_a_letter_counts_the_same_whether_it_is_escaped_or_not():
+    plain = json.dumps({"content": "水" * 500}, ensure_ascii=False).encode()
+    escaped = json.dumps({"content": "水" * 500}).encode()
+    assert estimate_tokens(plain) == estimate_tokens(escaped)
+
+
+def test_every_message_has_a_frame():
+    assert estimate_tokens(b"aaaa", messages=3) == 1 + 3 * 4
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,%s"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "%s"}},
+        {"inlineData": {"mimeType": "image/png", "data": "%s"}},
+    ],
+)
+def test_an_image_counts_the_same_whatever_its_size(part):
+    def cost(size):
+        data = base64.b64encode(os.urandom(size)).decode()
+        return estimate_tokens(json.dumps(part).replace("%s", data).encode())
+
+    assert cost(3_000) == cost(300_000)
+    assert 500 < cost(3_000) < 3_000
+
+
+def test_long_text_is_no_image_even_without_a_space():
+    assert estimate_tokens(json.dumps({"content": "a" * 8_000}).encode()) > 2_000
+
+
+@given(st.binary(max_size=2_000), st.text(max_size=20), st.text(max_size=40))
+def test_no_body_is_too_strange_to_be_estimated(body, host, path):
+    assert estimate_tokens(body) >= 0
+    assert read_shape("POST", host, path, b"{" + body).input >= 0
+
+
+# Whose rules apply
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "document", "style"),
+    [
+        ("/v1/chat/completions", "api.openai.com", CHAT, "openai"),
+        ("/v1/responses", "api.openai.com", {"model": "m", "input": "hi"}, "openai"),
+        ("/v1/embeddings", "127.0.0.1:8000", {"model": "m", "input": ["hi"]}, "openai"),
+        ("/openai/deployments/d/chat/completions", "x.openai.azure.com", CHAT, "sum"),
+        ("/openai/v1/chat/completions", "api.groq.com", CHAT, "sum"),
+        ("/v1/messages", "api.anthropic.com", CHAT, "anthropic"),
+        ("/v1/messages/count_tokens", "api.anthropic.com", CHAT, "free"),
+        ("/v1beta/models/g:generateContent", "generativelanguage.googleapis.com", {"contents": []}, "gemini"),
+        ("/model/claude/converse", "bedrock.aws", {"messages": []}, "sum"),
+    ],
+)
+def test_the_rules_are_known_by_path_and_shape(path, host, document, style):
+    found = shape(document, path, host)
+    assert found.style == style
+    assert found.generates
+
+
+def test_a_message_to_a_person_is_no_call_of_a_model():
+    """Sending it twice would not be the same as once."""
+    assert not shape({"content": "hello"}, "/api/channels/1/messages").generates
+
+
+@pytest.mark.parametrize(
+    ("method", "body"), [("GET", b'{"a": 1}'), ("POST", b""), ("POST", b"--boundary"), ("POST", b"\x89PNG")]
+)
+def test_what_carries_no_document_costs_no_tokens(method, body):
+    assert read_shape(method, "api.example", "/v1/files", body).input == 0
+
+
+def test_the_model_is_named_in_the_body_or_in_the_path():
+    assert shape(CHAT).model == "m"
+    assert shape({"contents": []}, "/v1beta/models/gemini-9:generateContent").model == "gemini-9"
+    assert shape({"messages": []}, "/openai/deployments/mine/chat/completions").model == "mine"
+
+
+@pytest.mark.parametrize(
+    ("document", "most"),
+    [
+        ({"max_tokens": 70}, 70),
+        ({"max_completion_tokens": 80}, 80),
+        ({"max_output_tokens": 90}, 90),
+        ({"generationConfig": {"maxOutputTokens": 60}}, 60),
+        ({"inferenceConfig": {"maxTokens": 50}}, 50),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_what_the_answer_may_cost_is_read_where_each_provider_has_it(document, most):
+    assert shape({**CHAT, **document}).most_output == most
+
+
+def test_a_body_too_large_to_parse_is_looked_at_from_both_ends():
+    document = {"model": "m", "messages": [{"role": "user", "content": "a" * (3 << 20)}], "max_tokens": 77}
+    found = shape(document)
+    assert (found.model, found.most_output, found.style) == ("m", 77, "openai")
+    quoting = {"messages": [{"role": "user", "content": '{"model": "fake"} ' * 90_000}], "model": "m"}
+    assert shape(quoting).model == "m"
+
+
+# What is reserved and what is settled
+
+
+def test_openai_counts_the_larger_of_estimate_and_maximum_and_gives_nothing_back():
+    asked = shape({**CHAT, "max_tokens": 1_000})
+    reserved = reservation(asked, ratio=1.0, output=300)
+    assert reserved["tokens"] == 1_000
+    assert settlement("openai", reserved, Usage(input=20, output=30, final=True))["tokens"] == 1_000
+    assert settlement("openai", reserved, Usage(input=900, output=300, final=True))["tokens"] == 1_200
+    small = shape({**CHAT, "max_tokens": 1})
+    assert reservation(small, ratio=0.5, output=300)["tokens"] == small.input, "never below its own estimate"
+
+
+def test_anthropic_counts_input_and_output_apart_and_by_what_they_were():
+    asked = shape({**CHAT, "max_tokens": 64_000}, "/v1/messages")
+    reserved = reservation(asked, ratio=1.0, output=300)
+    assert reserved == {"tokens": asked.input + 300, "input_tokens": asked.input, "output_tokens": 300}
+    settled = settlement("anthropic", reserved, Usage(input=9, output=5, final=True))
+    assert settled == {"tokens": 14, "input_tokens": 9, "output_tokens": 5}
+
+
+def test_gemini_counts_input_alone():
+    asked = shape({"contents": [], "generationConfig": {"maxOutputTokens": 500}}, "/models/g:generateContent")
+    reserved = reservation(asked, ratio=1.0, output=300)
+    assert reserved["tokens"] == asked.input
+    assert settlement("gemini", reserved, Usage(input=7, output=90, final=True))["tokens"] == 7
+
+
+def test_others_count_both_and_settle_to_what_was_used():
+    asked = shape({**CHAT, "max_tokens": 200, "best_of": 2}, host="x.azure.com")
+    reserved = reservation(asked, ratio=1.0, output=300)
+    assert reserved["tokens"] == asked.input + 400
+    assert settlement("sum", reserved, Usage(input=10, output=20, final=True))["tokens"] == 30
+
+
+def test_an_answer_that_broke_off_is_not_taken_to_be_as_short_as_what_was_heard_of_it():
+    reserved = {"tokens": 400, "input_tokens": 100, "output_tokens": 300}
+    broken = settlement("anthropic", reserved, Usage(input=90, output=1, final=False))
+    assert broken["input_tokens"] == 90
+    assert broken["output_tokens"] == 300
+
+
+# What is learned
+
+
+def test_estimates_follow_what_was_counted_and_stay_within_bounds():
+    lessons = Lessons()
+    assert lessons.ratio("h", "m") == 1.0
+    lessons.learn("h", "m", 100, Usage(input=150, output=10, final=True))
+    assert lessons.ratio("h", "m") == 1.5
+    lessons.learn("h", "m", 100, Usage(input=250, output=10, final=True))
+    assert 1.5 < lessons.ratio("h", "m") < 2.5
+    assert lessons.ratio("h", "other") == 1.0
+    for _ in range(50):
+        lessons.learn("h", "m", 100, Usage(input=100_000, output=10, final=True))
+        lessons.learn("h", "cached", 100, Usage(input=1, output=10, final=True))
+    assert lessons.ratio("h", "m") == 4.0
+    assert lessons.ratio("h", "cached") == 0.5
+
+
+def test_the_length_of_answers_is_predicted_from_those_there_were():
+    lessons = Lessons()
+    assert lessons.output("h", "m", None) == 1_024
+    assert lessons.output("h", "m", 100) == 100
+    for length in [100, 200, 300, 400] * 20:
+        lessons.learn("h", "m", 10, Usage(input=10, output=length, final=True))
+    assert 250 <= lessons.output("h", "m", None) <= 400, "longer than most"
+    assert lessons.output("h", "m", 50) == 50
+    lessons.learn("h", "m", 10, Usage(input=10, output=0, final=False))
+    assert lessons.output("h", "m", None) > 200, "one that broke off teaches nothing about length"
+
+
+def test_what_is_remembered_has_an_end():
+    lessons = Lessons()
+    for i in range(5_000):
+        lessons.learn("h", f"m{i}", 10, Usage(input=20, output=1, final=True))
+    assert len(lessons._known) <= 1_024
+    assert lessons.ratio("h", "m4999") == 2.0

@@ -1,0 +1,270 @@
+"""Usage in bodies and streams of every provider, in whatever pieces they come (providers.md, 5)."""
+
+import gzip
+import itertools
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.responses.usage import Usage, UsageReader, unpacked, usage_of
+
+
+def read(body, content_type="application/json", encoding="", size=None, *, finish=True):
+    reader = UsageReader(content_type, encoding)
+    for start in range(0, len(body), size or max(1, len(body))):
+        reader.feed(body[start : start + (size or len(body))])
+    if finish:
+        reader.finish()
+    return reader
+
+
+def events(*documents, name=None, done=False):
+    lines = []
+    for document in documents:
+        lines += [f"event: {document.get('type', name)}"] if name or "type" in document else []
+        lines += [f"data: {json.dumps(document)}", ""]
+    return "\n".join([*lines, *(["data: [DONE]", ""] if done else []), ""]).encode()
+
+
+OPENAI = {"usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}
+CHUNK = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "x"}, "finish_reason": None}]}
+LAST = {"object": "chat.completion.chunk", "choices": [], **OPENAI}
+
+ANTHROPIC = (
+    {
+        "type": "message_start",
+        "message": {
+            "usage": {
+                "input_tokens": 20,
+                "cache_creation_input_tokens": 5,
+                "cache_read_input_tokens": 900,
+                "output_tokens": 1,
+            }
+        },
+    },
+    {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hello"}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 42}},
+    {"type": "message_stop"},
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (OPENAI, (9, 3)),
+        ({"usage": {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}}, (8, 2)),
+        ({"usage": {"input_tokens": 8, "cache_creation_input_tokens": 4, "output_tokens": 2}}, (12, 2)),
+        ({"usage": {"input_tokens": 8, "cache_read_input_tokens": 99, "output_tokens": 2}}, (8, 2)),
+        ({"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 6}}, (5, 6)),
+        (
+            {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 6, "thoughtsTokenCount": 7}},
+            (5, 13),
+        ),
+        ({"usage": {"inputTokens": 5, "outputTokens": 6, "cacheWriteInputTokens": 2}}, (7, 6)),
+        ({"usage": {"billed_units": {}, "tokens": {"input_tokens": 3, "output_tokens": 4}}}, (3, 4)),
+        ({"usage": {"total_tokens": 11}}, (11, 0)),  # embeddings of some
+        ({"usage": {"prompt_tokens": 11, "total_tokens": 11}}, (11, 0)),
+        ([{"usageMetadata": {"promptTokenCount": 1}}, {"usageMetadata": {"promptTokenCount": 2}}], (2, 0)),
+    ],
+)
+def test_a_body_says_what_was_used(document, expected):
+    usage = read(json.dumps(document).encode()).usage
+    assert (usage.input, usage.output, usage.final) == (*expected, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"usage"',
+        b'{"usage": null}',
+        b'{"usage": 7}',
+        b'{"usage": {"prompt_tokens": "nine"}}',
+        b'{"usage": {"prompt_tokens": -1}}',
+        b'{"usage": {"prompt_tokens": true}}',
+        b'{"usage": {"prompt_tokens": 1e300}}',
+        b"\xff\xfe" * 100,
+        b'{"usage": ' * 10_000,
+    ],
+)
+def test_a_body_that_does_not_say_is_none(body):
+    assert read(body).usage is None
+
+
+def test_an_image_or_a_page_is_not_even_kept():
+    reader = read(b'{"usage": {"prompt_tokens": 9}}', "image/png", finish=False)
+    assert not reader._buffer
+    reader.finish()
+    assert reader.usage is None
+
+
+def test_of_a_long_body_only_the_end_is_kept():
+    reader = UsageReader("application/json")
+    reader.feed(b'{"data": [')
+    for _ in range(400):
+        reader.feed(b"0.123456789, " * 1_000)
+        assert len(reader._buffer) < 1 << 20
+    reader.feed(b'0], "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}')
+    reader.finish()
+    assert reader.usage == Usage(input=9, output=0, final=True)
+
+
+# Streams
+
+
+def test_openai_says_it_in_the_last_chunk_if_asked_to():
+    body = events(*[CHUNK] * 20, LAST, done=True)
+    assert read(body, "text/event-stream; charset=utf-8").usage == Usage(input=9, output=3, final=True)
+    assert read(events(*[CHUNK] * 20, done=True), "text/event-stream").usage is None
+
+
+def test_a_chunk_that_counts_so_far_is_not_the_last_word():
+    so_far = {**CHUNK, "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}
+    assert read(events(so_far), "text/event-stream").usage == Usage(input=9, output=1, final=False)
+    whole = read(events(so_far, so_far, LAST), "text/event-stream")
+    assert whole.usage == Usage(input=9, output=3, final=True)
+
+
+def test_the_responses_api_says_it_in_the_terminal_event():
+    body = events(
+        {"type": "response.created", "response": {"usage": None}},
+        {"type": "response.output_text.delta", "delta": "usage"},
+        {"type": "response.completed", "response": {"usage": {"input_tokens": 7, "output_tokens": 8}}},
+    )
+    assert read(body, "text/event-stream").usage == Usage(input=7, output=8, final=True)
+
+
+def test_anthropic_counts_output_up_and_does_not_repeat_the_input():
+    assert read(events(*ANTHROPIC), "text/event-stream").usage == Usage(input=25, output=42, final=True)
+
+
+def test_a_stream_that_broke_off_has_said_something_but_not_the_last_word():
+    broken = read(events(*ANTHROPIC[:2]), "text/event-stream", finish=False)
+    assert broken.usage == Usage(input=25, output=1, final=False)
+
+
+def test_gemini_counts_on_every_chunk():
+    body = events(
+        {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 1}, "candidates": [{}]},
+        {
+            "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 9},
+            "candidates": [{"finishReason": "STOP"}],
+        },
+    )
+    assert read(body, "text/event-stream").usage == Usage(input=5, output=9, final=True)
+
+
+def test_groq_has_a_field_of_its_own():
+    body = events(CHUNK, {**CHUNK, "x_groq": {"usage": {"prompt_tokens": 4, "completion_tokens": 5}}})
+    assert read(body, "text/event-stream").usage == Usage(input=4, output=5, final=True)
+
+
+def test_bedrock_says_it_in_a_binary_frame_at_the_end():
+    frame = (
+        b'\x00\x00\x01\x9d\x0bmetadata{"usage":{"inputTokens":30,"outputTokens":12,"totalTokens":42}}\xe3\x01'
+    )
+    body = b'\x00\x00{"delta":{"text":"hi"}}\x88' * 9_000 + frame
+    reader = read(body, "application/vnd.amazon.eventstream", size=4_096)
+    assert reader.usage == Usage(input=30, output=12, final=True)
+
+
+def test_an_event_with_the_whole_answer_in_it_may_be_longer_than_what_is_kept():
+    text = "word " * 300_000
+    body = events(
+        {
+            "type": "response.completed",
+            "response": {"output": text, "usage": {"input_tokens": 7, "output_tokens": 8}},
+        }
+    )
+    for size in (None, 65_536):
+        reader = read(body, "text/event-stream", size=size)
+        assert reader.usage == Usage(input=7, output=8, final=True)
+
+
+@given(
+    body=st.sampled_from(
+        [
+            (events(*[CHUNK] * 3, LAST, done=True), Usage(input=9, output=3, final=True)),
+            (events(*ANTHROPIC), Usage(input=25, output=42, final=True)),
+            (events(*ANTHROPIC).replace(b"\n", b"\r\n"), Usage(input=25, output=42, final=True)),
+        ]
+    ),
+    cuts=st.lists(st.integers(0, 2_000), max_size=40),
+    encoding=st.sampled_from(["", "gzip", "deflate"]),
+)
+def test_it_does_not_matter_where_the_pieces_are_cut(body, cuts, encoding):
+    plain, expected = body
+    packed = {"": lambda b: b, "gzip": gzip.compress, "deflate": zlib.compress}[encoding](plain)
+    reader = UsageReader("text/event-stream", encoding)
+    edges = [0, *sorted(cut % len(packed) for cut in cuts), len(packed)]
+    for start, end in itertools.pairwise(edges):
+        reader.feed(packed[start:end])
+    reader.finish()
+    assert reader.usage == expected
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20), st.sampled_from(["gzip", "br", "deflate", "", "?"]))
+def test_nothing_that_comes_by_raises(chunks, encoding):
+    for kind in ("application/json", "text/event-stream", "application/vnd.amazon.eventstream", ""):
+        reader = UsageReader(kind, encoding)
+        for chunk in chunks:
+            reader.feed(chunk)
+        reader.finish()
+        reader.finish()
+        assert reader.usage is None
+
+
+# Errors inside a success
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        {"error": {"code": 429, "message": "slow down"}, "choices": [{"finish_reason": "error"}]},
+    ],
+)
+def test_an_error_inside_a_stream_is_noticed(document):
+    assert read(events(CHUNK, document), "text/event-stream").complaint == document
+    assert read(json.dumps(document).encode()).complaint == document
+
+
+def test_talk_about_errors_is_no_error():
+    assert read(json.dumps({"content": 'say "error"', "error": None}).encode()).complaint is None
+
+
+# Compression
+
+
+def test_what_was_unpacked_already_is_taken_as_it_is():
+    body = json.dumps(OPENAI).encode()
+    assert read(body, encoding="gzip").usage is not None
+    assert read(body, encoding="br").usage is not None
+    assert read(gzip.compress(body), encoding="gzip").usage is not None
+    assert read(zlib.compress(body)[2:-4], encoding="deflate").usage is not None, "bare, as some send it"
+
+
+def test_what_takes_more_than_zlib_is_left_alone():
+    assert read(b"\x1b\x03\x00\xf8", encoding="br").usage is None
+    assert unpacked(b"\x1b\x03\x00\xf8", "br") is None
+    assert unpacked(b"plain", "") == b"plain"
+    assert unpacked(gzip.compress(b"packed"), "gzip") == b"packed"
+    assert unpacked(b"not that", "gzip") is None
+
+
+def test_a_bomb_is_not_unpacked_to_its_end():
+    bomb = gzip.compress(b"\x00" * (80 << 20))
+    assert unpacked(bomb, "gzip") is None
+    assert read(bomb, encoding="gzip").usage is None
+
+
+def test_usage_of_reads_what_an_sdk_has_parsed():
+    assert usage_of({"prompt_tokens": 1, "completion_tokens": 2}) == Usage(input=1, output=2, final=True)
+    assert usage_of(None) is None
+    assert usage_of({}) is None

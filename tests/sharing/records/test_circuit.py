@@ -1,0 +1,233 @@
+"""One circuit for many: in whatever order letters and news arrive, all end up where the record is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Circuit
+from headgate.sharing.records.shared_circuit import CircuitRecord, LentProbe, SharedCircuit
+
+SECOND = 1_000_000_000
+RECOVERY = 30 * SECOND
+LEASE = 10 * SECOND
+AHEAD = 1_000 * SECOND  # the store's clock, of ours
+
+
+def a_circuit(probes=1):
+    return SharedCircuit(
+        Circuit(
+            threshold=1,
+            recovery=RECOVERY,
+            max_recovery=4 * RECOVERY,
+            jitter=0.0,
+            probes=probes,
+            lease=LEASE,
+            failure_rate=None,
+            slow_rate=None,
+            window=60 * SECOND,
+            minimum=10,
+        )
+    )
+
+
+class Fleet:
+    """Circuits, the record between them, and letters that wait until somebody delivers them."""
+
+    def __init__(self, many=3, probes=1):
+        self.record = CircuitRecord()
+        self.circuits = [a_circuit(probes) for _ in range(many)]
+        self.now = 0
+        self.most = probes
+        self.names = iter(range(10**9))
+        self.running = []  # circuit, probe, until when
+
+    def fail(self, i):
+        circuit = self.circuits[i]
+        entry = circuit.enter(self.now)
+        if isinstance(entry, int):
+            circuit.failed(entry, False, self.now, 0.0)
+        elif entry is not None:
+            self.running.append((circuit, entry, self.now + LEASE))
+
+    def finish(self, how):
+        if self.running:
+            circuit, probe, _ = self.running.pop(0)
+            if how == "ignored":
+                circuit.ignored(probe)
+            else:
+                getattr(circuit, how)(probe, False, self.now, 0.0)
+
+    def deliver(self, i):
+        """The first letter of that one reaches the record, and it hears what the record says."""
+        circuit, record, there = self.circuits[i], self.record, self.now + AHEAD
+        if circuit.letters:
+            what, seen, more = circuit.letters.pop(0)
+            if what == "open":
+                record.trip(seen, *more, there)
+            elif what == "close":
+                record.close(seen)
+            elif what == "take back":
+                record.take_back(seen, more)
+            elif what == "reset":
+                record.reset()
+            else:
+                who = str(next(self.names))
+                due = record.lend(seen, who, *more, there)
+                self.hear(i)
+                circuit.lent(seen, who, None if due is None else due - AHEAD)
+        self.hear(i)
+
+    def hear(self, i):
+        self.circuits[i].follow(CircuitRecord.read(self.record.written()), AHEAD, self.now)
+
+    def settle(self):
+        """Everything on its way arrives."""
+        for _ in range(50):
+            for i in range(len(self.circuits)):
+                while self.circuits[i].letters:
+                    self.deliver(i)
+                self.hear(i)
+
+    def probing(self):
+        """Probes of the present generation that are not overdue, held or under way."""
+        return sum(
+            probe.generation == self.record.generation and due > self.now for _, probe, due in self.running
+        ) + sum(
+            due > self.now
+            for circuit in self.circuits
+            if circuit.generation == self.record.generation
+            for due in circuit._lent.values()
+        )
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("fail"), st.integers(0, 2)),
+        st.tuples(st.just("deliver"), st.integers(0, 2)),
+        st.tuples(st.just("hear"), st.integers(0, 2)),
+        st.tuples(st.just("finish"), st.sampled_from(["succeeded", "failed", "ignored"])),
+        st.tuples(st.just("pass"), st.sampled_from([1, 5, 10, 30, 60])),
+        st.tuples(st.just("reset"), st.integers(0, 2)),
+        st.tuples(st.just("hand back"), st.integers(0, 2)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps, st.integers(1, 3))
+@settings(max_examples=300)
+def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(steps, probes):
+    """CB-04, CB-10: for all together. Late letters, late news, in any order."""
+    fleet = Fleet(probes=probes)
+    for what, which in steps:
+        if what == "pass":
+            fleet.now += which * SECOND
+        elif what == "reset":
+            fleet.circuits[which].letters.append(("reset", 0, None))
+            fleet.circuits[which].close()
+        elif what == "hand back":
+            for who in list(fleet.circuits[which]._lent):
+                fleet.circuits[which].hand_back(who)
+        else:
+            getattr(fleet, what)(which)
+        assert fleet.probing() <= probes
+        for circuit in fleet.circuits:
+            assert (circuit.generation % 2 == 1) == (circuit.state != CLOSED)
+
+    fleet.settle()
+
+    for circuit in fleet.circuits:
+        assert circuit.generation == fleet.record.generation
+        assert (circuit.state != CLOSED) == fleet.record.is_open
+
+
+def test_from_any_state_it_recovers_once_the_far_side_is_well():
+    """B23: nothing is ever stuck."""
+    fleet = Fleet()
+    fleet.fail(0)
+    fleet.settle()
+    for _ in range(3):
+        fleet.now += 4 * RECOVERY
+        fleet.fail(1)
+        fleet.deliver(1)
+        fleet.fail(1)
+        fleet.finish("failed")
+        fleet.settle()
+        assert [circuit.state for circuit in fleet.circuits] == [OPEN] * 3
+    assert fleet.record.reopened == 3
+    fleet.now += 4 * RECOVERY
+    fleet.fail(2)  # asks for the probe
+    fleet.deliver(2)
+    fleet.fail(2)  # is the probe
+    assert fleet.circuits[2].state == HALF_OPEN
+    fleet.finish("succeeded")
+    assert fleet.circuits[2].state == HALF_OPEN  # until the record says so
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 3
+
+
+def test_while_alone_it_is_a_circuit_like_any_other_and_tells_it_later():
+    fleet = Fleet(many=2)
+    alone, other = fleet.circuits
+    alone.alone = True
+    fleet.fail(0)
+    fleet.now += RECOVERY
+    probe = alone.enter(fleet.now)
+    assert not isinstance(probe, LentProbe)
+    assert alone.succeeded(probe, False, fleet.now, 0.0)
+    assert alone.state == CLOSED
+    fleet.fail(0)
+    assert (alone.state, other.state) == (OPEN, CLOSED)
+    alone.alone = False
+    fleet.settle()
+    assert (alone.state, other.state) == (OPEN, OPEN)
+    assert alone.generation == other.generation == fleet.record.generation == 3
+
+
+def test_a_trip_by_calls_from_before_it_was_closed_again_changes_nothing():
+    """D-46: of another generation."""
+    fleet = Fleet(many=2)
+    fleet.fail(0)
+    fleet.deliver(0)
+    fleet.record.reset()
+    fleet.fail(1)  # has heard of neither
+    fleet.settle()
+    assert fleet.record.generation == 2
+    assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 2
+
+
+def test_one_call_asks_for_one_probe_however_many_come():
+    fleet = Fleet(many=1)
+    (circuit,) = fleet.circuits
+    fleet.fail(0)
+    fleet.settle()
+    fleet.now += RECOVERY
+    for _ in range(5):
+        assert circuit.enter(fleet.now) is None
+    assert [what for what, _, _ in circuit.letters] == ["lend"]
+    assert 0 < circuit.opens_in(fleet.now) <= SECOND
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [],
+        [1],
+        [1, 0, 0, "", {}, 5],
+        [-1, 0, 0, "", {}],
+        [1, 0.5, 0, "", {}],
+        [1, 0, 0, 7, {}],
+        [1, 0, 0, "", {"a": "b"}],
+    ],
+)
+def test_what_was_never_written_is_refused(written):
+    with pytest.raises(ValueError):
+        CircuitRecord.read(written)
+
+
+def test_an_open_circuit_is_worth_keeping_for_longer_than_it_is_open():
+    record = CircuitRecord()
+    assert record.worth_keeping(0) == 0
+    record.trip(0, RECOVERY, 0, "why", 5)
+    assert record.worth_keeping(5) > RECOVERY
+    assert record.worth_keeping(5 + 2 * RECOVERY) > 0

@@ -1,0 +1,520 @@
+"""Whatever a network does to a swarm: its agents never have more than there is, and agree again.
+
+The network is one of our own: messages take their time and overtake each other, are lost, come twice, or do
+not reach the other side. All of it is drawn by Hypothesis, and the same in every run.
+"""
+
+import gc
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import DistributedLimiter
+from headgate.limits import SECOND
+from headgate.swarm.bus.bus import MemoryBus
+from headgate.swarm.recovery import Cubic, Total
+from headgate.testing import ManualClock
+
+CAPACITY = 1_000_000
+LEASE = 10.0
+FORGET = 120.0
+STEP = 0.25
+
+
+class Letter:
+    def __init__(self, subject, data):
+        self.subject = subject
+        self.data = data
+        self.reply = ""
+
+
+class Network:
+    """Everybody's bus, as bad as it is told to be."""
+
+    def __init__(self, clock, dice):
+        self.clock = clock
+        self.dice = dice
+        self.slowest = 0.02
+        self.loss = 0.0
+        self.twice = 0.0
+        self.side = {}  # who is on which side of a partition; those not named are on side 0
+        self.gone = set()  # crashed: neither heard nor hearing
+        self.listening = []
+        self.delivered = lambda who: None  # told after each message
+
+    def reaches(self, speaker, listener):
+        if speaker in self.gone or listener in self.gone:
+            return False
+        return self.side.get(speaker, 0) == self.side.get(listener, 0)
+
+    def carry(self, speaker, letter):
+        for subject, listener, deliver in list(self.listening):
+            if subject != letter.subject:
+                continue
+            for _ in range(1 + (self.dice.random() < self.twice)):
+                if speaker != listener and self.dice.random() < self.loss:
+                    continue
+                if self.reaches(speaker, listener):
+                    delay = 0.001 + self.slowest * self.dice.random()
+                    self.clock.at(self.clock.seconds() + delay, self.arrival(listener, deliver, letter))
+
+    def arrival(self, listener, deliver, letter):
+        def arrive():
+            if listener not in self.gone:
+                deliver(letter)
+                self.delivered(listener)
+
+        return arrive
+
+
+class Seat:
+    """One agent's place at the network."""
+
+    settles = 3.0
+    splits = True
+
+    def __init__(self, network, who):
+        self.network = network
+        self.who = who
+
+    def publish(self, subject, data, *, retain=False):
+        self.network.carry(self.who, Letter(subject, data))
+
+    def subscribe(self, subject, deliver):
+        network, place = self.network, (subject, self.who, deliver)
+
+        class Subscribed:
+            def close(self):
+                if place in network.listening:
+                    network.listening.remove(place)
+
+        network.listening.append(place)
+        return Subscribed()
+
+
+def standing_of(agent):
+    standing = agent.get_capacity("api")
+    return standing.share, standing.total
+
+
+class Swarm:
+    """Agents on a network, looked at after every message and every quarter of a second."""
+
+    def __init__(self, seed=0, **options):
+        self.clock = ManualClock()
+        self.network = Network(self.clock, Random(seed))
+        self.network.delivered = self.look_at
+        self.options = {"lease": LEASE, "forget_after": FORGET, **options}
+        self.agents = {}
+        self.held = {}  # what each has of the whole, as of when it was last looked at
+        self.names = iter(range(1000))
+
+    def join(self, side=0, name=None):
+        name = name or f"agent-{next(self.names)}"
+        if side:
+            self.network.side[name] = side
+        self.network.gone.discard(name)
+        agent = DistributedLimiter(
+            bus=Seat(self.network, name), agent_id=name, clock=self.clock, **self.options
+        )
+        self.agents[name] = agent
+        agent.set_capacity("api", CAPACITY, 60)
+        self.look_at(name)
+        return agent
+
+    def leave(self, name):
+        self.agents.pop(name).close()
+        self.held.pop(name)
+
+    def crash(self, name):
+        self.network.gone.add(name)
+        self.network.listening = [place for place in self.network.listening if place[1] != name]
+        self.held.pop(name)
+        del self.agents[name]
+        gc.collect()
+
+    def look_at(self, name):
+        agent = self.agents.get(name)
+        if agent is not None:
+            before = self.held.get(name, (0, CAPACITY))
+            self.held[name] = standing_of(agent)
+            assert self.held[name][1] <= before[1], "nobody calls here: nothing can have grown back (D-63)"
+            if not self.fits():  # by what is remembered of the others, which may be less by now
+                self.held = {other: standing_of(agent) for other, agent in self.agents.items()}
+                assert self.fits(), self.held
+
+    def fits(self):
+        """In what is configured, and, as news of a cut needs its time, in what each takes for the total."""
+        return (
+            sum(share for share, _ in self.held.values()) <= CAPACITY
+            and sum(Fraction(share, total) for share, total in self.held.values()) <= 1
+        )
+
+    def wait(self, seconds):
+        for _ in range(round(seconds / STEP)):
+            self.clock.advance(STEP)
+            self.look()
+
+    def look(self):
+        for name in list(self.agents):
+            self.look_at(name)
+
+    def standings(self):
+        return [agent.get_capacity("api") for agent in self.agents.values()]
+
+    def heal(self):
+        self.network.side.clear()
+        self.network.loss = self.network.twice = 0.0
+        self.network.slowest = 0.02
+
+    def used(self):
+        return sum(standing.share for standing in self.standings())
+
+    def agrees(self):
+        """All see one total, and together they have nearly all of it."""
+        totals = {standing.total for standing in self.standings()}
+        return len(totals) == 1 and 0.95 * max(totals) <= self.used() <= max(totals)
+
+    def close(self):
+        for agent in self.agents.values():
+            agent.close()
+
+
+def grown(many, **options):
+    """A swarm of so many who have found each other."""
+    swarm = Swarm(**options)
+    for _ in range(many):
+        swarm.join()
+        swarm.wait(1)
+    swarm.wait(2 * LEASE)
+    return swarm
+
+
+# -- by chance
+
+
+steps = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.25, 1.0, 3.0, 12.0])),
+    st.tuples(st.just("join"), st.just(0)),
+    st.tuples(st.just("leave"), st.integers(0, 9)),
+    st.tuples(st.just("crash"), st.integers(0, 9)),
+    st.tuples(st.just("return"), st.integers(0, 9)),
+    st.tuples(st.just("announce"), st.integers(0, 9)),
+    st.tuples(st.just("partition"), st.lists(st.integers(0, 2), min_size=8, max_size=8)),
+    st.tuples(st.just("loss"), st.sampled_from([0.1, 0.3, 0.6])),
+    st.tuples(st.just("twice"), st.sampled_from([0.2, 0.9])),
+    st.tuples(st.just("slow"), st.sampled_from([0.1, 0.5, 2.0])),
+    st.tuples(st.just("heal"), st.just(0)),
+)
+
+
+def take(swarm, step, given):
+    """One thing that happens. Two who cannot hear each other at all cannot join each other's swarm."""
+    network, names = swarm.network, list(swarm.agents)
+    if step == "wait":
+        swarm.wait(given)
+    elif step == "join":
+        if len(names) < 7 and not network.side and network.loss < 0.3:
+            swarm.join()
+            swarm.wait(1)
+    elif step in ("leave", "crash") and len(names) > 1:
+        name = names[given % len(names)]
+        swarm.leave(name) if step == "leave" else swarm.crash(name)
+    elif step == "return" and len(names) > 1 and not network.side and network.loss < 0.3:
+        name = names[given % len(names)]
+        swarm.crash(name)
+        swarm.join(name=name)
+        swarm.wait(1)
+    elif step == "announce":
+        swarm.agents[names[given % len(names)]].announce_reduced("api", "429")
+        swarm.look()
+    elif step == "partition":
+        network.side = {name: side for name, side in zip(names, given, strict=False) if side}
+    elif step == "loss":
+        network.loss = given
+    elif step == "twice":
+        network.twice = given
+    elif step == "slow":
+        network.slowest = given
+    elif step == "heal":
+        swarm.heal()
+
+
+@settings(max_examples=8)
+@given(many=st.integers(2, 5), story=st.lists(steps, min_size=4, max_size=14), seed=st.integers(0, 10**6))
+def test_whatever_happens_they_never_have_more_than_there_is_and_agree_in_the_end(many, story, seed):
+    """D-66, D-72, D-73; B8, B11: losses, duplicates, any order, partitions, joins, leaves, crashes."""
+    swarm = grown(many, seed=seed)
+    apart = 0.0
+    for step, given_ in story:
+        before = swarm.clock.seconds()
+        take(swarm, step, given_)
+        network = swarm.network
+        if network.side or network.loss or network.slowest > 1:
+            apart += swarm.clock.seconds() - before
+        if apart > FORGET / 3:  # cut off for longer than that, one is taken for dead
+            swarm.heal()
+            swarm.wait(3 * LEASE)
+            apart = 0.0
+    swarm.heal()
+    swarm.wait(FORGET + 4 * LEASE)
+    assert swarm.agrees(), swarm.standings()
+    swarm.close()
+
+
+@settings(max_examples=8)
+@given(
+    many=st.integers(2, 6),
+    seed=st.integers(0, 10**6),
+    who=st.lists(st.integers(0, 5), min_size=1, max_size=12),
+)
+def test_cuts_that_cross_each_other_end_in_one_value(many, seed, who):
+    """D-62, D-70: announced here and there at once, heard in any order, twice: one cut, one value."""
+    swarm = grown(many, seed=seed)
+    swarm.network.slowest, swarm.network.twice = 0.5, 0.5
+    names = list(swarm.agents)
+    for turn in who:
+        swarm.agents[names[turn % many]].announce_reduced("api", "429")
+    swarm.wait(3)
+    assert {standing.total for standing in swarm.standings()} == {CAPACITY // 2}
+    swarm.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_losing_any_one_announcement_delays_agreement_by_a_beat_or_so(seed):
+    """D-72: what one did not hear it learns from what all say all the time."""
+    swarm = grown(5, seed=seed)
+    swarm.network.loss = 1.0
+    list(swarm.agents.values())[seed].announce_reduced("api", "429")
+    swarm.network.loss = 0.0
+    swarm.wait(LEASE / 2)
+    assert {standing.total for standing in swarm.standings()} == {CAPACITY // 2}
+    swarm.close()
+
+
+# -- one by one
+
+
+def test_d66_a_newcomer_gets_its_part_and_a_leaver_gives_it_back():
+    """Who wants how much is another matter; half of an equal share is everybody's."""
+    swarm = Swarm()
+    for many in range(1, 6):
+        swarm.join()
+        swarm.wait(3 * LEASE)
+        assert swarm.agrees()
+        assert min(standing.share for standing in swarm.standings()) >= CAPACITY // (2 * many) - 1
+    swarm.leave("agent-0")
+    swarm.wait(LEASE)
+    assert swarm.agrees()
+    swarm.close()
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_d66_the_part_of_one_that_crashed_is_used_by_the_others_within_its_lease(lost):
+    """Whoever leads or not. All of it but half an equal share, and that too when it is forgotten."""
+    swarm = grown(4)
+    swarm.crash(f"agent-{lost}")
+    swarm.wait(LEASE + STEP if lost else 3 * LEASE)  # somebody else has to lead first
+    assert swarm.used() >= CAPACITY * 7 // 8 - 4
+    swarm.wait(FORGET + LEASE)
+    assert swarm.used() >= CAPACITY - 4
+    swarm.close()
+
+
+def test_b11_whoever_lost_the_others_goes_on_with_its_safe_share_and_comes_back():
+    swarm = grown(4)
+    swarm.network.side = {"agent-3": 1}
+    swarm.wait(2 * LEASE)
+    assert swarm.agents["agent-3"].get_capacity("api").share == CAPACITY // 8
+    assert swarm.used() >= CAPACITY - 4
+    swarm.heal()
+    swarm.wait(2 * LEASE)
+    assert swarm.agents["agent-3"].get_capacity("api").share >= CAPACITY // 8
+    assert swarm.agrees()
+    swarm.close()
+
+
+def test_b11_the_bus_dies_for_everybody_and_all_together_use_half():
+    swarm = grown(4)
+    swarm.network.side = {name: side for side, name in enumerate(swarm.agents)}
+    swarm.wait(2 * LEASE)
+    assert abs(swarm.used() - CAPACITY // 2) <= 4
+    swarm.heal()
+    swarm.wait(3 * LEASE)
+    assert swarm.agrees()
+    swarm.close()
+
+
+def test_d65_a_late_joiner_has_the_current_value_before_its_first_grant():
+    swarm = grown(3)
+    swarm.agents["agent-0"].announce_reduced("api", "429")
+    swarm.wait(1)
+    late = swarm.join(name="late")
+    granted = 0
+    for _ in range(200):
+        swarm.clock.advance(0.05)
+        granted += late.try_acquire("api")
+        if granted:
+            break
+        assert late.get_capacity("api").share == 0 or late.get_capacity("api").total == CAPACITY // 2
+    assert granted
+    assert late.get_capacity("api").total == CAPACITY // 2
+    swarm.close()
+
+
+def test_b11_a_process_that_was_stopped_wakes_up_with_its_safe_share_only():
+    """It was not deaf, it was not there: nothing of it ran, and others have what it had by then."""
+    clock, its_own = ManualClock(), ManualClock()
+    network = Network(clock, Random(0))
+    agents = {
+        name: DistributedLimiter(bus=Seat(network, name), agent_id=name, clock=time)
+        for name, time in (("awake", clock), ("stopped", its_own))
+    }
+
+    def both_go_on(seconds):
+        for _ in range(round(seconds * 50)):
+            its_own.advance(0.02)
+            clock.advance(0.02)
+
+    for agent in agents.values():
+        agent.set_capacity("api", 100, 60)
+        both_go_on(4)
+    both_go_on(90)
+    stopped = agents["stopped"]
+    assert stopped.get_capacity("api").available >= 45
+    network.gone.add("stopped")
+    clock.advance(60)
+    its_own._now += 60_000_000_000  # and none of its timers rang
+    assert _all_of(stopped) <= 25
+    network.gone.clear()
+    both_go_on(15)
+    assert sum(agent.get_capacity("api").share for agent in agents.values()) <= 100
+    assert stopped.get_capacity("api").share >= 25
+    for agent in agents.values():
+        agent.close()
+
+
+# -- what the far side sees
+
+
+def greedy(agents):
+    """Everybody takes all it can get."""
+    return sum(_all_of(agent) for agent in agents)
+
+
+def _all_of(agent):
+    taken = 0
+    while agent.try_acquire("api"):
+        taken += 1
+    return taken
+
+
+@settings(max_examples=8)
+@given(story=st.lists(st.sampled_from(["join", "leave", "crash", "split", "heal", "wait"]), max_size=10))
+def test_the_far_side_never_sees_more_than_one_bucket_would_let_through(story):
+    """In no stretch of time more than the capacity and what the rate gives: nobody brings tokens along."""
+    capacity = 600
+    swarm = Swarm()
+    seen = [(0.0, 0)]
+
+    def join():
+        name = f"agent-{next(swarm.names)}"
+        agent = DistributedLimiter(
+            bus=Seat(swarm.network, name), agent_id=name, clock=swarm.clock, lease=LEASE, forget_after=FORGET
+        )
+        swarm.agents[name] = agent
+        agent.set_capacity("api", capacity, 60)
+
+    def run(seconds):
+        for _ in range(round(seconds)):
+            swarm.clock.advance(1)
+            seen.append((swarm.clock.seconds(), greedy(swarm.agents.values())))
+
+    swarm.network.delivered = lambda who: None
+    join()
+    run(5)
+    for step in story:
+        names = list(swarm.agents)
+        if step == "join" and len(names) < 5 and not swarm.network.side:
+            join()
+        elif step == "leave" and len(names) > 1:
+            swarm.agents.pop(names[0]).close()
+        elif step == "crash" and len(names) > 1:
+            swarm.network.gone.add(names[-1])
+            del swarm.agents[names[-1]]
+        elif step == "split":
+            swarm.network.side = {names[-1]: 1} if len(names) > 1 else {}
+        elif step == "heal":
+            swarm.network.side = {}
+        run(7)
+    # Tokens that would be there if one bucket had served all of it.
+    left, before = Fraction(capacity), 0.0
+    for at, taken in seen:
+        left = min(Fraction(capacity), left + Fraction(capacity * round(at - before), 60)) - taken
+        before = at
+        assert left >= -len(swarm.agents) - 5, (at, float(left))
+    swarm.close()
+
+
+# -- many
+
+
+def test_b7_five_hundred_agents_with_ten_refusals_each_cut_once():
+    """D-62, M6: 5 000 simultaneous 429s are one cut, and so are answers that were long on their way."""
+    clock, bus = ManualClock(), MemoryBus()
+    agents = [DistributedLimiter(bus=bus, agent_id=f"agent-{n}", clock=clock) for n in range(500)]
+    for agent in agents:
+        agent.set_capacity("api", CAPACITY, 60)
+    clock.advance(1)
+    sent_at = clock.seconds()
+    clock.advance(0.2)
+    for turn in range(10):
+        for agent in agents:
+            agent.announce_reduced("api", "429", sent_at=sent_at if turn % 2 else None)
+    standings = [agent.get_capacity("api") for agent in agents]
+    assert {standing.total for standing in standings} == {CAPACITY // 2}
+    assert sum(standing.share for standing in standings) <= CAPACITY // 2
+    clock.advance(1.5)
+    for agent in agents:
+        agent.announce_reduced("api", "429", sent_at=sent_at)
+    assert {agent.get_capacity("api").total for agent in agents} == {CAPACITY // 2}
+    bus.close()
+
+
+def test_b7_whoever_hears_of_whose_cut_first_it_is_one_cut():
+    """The same by the rules alone, with news that is on its way while others are refused."""
+    dice = Random(7)
+    curve = Cubic((1, 2), beyond=False)
+    totals = [Total(CAPACITY, curve, 0) for _ in range(500)]
+    news = []
+    sent_at, now = 10 * SECOND, 12 * SECOND
+    refused = [total for total in totals for _ in range(10)]
+    dice.shuffle(refused)
+    for total in refused:
+        now += SECOND // 100_000
+        if not total.same_episode(dice.choice([None, sent_at]), now):
+            total.cut(now)
+            news.append(total.level)
+        total.hear(dice.choice(news), now)  # what has come through by now
+    assert len(news) > 1  # nobody could know of all the others
+    for total in totals:
+        for level in dice.sample(news, min(20, len(news))):
+            total.hear(level, now)
+    assert {total.amount for total in totals} == {CAPACITY // 2}
+
+
+def test_b7_refusals_that_reach_all_agents_before_any_news_does_cut_once():
+    """On a slow bus everybody cuts before it hears of the others: it is the same cut."""
+    swarm = grown(12)
+    swarm.network.slowest = 0.5
+    sent_at = swarm.clock.seconds()
+    swarm.clock.advance(0.1)
+    for _ in range(10):
+        for agent in swarm.agents.values():
+            agent.announce_reduced("api", "429", sent_at=sent_at)
+    swarm.clock.advance(2)
+    assert {standing.total for standing in swarm.standings()} == {CAPACITY // 2}
+    swarm.close()

@@ -1,0 +1,196 @@
+"""A rate whose burst is less than a call: evenly spaced turns, for those who wait for them."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Rate
+from headgate.gate.bucket import RateRule
+from headgate.limits import REQUESTS, SECOND
+from headgate.swarm.rounds import ROUND, TurnRule, turn_in
+
+ONE = (1, 0, 0)
+
+
+def turns(per=5.0, turn=400_000):
+    """One call in `per` seconds."""
+    return TurnRule(Rate(1, per), REQUESTS, turn)
+
+
+def admitted(rule, until, step):
+    """When somebody who asks every `step` seconds is let in."""
+    moments = range(0, round(until * SECOND), round(step * SECOND))
+    return [now / SECOND for now in moments if rule.enter(ONE, now)]
+
+
+def test_whoever_waits_goes_at_its_turns():
+    rule = turns()
+    assert not rule.enter(ONE, 0)
+    assert rule.earliest(ONE, 0) == 2 * SECOND
+    assert rule.enter(ONE, 2 * SECOND)
+    assert not rule.enter(ONE, 3 * SECOND)
+    assert rule.earliest(ONE, 3 * SECOND) == 7 * SECOND
+    assert rule.enter(ONE, 7 * SECOND)
+
+
+def test_a_turn_that_nobody_waited_for_is_gone():
+    """After a pause one does not go at once, but when its turn comes: all the others had a pause too."""
+    rule = turns()
+    assert rule.level(3 * SECOND) == 0
+    assert not rule.enter(ONE, 3 * SECOND)
+    assert rule.earliest(ONE, 3 * SECOND) == 7 * SECOND
+
+
+def test_a_turn_is_kept_for_whoever_asked_until_the_next_one():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    assert rule.level(6 * SECOND) == 1
+    assert rule.enter(ONE, 6 * SECOND)
+    assert rule.enter(ONE, 7 * SECOND)  # that one was not early either
+
+
+def test_five_hundred_who_were_idle_do_not_go_at_once():
+    """They are let in a hundred a second, as they would have been without the pause."""
+    rules = [turns(turn=n * 2_000) for n in range(500)]
+    now = 60 * SECOND
+    assert not any(rule.enter(ONE, now) for rule in rules[1:])
+    for second in range(5):
+        due = [rule for rule in rules if rule.earliest(ONE, now) < now + (second + 1) * SECOND]
+        assert abs(len(due) - 100 * (second + 1)) <= 1
+
+
+@given(step=st.floats(0.1, 5.0), turn=st.integers(0, 999_999))
+def test_whoever_asks_at_least_once_a_turn_misses_none(step, turn):
+    went = admitted(turns(turn=turn), 100, step)
+    assert 18 <= len(went) <= 21
+
+
+@given(
+    steps=st.lists(st.floats(0.01, 12.0), min_size=5, max_size=60),
+    turn=st.integers(0, 999_999),
+)
+def test_no_stretch_has_more_than_its_turns_and_one(steps, turn):
+    rule, now, went = turns(turn=turn), 0, []
+    for step in steps:
+        now += round(step * SECOND)
+        if rule.enter(ONE, now):
+            went.append(now)
+    for i, first in enumerate(went):
+        for j, last in enumerate(went[i:], 1):
+            assert j <= (last - first) // (5 * SECOND) + 2
+
+
+def test_a_change_of_the_rate_keeps_the_distance_to_the_next_turn():
+    rule = turns()
+    rule.enter(ONE, 2 * SECOND)
+    rule.enter(ONE, 2 * SECOND + 1)
+    slower = turns(per=10.0)
+    slower.follow(rule, 3 * SECOND)  # four fifths of a turn to go
+    assert slower.earliest(ONE, 3 * SECOND) == 11 * SECOND
+    assert slower.enter(ONE, 11 * SECOND)
+
+
+def test_changing_the_rate_often_keeps_nobody_from_its_turn():
+    """A share changes with everybody's demand, a little, all the time."""
+    rule, went = turns(), 0
+    for n in range(1, 200):
+        now = n * SECOND
+        after = turns(per=5.0 + n % 3 / 10)
+        after.follow(rule, now)
+        rule = after
+        went += rule.enter(ONE, now)
+    assert 35 <= went <= 41
+
+
+def test_coming_from_a_bucket_and_going_back_creates_nothing():
+    bucket = RateRule(Rate(10, 1, burst=5), REQUESTS)
+    for _ in range(5):
+        assert bucket.enter(ONE, 0)
+    rule = turns()
+    rule.follow(bucket, 0)
+    assert not rule.enter(ONE, 0)
+    assert rule.earliest(ONE, 0) == 7 * SECOND  # a unit has to be earned, and then it is its turn
+    again = RateRule(Rate(10, 1, burst=5), REQUESTS)
+    again.follow(rule, 0)
+    assert again.level(0) <= 0
+
+
+def test_what_costs_nothing_goes_and_what_is_too_much_never_does():
+    rule = turns()
+    assert rule.enter((0, 0, 0), 0)
+    assert not rule.enter((2, 0, 0), 2 * SECOND)
+    assert rule.refusal((2, 0, 0))
+    assert rule.slack(ONE, 0) == 0
+
+
+def test_whatever_they_did_before_those_who_begin_a_round_together_are_evenly_spaced():
+    """They came at different times and had different rates: that left them anywhere, many at once."""
+    dice, now = Random(7), 100 * SECOND
+    rules = []
+    for n in range(100):
+        rule = turns(per=1 + dice.random(), turn=n * 10_000)
+        for at in range(dice.randrange(40), 100, 3):
+            rule.enter(ONE, at * SECOND)
+            after = turns(per=1 + 9 * dice.random(), turn=n * 10_000)
+            after.follow(rule, at * SECOND)
+            rule = after
+        last = turns(per=10.0, turn=n * 10_000)
+        last.follow(rule, now)
+        last.begin_round(now)
+        rules.append(last)
+    assert [rule.earliest(ONE, now) - now for rule in rules] == [n * SECOND // 10 for n in range(100)]
+
+
+def test_whoever_waited_when_a_round_began_waits_for_its_turn_in_it():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    rule.begin_round(10 * SECOND)
+    assert rule.level(11 * SECOND) == 0
+    assert rule.enter(ONE, 14 * SECOND)  # it was kept since the twelfth second
+
+
+def test_a_turn_of_a_new_round_that_nobody_waited_for_is_gone():
+    rule = turns()
+    rule.begin_round(10 * SECOND)
+    assert not rule.enter(ONE, 14 * SECOND)
+    assert rule.earliest(ONE, 14 * SECOND) == 17 * SECOND
+
+
+def test_what_somebody_owes_is_owed_in_a_new_round_too():
+    rule = turns()
+    assert not rule.enter(ONE, 1 * SECOND)
+    assert rule.enter(ONE, 2 * SECOND)
+    rule.settle(1, 11, 2 * SECOND, 3 * SECOND)  # it was ten more than was thought
+    assert rule.earliest(ONE, 3 * SECOND) == 57 * SECOND
+    rule.begin_round(4 * SECOND)
+    assert 47 * SECOND <= rule.earliest(ONE, 4 * SECOND) <= 57 * SECOND
+
+
+@given(
+    st.integers(2, 40),
+    st.lists(st.tuples(st.integers(1, 100), st.floats(0.2, 30)), min_size=1, max_size=8),
+)
+def test_a_crowd_never_goes_faster_than_its_rate_however_often_a_round_begins(many, periods):
+    """All of them always wait. Each period has a rate for all, and takes so many seconds."""
+    rules, began, calls, allowed = [], 0, [], 0.0
+    for number, (rate, seconds) in enumerate(periods):
+        places = [turn_in(number, n * ROUND // many) for n in range(many)]
+        old, rules = rules, [turns(per=many / rate, turn=place) for place in places]
+        for n, rule in enumerate(rules):
+            if old:
+                rule.follow(old[n], began)
+            rule.begin_round_after(began, SECOND // rate)
+            assert not rule.enter(ONE, began)
+        over = began + round(seconds * SECOND)
+        for rule in rules:
+            while (at := rule.earliest(ONE, began)) < over:
+                assert rule.enter(ONE, at)
+                # When it went, and how many all together might have gone by then.
+                calls.append((at, allowed + (at - began) * rate / SECOND))
+                rule.fits(ONE, at)  # and waits again
+        began, allowed = over, allowed + seconds * rate
+    behind = float("-inf")  # how many more might have gone before the stretch that holds most
+    for gone, (_, might) in enumerate(sorted(calls)):
+        behind = max(behind, might - gone)
+        assert gone + 1 - might + behind <= 1.01
