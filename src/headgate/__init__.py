@@ -1,5 +1,6 @@
 """One gate for everything that calls a rate-limited API: threads, event loops, one decision."""
 
+from .backoff import Backoff
 from .dispatch.backoff_window import BackoffWindow, WindowRegistry
 from .dispatch.dispatch import Dispatch, DispatchSnapshot, RateLevel
 from .errors import (
@@ -21,7 +22,7 @@ from .errors import (
     WaitTimeout,
 )
 from .gate.admission import Admission, Permit
-from .limits import Backoff, Rate
+from .limits import Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,16 +1,79 @@
-"""Telling sync functions from async ones, where a decorator or `call` must know the colour.
+"""What callers write, read in one place: times, amounts, factors, functions and whether they are async.
 
-Why not `inspect` at the top: importing it costs more than importing headgate.
+A wrong value raises at once, naming what was given, why it cannot work and what to write instead.
+Seconds become integer nanoseconds here and nowhere else.
 """
 
 from __future__ import annotations
 
-from .errors import InvalidConfig
+from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from .typing import Seconds
+
+SECOND = 1_000_000_000
+
+
+def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:
+    """A stretch of time, zero or more, in nanoseconds. Accepts seconds and timedelta."""
+    seconds = value.total_seconds() if hasattr(value, "total_seconds") else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise error(f"{what}={value!r} is not a time; write seconds, e.g. {what}=1.5, or a timedelta")
+    if seconds != seconds or seconds in (float("inf"), float("-inf")):  # noqa: PLR0124 - the test for NaN
+        raise error(f"{what}={value!r} would never end; write a finite number of seconds, e.g. {what}=60")
+    if seconds < 0:
+        raise error(f"{what}={value!r} is negative; write zero or more seconds, e.g. {what}=1.5")
+    return seconds * SECOND if isinstance(seconds, int) else round(seconds * SECOND)
+
+
+def positive_seconds_to_ns(value: Seconds, what: str) -> int:
+    """A stretch of time that must last."""
+    ns = seconds_to_ns(value, what)
+    if ns == 0:
+        raise InvalidWindow(f"{what}={value!r} lasts no time; write more than zero seconds, e.g. {what}=60")
+    return ns
+
+
+def positive_int(value: object, what: str, *, example: int) -> int:
+    """A whole number of at least one: how many places, bytes or units there are."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}={example}")
+    if value < 1:
+        raise InvalidCapacity(
+            f"{what}={value!r} would let nothing through; write at least 1, e.g. {what}={example}, "
+            "or close() to stop everything"
+        )
+    return value
+
+
+def amount(value: object, what: str) -> int:
+    """What one call costs in one unit: a whole number, zero or more."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}=1200")
+    if value < 0:
+        raise InvalidCapacity(f"{what}={value!r} is negative; a call costs zero or more")
+    return value
+
+
+def ratio(value: float, what: str, *, low: float, high: float, example: float) -> tuple[int, int]:
+    """A factor strictly between two bounds, exactly, as a ratio of integers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
+        bounds = f"above {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+        raise InvalidConfig(f"{what}={value!r} is not a factor {bounds}; write e.g. {what}={example}")
+    # As it was written, not as it is stored: 1.1 is eleven tenths.
+    digits, _, decimals = f"{value:.9f}".rstrip("0").partition(".")
+    return int(digits + decimals), 10 ** len(decimals)
+
+
+def within_bounds(draw: float) -> float:
+    """What was drawn, from 0 to 1 whoever drew it."""
+    if 0.0 <= draw <= 1.0:
+        return draw
+    return 1.0 if draw > 1.0 else 0.0
 
 
 async def _nothing() -> None: ...

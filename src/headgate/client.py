@@ -7,15 +7,25 @@ what really went wrong is never lost.
 from __future__ import annotations
 
 from . import events
-from .arguments import Coroutine, is_async, name_of, never_awaited
+from .arguments import (
+    SECOND,
+    Coroutine,
+    amount,
+    is_async,
+    name_of,
+    never_awaited,
+    positive_int,
+    positive_seconds_to_ns,
+    seconds_to_ns,
+)
 from .breaker.breaker import BreakerRegistry
 from .budgets.budget import TokenBudget
 from .dispatch.backoff_window import BackoffWindow
 from .dispatch.dispatch import Dispatch
 from .errors import CircuitBreakerOpen, InvalidConfig, Refused
-from .frozen import Value
+from .frozen import Frozen
 from .gate.parking import SYSTEM, chance, sleep, sleep_async
-from .limits import SECOND, Rate, amount, positive_int, positive_seconds_to_ns, seconds_to_ns
+from .limits import Rate
 from .retries.classify import verdict_of
 from .retries.loop import (
     RetryBudget,
@@ -38,11 +48,10 @@ if TYPE_CHECKING:
     from .breaker.breaker import CircuitBreaker, _Inside
     from .breaker.circuit import Probe
     from .budgets.budget import Reservation
-    from .events import Observer
     from .gate.admission import Permit
     from .gate.parking import Clock
-    from .limits import Seconds
     from .sharing.store import Store
+    from .typing import Observer, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -51,7 +60,7 @@ if TYPE_CHECKING:
 _SPREAD = 1.0
 
 
-class ResilienceConfig(Value):
+class ResilienceConfig(Frozen):
     """What a ResilientClient goes by. A limit of None is no limit.
 
     >>> ResilienceConfig(requests_per_minute=20, tokens_per_minute=40_000).max_retries

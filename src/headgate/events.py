@@ -7,17 +7,15 @@ nothing. It may not be async and should not block: put the event on a queue and 
 
 from __future__ import annotations
 
-from .frozen import Value
+from .frozen import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Any, TypeAlias
-
-    Observer: TypeAlias = Callable[["Event"], Any]
+    from typing import Any
 
 
-class Event(Value):
+class Event(Frozen):
     """Something that happened at a gate or to a window, `at` seconds on its clock."""
 
     __slots__ = ("at", "key")
@@ -194,7 +192,7 @@ class StoreRegained(Event):
     __slots__ = ()
 
 
-def tell(observer: Callable[[Any], Any] | None, event: Event) -> None:
+def tell(observer: Callable[[Any], object] | None, event: Event) -> None:
     """Give the event to the observer, who cannot do any harm by raising."""
     if observer is None:
         return

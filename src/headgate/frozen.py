@@ -15,7 +15,7 @@ else:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True)
-class Value:
+class Frozen:
     """A frozen record. Subclasses list their fields in `__slots__` and annotate them."""
 
     __slots__ = ()
@@ -59,5 +59,5 @@ class Value:
         return _rebuild, (type(self), dict(zip(self._fields(), self._facts(), strict=True)))
 
 
-def _rebuild(kind: type[Value], fields: dict[str, Any]) -> Value:
+def _rebuild(kind: type[Frozen], fields: dict[str, Any]) -> Frozen:
     return kind(**fields)

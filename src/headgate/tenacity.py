@@ -12,10 +12,11 @@ from tenacity.retry import retry_base
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
+from .arguments import SECOND
+from .backoff import Backoff
 from .breaker.breaker import CircuitState
 from .errors import InvalidConfig
 from .gate.parking import chance
-from .limits import SECOND, Backoff
 from .retries.classify import verdict_of
 from .retries.loop import told_by
 from .retries.state import after_told

@@ -12,8 +12,8 @@ import threading
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .arguments import SECOND, seconds_to_ns
 from .gate.parking import LoopParker
-from .limits import SECOND, seconds_to_ns
 from .sandbox.fake import FakeProvider
 from .sharing.store import MemoryStore
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
 
     from .events import Event
-    from .limits import Seconds
+    from .typing import Seconds
 
 __all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "run"]
 

@@ -6,15 +6,15 @@ go by. `outcomes` makes one of an exception.
 
 from __future__ import annotations
 
-from .frozen import Value
-from .limits import seconds_to_ns
+from .arguments import seconds_to_ns
+from .frozen import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
 
-class Verdict(Value):
+class Verdict(Frozen):
     """What an outcome was, e.g. `throttled(retry_after)`.
 
     `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again`: is

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.arguments import SECOND
 from headgate.dispatch.learning import Learner, Ramp, unit_of
-from headgate.limits import SECOND, Rate
+from headgate.limits import Rate
 
 MINUTE = 60 * SECOND
 

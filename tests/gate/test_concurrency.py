@@ -16,7 +16,7 @@ def state(rule):
 
 
 def enter(rule):
-    """What the layers do when nothing throttles."""
+    """What the rules do when nothing throttles."""
     if not rule.fits():
         return False
     rule.in_flight += 1
@@ -24,7 +24,7 @@ def enter(rule):
 
 
 def enter_throttled(rule):
-    """What the layers do while throttled."""
+    """What the rules do while throttled."""
     if not rule.fits_throttled():
         return False
     rule.in_flight += 1

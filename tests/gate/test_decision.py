@@ -1,4 +1,4 @@
-"""All rules as one decision: all or nothing, for every set of layers."""
+"""All rules as one decision: all or nothing, for every set of rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.bucket import RateRule, StrictRule, successors
-from headgate.gate.decision import ADMITTED, REFUSED, THROTTLED, Layers
+from headgate.gate.decision import ADMITTED, REFUSED, THROTTLED, Rules
 from headgate.gate.slots import ConcurrencyRule
 from headgate.gate.weight import WeightRule
 from headgate.gate.window import Reentry, Window
@@ -37,7 +37,7 @@ def build(parts):
         rates.append(StrictRule(Rate(8, 2, strict=True), 0))
     if "tokens" in parts:
         rates.append(RateRule(Rate(100, burst=150, unit="tokens"), 1))
-    return Layers(
+    return Rules(
         window=window,
         tail=2 * SECOND,
         reentry=Reentry(window, SECOND) if "pause" in parts else None,
@@ -51,11 +51,11 @@ def slots(thing):
     return {name: deepcopy(getattr(thing, name)) for name in type(thing).__slots__ if name != "_window"}
 
 
-def state(layers, now):
+def state(rules, now):
     """Everything every rule remembers that still counts now."""
-    for rate in layers.rates:
+    for rate in rules.rates:
         rate.level(now)  # what has left a strict window is no state
-    things = (layers.window, layers.reentry, layers.places, layers.weight, *layers.rates)
+    things = (rules.window, rules.reentry, rules.places, rules.weight, *rules.rates)
     return [slots(thing) for thing in things if thing is not None]
 
 
@@ -69,23 +69,23 @@ def test_a_call_enters_if_every_layer_has_room_and_a_refused_one_leaves_every_st
     from the permits that are out; the rates, which have tests of their own, are asked alone.
     """
     dice = random.Random(" ".join(parts))
-    layers = build(parts)
+    rules = build(parts)
     now, permits = -5 * SECOND, []
     modes = []
     for _ in range(160):
         now += dice.choice([0, 0, 1, SECOND // 10, SECOND // 3])
         happens = dice.random()
-        if layers.window is not None and happens < 0.04:
-            layers.window.set(dice.choice([0, SECOND, 2 * SECOND]), now)
+        if rules.window is not None and happens < 0.04:
+            rules.window.set(dice.choice([0, SECOND, 2 * SECOND]), now)
         elif permits and happens < 0.35:
             cost, mode, taken_at = permits.pop(dice.randrange(len(permits)))
-            layers.leave(cost, mode)
+            rules.leave(cost, mode)
             if dice.random() < 0.5:
                 actual = (cost[0], dice.randrange(120), cost[2])
-                layers.correct(cost, actual, taken_at, now)
+                rules.correct(cost, actual, taken_at, now)
         else:
             cost = (dice.choice([0, 1, 1, 2]), dice.choice([0, 10, 60, 150]), dice.choice([0, 7, 30, 130]))
-            until = layers.window.until if layers.window is not None else None
+            until = rules.window.until if rules.window is not None else None
             recent = until is not None and now < until + 2 * SECOND
             expected = THROTTLED if recent and ("places" in parts or "weight" in parts) else ADMITTED
             load = cost[2] * (5 if expected == THROTTLED else 1)
@@ -96,32 +96,32 @@ def test_a_call_enters_if_every_layer_has_room_and_a_refused_one_leaves_every_st
                 or ("places" in parts and len(permits) >= 6)
                 or ("places" in parts and expected == THROTTLED and throttled >= 2)
                 or ("weight" in parts and in_flight and in_flight + load > 100)
-                or not all(rate.fits(cost, now) for rate in deepcopy(layers.rates))
+                or not all(rate.fits(cost, now) for rate in deepcopy(rules.rates))
             ):
                 expected = REFUSED
-            before = state(layers, now)
-            binding, at = layers.held_by(cost, now)
-            assert before == state(layers, now)
+            before = state(rules, now)
+            binding, at = rules.held_by(cost, now)
+            assert before == state(rules, now)
             assert (binding is None) == (expected != REFUSED)
             if at is not None:
                 # Time alone lets it in then or later, never before: whoever sleeps until then
                 # has missed nothing.
                 assert at > now
-                assert deepcopy(layers).enter(cost, at - 1) == REFUSED
-            mode = layers.enter(cost, now)
+                assert deepcopy(rules).enter(cost, at - 1) == REFUSED
+            mode = rules.enter(cost, now)
             assert expected == mode
             modes.append(mode)
             if mode == REFUSED:
-                assert before == state(layers, now)
+                assert before == state(rules, now)
             else:
                 permits.append((cost, mode, now))
-        if layers.places is not None:
-            assert layers.places.in_flight == len(permits)
-            assert layers.places.throttled_in_flight == sum(mode == THROTTLED for _, mode, _ in permits)
+        if rules.places is not None:
+            assert rules.places.in_flight == len(permits)
+            assert rules.places.throttled_in_flight == sum(mode == THROTTLED for _, mode, _ in permits)
     for cost, mode, _ in permits:
-        layers.leave(cost, mode)
-    if layers.weight is not None:
-        assert layers.weight.in_flight == 0
+        rules.leave(cost, mode)
+    if rules.weight is not None:
+        assert rules.weight.in_flight == 0
     assert (THROTTLED in modes) == ("window" in parts and ("places" in parts or "weight" in parts))
     assert (REFUSED in modes) == bool(set(parts) - {"window"})
 
@@ -135,31 +135,31 @@ def test_a_cost_is_taken_from_all_rates_or_from_none():
         StrictRule(Rate(30, 60, strict=True), 0),
         RateRule(Rate(1000, 60, burst=1000, unit="tokens"), 1),
     ]
-    layers = Layers(rates=rates)
+    rules = Rules(rates=rates)
 
     def levels():
         return [rate.level(0) for rate in rates]
 
-    assert layers.enter((4, 900, 0), 0) == ADMITTED
+    assert rules.enter((4, 900, 0), 0) == ADMITTED
     assert levels() == [6, 26, 100]
-    assert layers.enter((1, 101, 0), 0) == REFUSED
-    assert layers.enter((7, 100, 0), 0) == REFUSED
+    assert rules.enter((1, 101, 0), 0) == REFUSED
+    assert rules.enter((7, 100, 0), 0) == REFUSED
     assert levels() == [6, 26, 100]
-    assert layers.enter((6, 100, 0), 0) == ADMITTED
+    assert rules.enter((6, 100, 0), 0) == ADMITTED
     assert levels() == [0, 20, 0]
-    assert layers.held_by((1, 0, 0), 0) == ("requests/second", SECOND // 10)
-    assert layers.held_by((1, 10, 0), 0) == ("tokens/minute", 600_000_000)
+    assert rules.held_by((1, 0, 0), 0) == ("requests/second", SECOND // 10)
+    assert rules.held_by((1, 10, 0), 0) == ("tokens/minute", 600_000_000)
 
 
 def test_nothing_at_all_lets_everybody_in():
-    layers = Layers()
+    rules = Rules()
 
-    assert layers.enter(ONE, -5) == ADMITTED
-    assert layers.held_by(ONE, -5) == (None, None)
-    assert layers.refusal((2**63,) * 3) is None
-    assert layers.certain_wait(ONE, 0) is None
-    assert layers.throttled_until is None
-    assert not layers.throttled(0)
+    assert rules.enter(ONE, -5) == ADMITTED
+    assert rules.held_by(ONE, -5) == (None, None)
+    assert rules.refusal((2**63,) * 3) is None
+    assert rules.certain_wait(ONE, 0) is None
+    assert rules.throttled_until is None
+    assert not rules.throttled(0)
 
 
 # -- the mode
@@ -170,17 +170,17 @@ def test_the_mode_is_judged_at_the_instant_of_admission():
     A window of 1 s at 10 s, recent for 2 s more: throttled from 10 s to 13 s exactly.
     """
     window = Window()
-    layers = Layers(window=window, tail=2 * SECOND, places=ConcurrencyRule(100, 100))
-    assert layers.enter(ONE, 9 * SECOND) == ADMITTED
+    rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(100, 100))
+    assert rules.enter(ONE, 9 * SECOND) == ADMITTED
     window.set(SECOND, 10 * SECOND)
 
-    assert layers.enter(ONE, 10 * SECOND) == THROTTLED
-    assert layers.enter(ONE, 13 * SECOND - 1) == THROTTLED
-    assert layers.enter(ONE, 13 * SECOND) == ADMITTED
-    assert layers.throttled_until == 13 * SECOND
-    assert layers.throttled(13 * SECOND - 1)
-    assert not layers.throttled(13 * SECOND)
-    assert (layers.places.in_flight, layers.places.throttled_in_flight) == (4, 2)
+    assert rules.enter(ONE, 10 * SECOND) == THROTTLED
+    assert rules.enter(ONE, 13 * SECOND - 1) == THROTTLED
+    assert rules.enter(ONE, 13 * SECOND) == ADMITTED
+    assert rules.throttled_until == 13 * SECOND
+    assert rules.throttled(13 * SECOND - 1)
+    assert not rules.throttled(13 * SECOND)
+    assert (rules.places.in_flight, rules.places.throttled_in_flight) == (4, 2)
 
 
 def test_while_throttled_bytes_count_more_and_are_given_back_as_they_were_charged():
@@ -189,49 +189,49 @@ def test_while_throttled_bytes_count_more_and_are_given_back_as_they_were_charge
     back 80 though the throttling is over by then.
     """
     window = Window()
-    layers = Layers(window=window, tail=0, weight=WeightRule(100, penalty=20))
+    rules = Rules(window=window, tail=0, weight=WeightRule(100, penalty=20))
     window.set(SECOND, 0)
-    assert layers.enter((1, 0, 4), 0) == THROTTLED
-    assert layers.weight.in_flight == 80
-    assert layers.enter((1, 0, 2), 0) == REFUSED
-    assert layers.held_by((1, 0, 2), 0) == ("bytes", SECOND)
-    assert layers.enter((1, 0, 2), SECOND) == ADMITTED
-    assert layers.weight.in_flight == 82
+    assert rules.enter((1, 0, 4), 0) == THROTTLED
+    assert rules.weight.in_flight == 80
+    assert rules.enter((1, 0, 2), 0) == REFUSED
+    assert rules.held_by((1, 0, 2), 0) == ("bytes", SECOND)
+    assert rules.enter((1, 0, 2), SECOND) == ADMITTED
+    assert rules.weight.in_flight == 82
 
-    layers.leave((1, 0, 4), THROTTLED)
-    layers.leave((1, 0, 2), ADMITTED)
+    rules.leave((1, 0, 4), THROTTLED)
+    rules.leave((1, 0, 2), ADMITTED)
 
-    assert layers.weight.in_flight == 0
+    assert rules.weight.in_flight == 0
 
 
 def test_with_a_pause_nobody_goes_before_the_end_of_the_window():
     window = Window()
-    layers = Layers(window=window, tail=2 * SECOND, reentry=Reentry(window, 0))
+    rules = Rules(window=window, tail=2 * SECOND, reentry=Reentry(window, 0))
     window.set(SECOND, 0)
 
-    assert layers.enter(ONE, SECOND - 1) == REFUSED
-    assert layers.held_by(ONE, 0) == ("window", SECOND)
-    assert layers.enter(ONE, SECOND) == ADMITTED
+    assert rules.enter(ONE, SECOND - 1) == REFUSED
+    assert rules.held_by(ONE, 0) == ("window", SECOND)
+    assert rules.enter(ONE, SECOND) == ADMITTED
 
 
 def test_a_gate_with_nothing_that_could_be_tighter_is_never_throttled():
     window = Window()
-    layers = Layers(window=window, tail=2 * SECOND, rates=[RateRule(Rate(10), 0), RateRule(Rate(99, 60), 0)])
+    rules = Rules(window=window, tail=2 * SECOND, rates=[RateRule(Rate(10), 0), RateRule(Rate(99, 60), 0)])
     window.set(SECOND, 0)
 
-    assert layers.enter(ONE, 0) == ADMITTED
+    assert rules.enter(ONE, 0) == ADMITTED
 
 
 def test_the_rule_that_holds_is_named_with_the_moment_to_look_again():
     window = Window()
-    layers = Layers(window=window, tail=2 * SECOND, places=ConcurrencyRule(3, 1))
+    rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(3, 1))
     window.set(SECOND, 0)
-    assert layers.enter(ONE, 0) == THROTTLED
-    assert layers.held_by(ONE, 0) == ("throttled concurrency", 3 * SECOND)
-    assert layers.held_by(ONE, 3 * SECOND) == (None, None)
+    assert rules.enter(ONE, 0) == THROTTLED
+    assert rules.held_by(ONE, 0) == ("throttled concurrency", 3 * SECOND)
+    assert rules.held_by(ONE, 3 * SECOND) == (None, None)
     for _ in range(2):
-        assert layers.enter(ONE, 3 * SECOND) == ADMITTED
-    assert layers.held_by(ONE, 3 * SECOND) == ("concurrency", None)
+        assert rules.enter(ONE, 3 * SECOND) == ADMITTED
+    assert rules.held_by(ONE, 3 * SECOND) == ("concurrency", None)
 
 
 @pytest.mark.parametrize("parts", EVERY_SUBSET, ids="+".join)
@@ -240,13 +240,13 @@ def test_the_short_way_in_answers_what_the_long_way_answers(parts):
     Before a signal, during its window, while it is recent, and after.
     """
     for now in (-1, 0, SECOND, 5 * SECOND):
-        layers = build(parts)
-        if layers.window is not None and now >= 0:
-            layers.window.set(SECOND, 0)
-        other = deepcopy(layers)
+        rules = build(parts)
+        if rules.window is not None and now >= 0:
+            rules.window.set(SECOND, 0)
+        other = deepcopy(rules)
 
-        assert layers.enter(ONE, now) == other.entrance()(ONE, now)
-        assert state(layers, now) == state(other, now)
+        assert rules.enter(ONE, now) == other.entrance()(ONE, now)
+        assert state(rules, now) == state(other, now)
 
 
 # -- adaptive places
@@ -256,26 +256,26 @@ def an_adaptive_gate(limit, rates=()):
     """Throttled for 1 s and 9 s more after a signal; the places grow back over 10 s."""
     window = Window()
     places = ConcurrencyRule(limit, None, adaptive=True, regrow=10 * SECOND)
-    return window, Layers(window=window, tail=9 * SECOND, places=places, rates=rates)
+    return window, Rules(window=window, tail=9 * SECOND, places=places, rates=rates)
 
 
 def test_an_episode_cuts_the_places_for_everybody_and_they_grow_back():
     """
     Ten places, a signal at 0: seven until 10 s, then one more every 10/3 s.
     """
-    window, layers = an_adaptive_gate(10)
+    window, rules = an_adaptive_gate(10)
     window.set(SECOND, 0)
-    assert [layers.enter(ONE, 0) for _ in range(8)] == [THROTTLED] * 7 + [REFUSED]
+    assert [rules.enter(ONE, 0) for _ in range(8)] == [THROTTLED] * 7 + [REFUSED]
 
-    assert layers.held_by(ONE, 0) == ("throttled concurrency", 10 * SECOND)
-    assert layers.enter(ONE, 10 * SECOND) == REFUSED
-    assert layers.held_by(ONE, 10 * SECOND) == ("concurrency", 13_333_333_334)
-    assert layers.enter(ONE, 13_333_333_333) == REFUSED
-    assert layers.enter(ONE, 13_333_333_334) == ADMITTED
-    assert layers.enter(ONE, 13_333_333_334) == REFUSED
-    assert layers.enter(ONE, 20 * SECOND) == ADMITTED
-    assert layers.enter(ONE, 20 * SECOND) == ADMITTED
-    assert layers.held_by(ONE, 20 * SECOND) == ("concurrency", None)
+    assert rules.held_by(ONE, 0) == ("throttled concurrency", 10 * SECOND)
+    assert rules.enter(ONE, 10 * SECOND) == REFUSED
+    assert rules.held_by(ONE, 10 * SECOND) == ("concurrency", 13_333_333_334)
+    assert rules.enter(ONE, 13_333_333_333) == REFUSED
+    assert rules.enter(ONE, 13_333_333_334) == ADMITTED
+    assert rules.enter(ONE, 13_333_333_334) == REFUSED
+    assert rules.enter(ONE, 20 * SECOND) == ADMITTED
+    assert rules.enter(ONE, 20 * SECOND) == ADMITTED
+    assert rules.held_by(ONE, 20 * SECOND) == ("concurrency", None)
 
 
 def test_an_hour_after_an_episode_the_next_one_cuts_all_places_again():
@@ -283,15 +283,15 @@ def test_an_hour_after_an_episode_the_next_one_cuts_all_places_again():
     A hundred places, an episode, then an hour in which nobody comes: all hundred have grown
     back, so the next episode leaves seventy, not seventy per cent of seventy.
     """
-    window, layers = an_adaptive_gate(100)
+    window, rules = an_adaptive_gate(100)
     window.set(SECOND, 0)
-    assert layers.enter(ONE, 0) == THROTTLED
-    assert layers.throttled_places(0) == 70
+    assert rules.enter(ONE, 0) == THROTTLED
+    assert rules.throttled_places(0) == 70
 
     window.set(SECOND, 3600 * SECOND)
-    assert layers.enter(ONE, 3600 * SECOND) == THROTTLED
+    assert rules.enter(ONE, 3600 * SECOND) == THROTTLED
 
-    assert layers.throttled_places(3600 * SECOND) == 70
+    assert rules.throttled_places(3600 * SECOND) == 70
 
 
 def test_a_look_while_places_grow_back_does_not_change_what_the_next_episode_leaves():
@@ -301,14 +301,14 @@ def test_a_look_while_places_grow_back_does_not_change_what_the_next_episode_lea
     """
     left = []
     for look in (True, False):
-        window, layers = an_adaptive_gate(100)
+        window, rules = an_adaptive_gate(100)
         window.set(SECOND, 0)
-        assert layers.enter(ONE, 0) == THROTTLED
+        assert rules.enter(ONE, 0) == THROTTLED
         if look:
-            layers.held_by(ONE, 15 * SECOND)
+            rules.held_by(ONE, 15 * SECOND)
         window.set(SECOND, 15 * SECOND)
-        assert layers.enter(ONE, 15 * SECOND) == THROTTLED
-        left.append(layers.throttled_places(15 * SECOND))
+        assert rules.enter(ONE, 15 * SECOND) == THROTTLED
+        left.append(rules.throttled_places(15 * SECOND))
 
     assert left == [59, 59]
 
@@ -320,15 +320,15 @@ def test_a_look_after_an_episode_grew_longer_does_not_change_what_the_next_one_l
     """
     left = []
     for look in (True, False):
-        window, layers = an_adaptive_gate(100)
+        window, rules = an_adaptive_gate(100)
         window.set(SECOND, 0, sent_at=-1)
-        assert layers.enter(ONE, 0) == THROTTLED
+        assert rules.enter(ONE, 0) == THROTTLED
         window.set(98 * SECOND, 2 * SECOND, sent_at=-1)
         if look:
-            layers.held_by(ONE, 50 * SECOND)
+            rules.held_by(ONE, 50 * SECOND)
         window.set(SECOND, 112 * SECOND, sent_at=5)
-        assert layers.enter(ONE, 112 * SECOND) == THROTTLED
-        left.append(layers.throttled_places(112 * SECOND))
+        assert rules.enter(ONE, 112 * SECOND) == THROTTLED
+        left.append(rules.throttled_places(112 * SECOND))
 
     assert left == [55, 55]
 
@@ -340,12 +340,12 @@ def test_a_call_refused_during_an_episode_changes_nothing_for_those_who_come_aft
     """
     room = []
     for asks in (True, False):
-        window, layers = an_adaptive_gate(10, [RateRule(Rate(100, 8, burst=100), 0)])
-        assert layers.enter((100, 0, 0), 0) == ADMITTED
+        window, rules = an_adaptive_gate(10, [RateRule(Rate(100, 8, burst=100), 0)])
+        assert rules.enter((100, 0, 0), 0) == ADMITTED
         window.set(SECOND, 0)
         if asks:
-            assert layers.enter((1, 0, 0), 1) == REFUSED
-        room.append(sum(layers.enter(ONE, 10 * SECOND) == ADMITTED for _ in range(10)))
+            assert rules.enter((1, 0, 0), 1) == REFUSED
+        room.append(sum(rules.enter(ONE, 10 * SECOND) == ADMITTED for _ in range(10)))
 
     assert room[0] == room[1]
 
@@ -354,27 +354,27 @@ def test_a_call_refused_during_an_episode_changes_nothing_for_those_who_come_aft
 
 
 def test_a_cost_that_can_never_fit_is_refused_by_the_rate_that_says_so():
-    layers = Layers(
+    rules = Rules(
         rates=[RateRule(Rate(10, burst=10), 0), RateRule(Rate(100, 60, burst=20, unit="tokens"), 1)]
     )
 
-    assert layers.refusal((10, 100, 0)) is None
-    why, rule = layers.refusal((1, 101, 0))
+    assert rules.refusal((10, 100, 0)) is None
+    why, rule = rules.refusal((1, 101, 0))
     assert rule == "tokens/minute"
     assert "101 tokens" in why
-    assert layers.refusal((11, 0, 0))[1] == "requests/second"
+    assert rules.refusal((11, 0, 0))[1] == "requests/second"
 
 
 def test_the_size_of_a_call_is_how_long_it_keeps_the_rate_it_weighs_on_most():
     """
     One of ten requests a second is 0.1 s, 500 of a thousand tokens a second half a second.
     """
-    layers = Layers(rates=[RateRule(Rate(10), 0), RateRule(Rate(1000, unit="tokens"), 1)])
+    rules = Rules(rates=[RateRule(Rate(10), 0), RateRule(Rate(1000, unit="tokens"), 1)])
 
-    assert layers.size((1, 500, 0)) == SECOND // 2
-    assert layers.size((1, 50, 0)) == SECOND // 10
-    assert layers.size((0, 0, 0)) == 1
-    assert Layers().size((5, 5, 5)) == 1
+    assert rules.size((1, 500, 0)) == SECOND // 2
+    assert rules.size((1, 50, 0)) == SECOND // 10
+    assert rules.size((0, 0, 0)) == 1
+    assert Rules().size((5, 5, 5)) == 1
 
 
 def test_the_line_may_look_a_little_later_when_many_wait_for_a_rate():
@@ -383,35 +383,35 @@ def test_the_line_may_look_a_little_later_when_many_wait_for_a_rate():
     500. Among 160 who wait, ten may go at once, so the look may be 100 ms late; among 1600 at
     most half of what the bucket can hold meanwhile.
     """
-    layers = Layers(places=ConcurrencyRule(1000, None), rates=[RateRule(Rate(100, burst=50), 0)])
-    assert layers.enter((50, 0, 0), 0) == ADMITTED
+    rules = Rules(places=ConcurrencyRule(1000, None), rates=[RateRule(Rate(100, burst=50), 0)])
+    assert rules.enter((50, 0, 0), 0) == ADMITTED
 
-    assert layers.patience(ONE, 0, 15, "requests/second") == 0
-    assert layers.patience(ONE, 0, 160, "requests/second") == 100_000_000
-    assert layers.patience(ONE, 0, 1600, "requests/second") == 245_000_000
+    assert rules.patience(ONE, 0, 15, "requests/second") == 0
+    assert rules.patience(ONE, 0, 160, "requests/second") == 100_000_000
+    assert rules.patience(ONE, 0, 1600, "requests/second") == 245_000_000
     for other in ("concurrency", "window", None):
-        assert layers.patience(ONE, 0, 160, other) == 0
+        assert rules.patience(ONE, 0, 160, other) == 0
 
 
 def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
     rates = [RateRule(Rate(100, burst=50), 0), StrictRule(Rate(1000, 60, strict=True), 0)]
-    layers = Layers(rates=rates)
-    assert layers.enter((50, 0, 0), 0) == ADMITTED
+    rules = Rules(rates=rates)
+    assert rules.enter((50, 0, 0), 0) == ADMITTED
 
-    assert layers.patience(ONE, 0, 160, "requests/second") == 0
+    assert rules.patience(ONE, 0, 160, "requests/second") == 0
 
 
 def test_a_wait_for_a_rate_is_certain_while_nobody_is_inside():
-    layers = Layers(
+    rules = Rules(
         places=ConcurrencyRule(5, None),
         rates=[RateRule(Rate(10, burst=10), 0), RateRule(Rate(60, 60, burst=10), 0)],
     )
-    assert layers.certain_wait(ONE, 0) is None
-    assert layers.enter((10, 0, 0), 0) == ADMITTED
-    assert layers.certain_wait(ONE, 0) is None
-    layers.leave((10, 0, 0), ADMITTED)
+    assert rules.certain_wait(ONE, 0) is None
+    assert rules.enter((10, 0, 0), 0) == ADMITTED
+    assert rules.certain_wait(ONE, 0) is None
+    rules.leave((10, 0, 0), ADMITTED)
 
-    assert layers.certain_wait(ONE, 0) == ("requests/minute", SECOND)
+    assert rules.certain_wait(ONE, 0) == ("requests/minute", SECOND)
 
 
 def test_a_wait_is_not_certain_while_a_call_inside_may_still_give_back():
@@ -419,12 +419,12 @@ def test_a_wait_is_not_certain_while_a_call_inside_may_still_give_back():
     Without a limit on places as well: ten are taken and still out. They may turn out to have
     cost nothing, and then there is no wait at all.
     """
-    layers = Layers(rates=[RateRule(Rate(1, burst=10), 0)])
-    assert layers.enter((10, 0, 0), 0) == ADMITTED
-    claim = layers.certain_wait(ONE, 0)
-    layers.leave((10, 0, 0), ADMITTED)
-    layers.correct((10, 0, 0), (0, 0, 0), 0, 0)
-    assert layers.held_by(ONE, 0) == (None, None)
+    rules = Rules(rates=[RateRule(Rate(1, burst=10), 0)])
+    assert rules.enter((10, 0, 0), 0) == ADMITTED
+    claim = rules.certain_wait(ONE, 0)
+    rules.leave((10, 0, 0), ADMITTED)
+    rules.correct((10, 0, 0), (0, 0, 0), 0, 0)
+    assert rules.held_by(ONE, 0) == (None, None)
 
     assert claim is None
 
@@ -433,20 +433,20 @@ def test_a_correction_reaches_every_rate_the_call_knew():
     """
     A unit that was added after the call went in is not its business.
     """
-    layers = Layers(rates=[RateRule(Rate(100, 60, burst=100, unit="tokens"), 1)])
-    assert layers.enter((1, 80, 0), 0) == ADMITTED
+    rules = Rules(rates=[RateRule(Rate(100, 60, burst=100, unit="tokens"), 1)])
+    assert rules.enter((1, 80, 0), 0) == ADMITTED
     images = RateRule(Rate(5, 60, burst=5, unit="images"), 3)
-    layers.set_rates([*layers.rates, images])
+    rules.set_rates([*rules.rates, images])
 
-    layers.correct((1, 80, 0), (1, 30, 0), 0, 0)
+    rules.correct((1, 80, 0), (1, 30, 0), 0, 0)
 
-    assert layers.rates[0].level(0) == 70
+    assert rules.rates[0].level(0) == 70
     assert images.level(0) == 5
 
 
 def test_an_emptied_gate_has_nobody_inside_and_has_given_back_no_rate():
     window = Window()
-    layers = Layers(
+    rules = Rules(
         window=window,
         tail=SECOND,
         places=ConcurrencyRule(2, 1),
@@ -454,12 +454,12 @@ def test_an_emptied_gate_has_nobody_inside_and_has_given_back_no_rate():
         rates=[RateRule(Rate(10, burst=10), 0)],
     )
     window.set(SECOND, 0)
-    assert layers.enter((1, 0, 5), 0) == THROTTLED
+    assert rules.enter((1, 0, 5), 0) == THROTTLED
 
-    layers.empty()
+    rules.empty()
 
-    assert layers.places.in_flight == layers.places.throttled_in_flight == layers.weight.in_flight == 0
-    assert layers.rates[0].level(0) == 9
+    assert rules.places.in_flight == rules.places.throttled_in_flight == rules.weight.in_flight == 0
+    assert rules.rates[0].level(0) == 9
 
 
 # -- windows that nobody goes in, and what the rates keep of them
@@ -483,8 +483,8 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
     by those who went in since.
     """
     window, now, permits = Window(), 0, []
-    paused = Layers(window=window, reentry=Reentry(window, 0), rates=[RateRule(Rate(3, burst=burst), 0)])
-    plain = Layers(rates=[RateRule(Rate(3, burst=burst), 0)])
+    paused = Rules(window=window, reentry=Reentry(window, 0), rates=[RateRule(Rate(3, burst=burst), 0)])
+    plain = Rules(rates=[RateRule(Rate(3, burst=burst), 0)])
     first, since, earned, ended = (
         None,
         0,
@@ -500,14 +500,14 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
         elif what == "clear":
             window.clear(now)
         elif what == "retune":
-            for layers in (paused, plain):
-                layers.set_rates(successors(layers.rates, [Rate(amount, burst=burst)], {"requests": 0}, now))
+            for rules in (paused, plain):
+                rules.set_rates(successors(rules.rates, [Rate(amount, burst=burst)], {"requests": 0}, now))
             if first is None:  # nobody has come since: what was earned is judged by the new rate
                 earned = max(0, now - (window.until or 0)) * amount
         elif what == "settle" and permits:
             cost, taken_at = permits.pop(0)
-            for layers in (paused, plain):
-                layers.correct((cost,), (amount,), taken_at, now)
+            for rules in (paused, plain):
+                rules.correct((cost,), (amount,), taken_at, now)
             if taken_at > ended:
                 earned += max(0, cost - amount) * SECOND
         elif what == "come" and paused.refusal((amount, 0, 0)) is None:

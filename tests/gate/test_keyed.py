@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from forks import in_a_child, needs_fork
-from headgate.gate.keyed import Keeper
+from headgate.gate.keyed import KeyedObjects
 from patience import PATIENCE
 
 
@@ -23,7 +23,7 @@ class Thing:
 
 @pytest.fixture
 def keeper():
-    return Keeper(Thing, Thing.idle)
+    return KeyedObjects(Thing, Thing.idle)
 
 
 def fill(keeper, count, tag="other"):
@@ -37,7 +37,7 @@ def test_whoever_asks_gets_the_same_thing_and_it_is_made_once(keeper):
     assert keeper.get("a") is not keeper.get("b")
     assert keeper.get("a").key == "a"
     assert len(keeper) == 2
-    assert repr(keeper) == "<Keeper of 2>"
+    assert repr(keeper) == "<KeyedObjects of 2>"
 
 
 def test_peek_makes_nothing(keeper):
@@ -128,7 +128,7 @@ def test_sweeping_asks_each_newcomer_for_a_few_questions_only():
         asked.append(thing)
         return False
 
-    keeper = Keeper(Thing, idle)
+    keeper = KeyedObjects(Thing, idle)
     fill(keeper, 20_000)
 
     assert len(keeper) == 20_000
@@ -144,7 +144,7 @@ def test_a_maker_that_raises_leaves_nothing_and_no_lock_held():
             raise OSError("not yet")
         return Thing(key)
 
-    keeper = Keeper(make, Thing.idle)
+    keeper = KeyedObjects(make, Thing.idle)
     with pytest.raises(OSError, match="not yet"):
         keeper.get("a")
 
@@ -162,7 +162,7 @@ def test_fifty_threads_that_come_at_once_get_one_thing():
         made.append(key)
         return Thing(key)
 
-    keeper = Keeper(make, Thing.idle)
+    keeper = KeyedObjects(make, Thing.idle)
     start = threading.Barrier(50)
     got = []
 

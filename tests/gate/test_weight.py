@@ -9,7 +9,7 @@ from headgate.gate.weight import WeightRule
 
 
 def enter(rule, weight):
-    """What the layers do."""
+    """What the rules do."""
     if not rule.fits(weight):
         return False
     rule.in_flight += weight

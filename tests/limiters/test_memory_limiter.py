@@ -36,8 +36,8 @@ from headgate import (
     UnknownResource,
     WaitTimeout,
     events,
-    limiters,
 )
+from headgate.limiters import memory_limiter
 from headgate.limiters.memory_limiter import Slot
 from headgate.testing import ManualClock, Recorder, run
 from patience import PATIENCE, eventually
@@ -1504,7 +1504,7 @@ def test_a_call_fits_all_windows_or_takes_from_none(clock):
     """D-61: refused by any, none charged."""
     limiter = MemoryLimiter(clock=clock)
     limiter.set_rates("api", ["100/minute burst 10", "1000 tokens/minute burst 100", "5/day burst 5"])
-    rules = limiter._resources["api"].gate._layers.rates
+    rules = limiter._resources["api"].gate._rules.rates
 
     def levels():
         return [rule.level(clock.now()) for rule in rules]
@@ -1806,7 +1806,7 @@ def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configur
         pass
     clock.advance(10)
     crowd = InThreads()
-    retire = limiters._Resource.retire
+    retire = memory_limiter._Resource.retire
 
     def retire_and_be_late(self):
         retired = retire(self)
@@ -1814,7 +1814,7 @@ def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configur
         crowd.threads[-1].join(0.2)  # as far as it gets, in between
         return retired
 
-    monkeypatch.setattr(limiters._Resource, "retire", retire_and_be_late)
+    monkeypatch.setattr(memory_limiter._Resource, "retire", retire_and_be_late)
     with limiter.slot("another"):  # looks whom to forget
         pass
     monkeypatch.undo()
@@ -1830,13 +1830,13 @@ def test_ctrl_c_while_a_key_is_being_forgotten_leaves_it_usable(ask, clock, monk
     with limiter.slot("user"):
         pass
     clock.advance(10)
-    retire = limiters._Resource.retire
+    retire = memory_limiter._Resource.retire
 
     def interrupted(self):
         retire(self)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(limiters._Resource, "retire", interrupted)
+    monkeypatch.setattr(memory_limiter._Resource, "retire", interrupted)
     with pytest.raises(KeyboardInterrupt), limiter.slot("another"):
         pass
     monkeypatch.undo()
@@ -2477,7 +2477,7 @@ def test_a_clock_that_goes_back_grants_nothing_and_holds_nobody_longer():
 def test_what_a_limiter_remembers_does_not_grow_with_its_limit(clock):
     """D-88, R-12: a log of a million would be a million entries."""
     limiter = RateLimiter(1_000_000, clock=clock)
-    (rule,) = limiter._gate._layers.rates
+    (rule,) = limiter._gate._rules.rates
     for _ in range(5000):
         clock.advance(0.01)
         assert limiter.try_acquire()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.limits import Backoff
+from headgate.backoff import Backoff
 from headgate.retries.state import Allowance, Attempts, after_told
 
 SECOND = 1_000_000_000

@@ -16,7 +16,7 @@ from faults.rig import Server
 from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
-from headgate.limits import SECOND
+from headgate.arguments import SECOND
 from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import PATIENCE, eventually
 from stores.processes import Processes

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import DistributedLimiter
-from headgate.limits import SECOND
+from headgate.arguments import SECOND
 from headgate.swarm.bus.bus import MemoryBus
 from headgate.swarm.recovery import Cubic, Total
 from headgate.testing import ManualClock

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.limits import SECOND
+from headgate.arguments import SECOND
 from headgate.swarm.membership import LEADERS, Council
 from headgate.swarm.recovery import Cubic, Level, Stepwise, merged, read_level
 from headgate.swarm.shares import WHOLE, divide

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Rate
+from headgate.arguments import SECOND
 from headgate.gate.bucket import RateRule
-from headgate.limits import REQUESTS, SECOND
+from headgate.limits import REQUESTS
 from headgate.swarm.rounds import ROUND, TurnRule, turn_in
 
 ONE = (1, 0, 0)

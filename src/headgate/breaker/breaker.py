@@ -12,12 +12,19 @@ from contextvars import ContextVar
 from enum import Enum
 
 from .. import events
-from ..arguments import Coroutine, is_async, never_awaited, not_awaitable
+from ..arguments import (
+    SECOND,
+    Coroutine,
+    is_async,
+    never_awaited,
+    not_awaitable,
+    positive_seconds_to_ns,
+    ratio,
+)
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
-from ..gate.gate import start_clean_after_fork
-from ..gate.keyed import Keeper
+from ..gate.gate import reset_in_child
+from ..gate.keyed import KeyedObjects
 from ..gate.parking import SYSTEM, chance
-from ..limits import SECOND, positive_seconds_to_ns, ratio
 from ..retries.classify import verdict_of
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Probe
 
@@ -26,12 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
     from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
-    from ..events import Observer
     from ..gate.parking import Clock
-    from ..limits import Seconds
     from ..sharing.records.circuit import CircuitLink
     from ..sharing.records.shared_circuit import CircuitRecord, SharedCircuit
     from ..sharing.store import Store
+    from ..typing import Observer, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -204,10 +210,10 @@ class CircuitBreaker:
         # Outcomes on their way. One may come from a finalizer, while this very thread holds the lock, so
         # handing one in never waits for it.
         self._returns: deque[tuple[int | Probe, str, BaseException | None, bool, int, float]] = deque()
-        self._keeper: Keeper[CircuitBreaker] | None = None  # of the registry that made it
+        self._keeper: KeyedObjects[CircuitBreaker] | None = None  # of the registry that made it
         self._key: Hashable = name
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
         if store is not None:
             self._share(store, name).begin(wait=True)
 
@@ -489,7 +495,7 @@ class CircuitBreaker:
             )
         return (events.CircuitClosed if state == CLOSED else events.CircuitProbing)(**facts)
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the lock is free, and probes of the parent are the parent's."""
         self._lock = allocate_lock()
         self._returns.clear()
@@ -569,10 +575,10 @@ class _SharedBreaker(CircuitBreaker):
         events.tell(self._observer, event)
         self._take_in()
 
-    def _start_clean(self) -> None:
-        super()._start_clean()
+    def after_fork(self) -> None:
+        super().after_fork()
         self._circuit.alone = False
-        self._link.start_clean()
+        self._link.after_fork()
 
 
 class BreakerRegistry:
@@ -600,7 +606,7 @@ class BreakerRegistry:
 
             greet(store, possible._clock)
             self.__class__ = _SharedRegistry
-        self._keeper: Keeper[CircuitBreaker] = Keeper(self._make, CircuitBreaker._is_idle)
+        self._keeper: KeyedObjects[CircuitBreaker] = KeyedObjects(self._make, CircuitBreaker._is_idle)
 
     @classmethod
     def named(cls, name: str, **options: Any) -> BreakerRegistry:

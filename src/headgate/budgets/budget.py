@@ -11,11 +11,12 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 from sys import maxsize
 
+from ..arguments import SECOND, amount, positive_int, positive_seconds_to_ns
 from ..errors import BudgetExceeded, Closed, InvalidConfig, InvalidWindow, UnknownName
-from ..gate.gate import start_clean_after_fork
-from ..gate.keyed import Keeper
+from ..gate.gate import reset_in_child
+from ..gate.keyed import KeyedObjects
 from ..gate.parking import SYSTEM
-from ..limits import SECOND, Rate, amount, positive_int, positive_seconds_to_ns
+from ..limits import Rate
 from .windows import MONEY, TOKENS, Allowance, Limit, Plan, binding
 
 TYPE_CHECKING = False
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from typing import Any, Self, TypeAlias, TypeVar
 
     from ..gate.parking import Clock
-    from ..limits import Seconds
     from ..sharing.records.usage import BudgetPage, SharedTally, Taken
     from ..sharing.store import Store
+    from ..typing import Seconds
     from .windows import Cost, Shortage
 
     Levels: TypeAlias = tuple["TokenBudget", ...]
@@ -356,7 +357,7 @@ class BudgetBook:
         self._tally = _Tally(clock) if store is None else _shared(store, f"book {name}", clock)
         self._woken: deque[TokenBudget] = deque()
         self._organizations = {name: self._new("organization", name, plan) for name, plan in above.items()}
-        self._keeper: Keeper[TokenBudget] = Keeper(self._make, TokenBudget._fall_asleep)
+        self._keeper: KeyedObjects[TokenBudget] = KeyedObjects(self._make, TokenBudget._fall_asleep)
         if not isinstance(self._tally, _Tally):
             self._tally.greet([self._tally.page(next(iter(plans.values())), "greeting")])
 
@@ -429,7 +430,7 @@ class _Tally:
         self._owner = 0  # which thread holds the lock
         self._tray: deque[Callable[[int], object]] = deque()
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     # -- what budgets ask and tell
 
@@ -517,7 +518,7 @@ class _Tally:
             self._latest = now
         return self._latest  # a clock that goes back stands still
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the lock is free."""
         self._lock = allocate_lock()
         self._owner = 0
@@ -533,7 +534,7 @@ def _shared(store: Store | str, group: str, clock: Clock) -> SharedTally:
     from ..sharing.records.usage import SharedTally  # noqa: PLC0415 - only those who share load what it takes
 
     tally = SharedTally(store, group, clock)
-    start_clean_after_fork(tally)
+    reset_in_child(tally)
     return tally
 
 

@@ -12,23 +12,23 @@ from math import isfinite
 from weakref import WeakValueDictionary, ref
 
 from .. import events
+from ..arguments import SECOND, positive_seconds_to_ns, seconds_to_ns
 from ..errors import CapacityExhausted, InvalidConfig, InvalidWindow, WaitTimeout
-from ..gate.decision import Layers
-from ..gate.gate import Gate, start_clean_after_fork
+from ..gate.decision import Rules
+from ..gate.gate import Gate, reset_in_child
 from ..gate.parking import SYSTEM
 from ..gate.window import Reentry, Window
-from ..limits import SECOND, positive_seconds_to_ns, seconds_to_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import ClassVar, Self
 
-    from ..events import Event, Observer
+    from ..events import Event
     from ..gate.parking import Clock
-    from ..limits import Seconds
     from ..sharing.pool.window import WindowTie
     from ..sharing.store import Store
+    from ..typing import Observer, Seconds
 
 
 class BackoffWindow:
@@ -86,7 +86,7 @@ class BackoffWindow:
         self._kept = False  # by its registry, because the window is open
         self._watchers: tuple[ref[Gate], ...] = ()
         self._gate = Gate(
-            "window", Layers(window=self._window, reentry=self._reentry()), observer=None, clock=clock
+            "window", Rules(window=self._window, reentry=self._reentry()), observer=None, clock=clock
         )
         self._tie: WindowTie | None = None
         if (store is None) != (key is None) or (key is not None and (not isinstance(key, str) or not key)):
@@ -99,7 +99,7 @@ class BackoffWindow:
 
             self._tie = WindowTie(self, store, key)
             self._tie.start()
-            start_clean_after_fork(self._tie)
+            reset_in_child(self._tie)
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: WindowRegistry | str | None = None) -> BackoffWindow:
@@ -323,7 +323,7 @@ class WindowRegistry:
         self._serial = 0
         self._generation = 0  # of the latest signal: a window that is made anew goes on from there
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     @classmethod
     def named(cls, name: str) -> Self | WindowRegistry:
@@ -385,5 +385,5 @@ class WindowRegistry:
             else:
                 window._kept = False
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self._lock = allocate_lock()

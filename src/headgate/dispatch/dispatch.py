@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from ..arguments import SECOND, positive_int, seconds_to_ns
+from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
-from ..frozen import Value
+from ..frozen import Frozen
 from ..gate.bucket import successors
-from ..gate.decision import Layers
+from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.parking import SYSTEM, chance
 from ..gate.slots import ConcurrencyRule
 from ..gate.weight import WeightRule
-from ..limits import COLUMNS, SECOND, Backoff, positive_int, read_cost, read_rates, seconds_to_ns
+from ..limits import COLUMNS, read_cost, read_rates
 from .backoff_window import BackoffWindow
 from .learning import Learner, unit_of
 
@@ -19,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
     from typing import ClassVar, Literal, TypeVar
 
-    from ..events import Observer
     from ..gate.admission import Permit
     from ..gate.decision import AnyRate
     from ..gate.line import Ticket
     from ..gate.parking import Clock
-    from ..limits import Rate, Rates, Seconds
+    from ..limits import Rate
     from ..responses.signals import Signal
     from ..sharing.pool.member import Link
     from ..sharing.store import Store
+    from ..typing import Observer, Rates, Seconds
     from ..verdict import Verdict
 
     T = TypeVar("T")
@@ -40,7 +42,7 @@ _QUOTA = Backoff(60, cap=900, jitter=("range", 0.5, 1.5))
 _SHORTEST_PAUSE = SECOND // 10
 
 
-class RateLevel(Value):
+class RateLevel(Frozen):
     """How one rate stands: `level` units could go now (negative: in debt), of `burst` at most."""
 
     __slots__ = ("burst", "level", "limit", "name", "per", "unit")
@@ -52,7 +54,7 @@ class RateLevel(Value):
     level: int
 
 
-class DispatchSnapshot(Value):
+class DispatchSnapshot(Frozen):
     """How a Dispatch stands at one instant. What nothing limits is None.
 
     `binding` is the rule the first in line waits for and `next_at` the moment, on the clock
@@ -162,7 +164,7 @@ class Dispatch(Gate):
         columns = dict(COLUMNS)
         for rate in read:
             columns.setdefault(rate.unit, len(columns))
-        layers = Layers(
+        rules = Rules(
             window=window._window,
             tail=tail,
             reentry=window._reentry() if pause else None,
@@ -172,7 +174,7 @@ class Dispatch(Gate):
         )
         super().__init__(
             key,
-            layers,
+            rules,
             columns=columns,
             max_waiting=max_waiting,
             weights=weights,
@@ -214,13 +216,13 @@ class Dispatch(Gate):
             raise InvalidConfig('rates="auto" cannot be shared by processes; write the rates')
         from ..sharing.pool.member import Link  # noqa: PLC0415 - only those who share load what it takes
 
-        layers = self._layers
-        places, weight = layers.places, layers.weight
+        rules = self._rules
+        places, weight = rules.places, rules.weight
         limits = [
             0 if places is None or places.limit is None else places.limit,
             0 if places is None or places.throttled_limit is None else places.throttled_limit,
             0 if weight is None else weight.budget,
-            layers.tail // 1000,
+            rules.tail // 1000,
         ]
         self.__class__ = _SharedDispatch  # the same, and it tells the link what happens
         self._link = Link(
@@ -297,7 +299,7 @@ class Dispatch(Gate):
         self._heed(before, self._learner.rates())
 
     def _heed(self, _before: tuple[Rate, ...], learned: tuple[Rate, ...]) -> None:
-        if learned != tuple(rule.rate for rule in self._layers.rates):
+        if learned != tuple(rule.rate for rule in self._rules.rates):
             self._retune(learned)
 
     def _close_window(self, signal: Signal, now: int, sent: int) -> None:
@@ -343,7 +345,7 @@ class Dispatch(Gate):
     ) -> int:
         unit = unit_of(name)
         pause = self._learner.pause(name, limit, reset) if remaining == 0 and reset else 0
-        rules: list[AnyRate] = [rule for rule in self._layers.rates if rule.rate.unit == unit]
+        rules: list[AnyRate] = [rule for rule in self._rules.rates if rule.rate.unit == unit]
         for rule in rules:
             if pause:
                 rule.hold_until(now + pause, now)
@@ -363,8 +365,8 @@ class Dispatch(Gate):
         """How it stands right now, and why the first in line waits."""
         with self._lock:
             now = self._now()
-            layers = self._layers
-            places, weight = layers.places, layers.weight
+            rules = self._rules
+            places, weight = rules.places, rules.weight
             binding: str | None = None
             look_at: int | None = None
             first = self._line.first()
@@ -374,13 +376,13 @@ class Dispatch(Gate):
                     binding = self._binding
                     look_at = None if self._watch is None else self._watch[1]
             snapshot = DispatchSnapshot(
-                backoff_active=layers.throttled(now),
+                backoff_active=rules.throttled(now),
                 in_flight=None if places is None else places.in_flight,
                 throttled_in_flight=None if places is None else places.throttled_in_flight,
                 bytes_in_flight=None if weight is None else weight.in_flight,
                 waiting=self._line.waiting,
                 concurrency=None if places is None else places.limit,
-                throttled_concurrency=layers.throttled_places(now),
+                throttled_concurrency=rules.throttled_places(now),
                 byte_budget=None if weight is None else weight.budget,
                 binding=binding,
                 next_at=None if look_at is None else look_at / SECOND,
@@ -393,7 +395,7 @@ class Dispatch(Gate):
                         burst=rule.rate.burst,
                         level=rule.level(now),
                     )
-                    for rule in layers.rates
+                    for rule in rules.rates
                 ),
             )
         if self._tray:
@@ -411,7 +413,7 @@ class Dispatch(Gate):
         super()._tell_admitted(permit, rule, tenant)
 
     def __repr__(self) -> str:
-        rates = ", ".join(str(rule.rate) for rule in self._layers.rates) or "no rates"
+        rates = ", ".join(str(rule.rate) for rule in self._rules.rates) or "no rates"
         return f"<Dispatch {self._key!r}: {rates}, {self._line.waiting} waiting>"
 
 
@@ -438,8 +440,8 @@ class _SharedDispatch(Dispatch):
             self._link.nudge()
         return permit
 
-    def _follow_layers(self) -> None:
-        super()._follow_layers()
+    def _follow_rules(self) -> None:
+        super()._follow_rules()
         if self._holds:
             self._enter = self._enter_in_time
             self._bar(self._busy)
@@ -461,7 +463,7 @@ class _SharedDispatch(Dispatch):
 
     def _look_again(self) -> None:
         super()._look_again()
-        self._under_lock(self._layers.drop_stock)
+        self._under_lock(self._rules.drop_stock)
         window = self.window._window
         state = (window.generation, window.until)
         if self._link is not None and self._link.window_told != state and not self._link.hears_of_it():
@@ -489,9 +491,9 @@ class _SharedDispatch(Dispatch):
         super().close()
         self._link.close()
 
-    def _start_clean(self) -> None:
-        super()._start_clean()
-        self._link.start_clean()
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._link.after_fork()
 
 
 def _places(

@@ -7,7 +7,8 @@ episode of refusals, and back along a cubic. Only success makes anything grow.
 
 from __future__ import annotations
 
-from ..limits import SECOND, Rate, rate_of
+from ..arguments import SECOND
+from ..limits import Rate, rate_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ class Permit:
 
     __slots__ = ("_cost", "_era", "_mode", "_scoped", "_taken_at", "_ticket", "_waited")
     _cost: tuple[int, ...]
-    _era: Era
+    _era: ForkGeneration
     _mode: int
     _taken_at: int
     # Only there while a task's ticket or `async with` block answers for the permit.
@@ -199,7 +199,7 @@ class Admission:
             self._gate._settle(permit)
 
 
-class Era:
+class ForkGeneration:
     """The life of a gate in one process. A fork begins another: earlier permits no longer count."""
 
     __slots__ = ("gate",)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REFUSED, ADMITTED, THROTTLED = 0, 1, 2
 
 
-class Layers:
+class Rules:
     """Window, concurrency, bytes and rates. Any of them may be absent."""
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Layers:
     # -- admission
 
     def entrance(self) -> Callable[[tuple[int, ...], int], int]:
-        """The shortest way to `enter`: a lone rate needs no layers around it."""
+        """The shortest way to `enter`: a lone rate needs no rules around it."""
         others = (self.places, self.weight, self.reentry)
         if len(self.rates) == 1 and not any(others):
             return self.rates[0].enter

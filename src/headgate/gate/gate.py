@@ -18,9 +18,10 @@ from collections import deque
 from weakref import WeakSet
 
 from .. import events
+from ..arguments import amount, positive_int, seconds_to_ns
 from ..errors import CapacityExhausted, Closed, CostTooLarge, InvalidConfig, LineFull, Refused, WaitTimeout
-from ..limits import COLUMNS, amount, positive_int, read_cost, seconds_to_ns
-from .admission import SETTLED, Admission, Era, HoldingPermit, Permit
+from ..limits import COLUMNS, read_cost
+from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .bucket import successors
 from .line import CLAIMED, DONE, GRANTED, WAITING, Line, Ticket, correct
 from .parking import SYSTEM, wake_all
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from typing import Protocol, TypeVar
 
-    from ..events import Observer
-    from ..limits import Rate, Seconds
+    from ..limits import Rate
+    from ..typing import Observer, Seconds
     from ..verdict import Verdict
-    from .decision import Layers
+    from .decision import Rules
     from .parking import Clock
 
     T = TypeVar("T")
 
     class StartsClean(Protocol):
-        def _start_clean(self) -> None: ...
+        def after_fork(self) -> None: ...
 
 
 # How late, in nanoseconds, the one who keeps the time may be before its deputy looks.
@@ -76,7 +77,6 @@ class Gate:
         "_era",
         "_holds",
         "_key",
-        "_layers",
         "_line",
         "_lock",
         "_max_waiting",
@@ -85,6 +85,7 @@ class Gate:
         "_one",
         "_outbox",
         "_permit_kind",
+        "_rules",
         "_torn",
         "_tray",
         "_watch",
@@ -94,7 +95,7 @@ class Gate:
     def __init__(
         self,
         key: Hashable,
-        layers: Layers,
+        rules: Rules,
         *,
         columns: Mapping[str, int] = COLUMNS,
         max_waiting: int | None = None,
@@ -107,7 +108,7 @@ class Gate:
         if observer is not None and not callable(observer):
             raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
         self._key = key
-        self._layers = layers
+        self._rules = rules
         self._columns = columns
         self._max_waiting = max_waiting
         self._weights = None if weights is None else _read_weights(weights)
@@ -123,25 +124,25 @@ class Gate:
         self._watch: tuple[Ticket, int] | None = None  # who keeps the time, and until when
         self._deputy: Ticket | None = None  # a thread that looks if the loop of that one is blocked
         self._binding: str | None = None  # the rule that held the first in line when last asked
-        self._era = Era(self)
+        self._era = ForkGeneration(self)
         # Permits and tickets given back while the lock was taken. A finalizer may run this
         # while this very thread holds the lock, so giving back is never done by waiting for it.
         self._tray: deque[tuple[Permit | Ticket, tuple[int, ...] | None]] = deque()
-        self._follow_layers()
-        start_clean_after_fork(self)
+        self._follow_rules()
+        reset_in_child(self)
 
-    def _follow_layers(self) -> None:
-        layers = self._layers
-        self._enter = layers.entrance() if len(self._columns) == len(COLUMNS) else self._enter_any_length
+    def _follow_rules(self) -> None:
+        rules = self._rules
+        self._enter = rules.entrance() if len(self._columns) == len(COLUMNS) else self._enter_any_length
         # The way in for newcomers; barred while somebody waits or the gate is closed.
         self._enter_unasked = _barred if self._busy else self._enter
         self._one = (1,) + (0,) * (len(self._columns) - 1)
-        self._holds = layers.places is not None or layers.weight is not None
+        self._holds = rules.places is not None or rules.weight is not None
         self._permit_kind: type[Permit] = HoldingPermit if self._holds else Permit
 
     def _enter_any_length(self, cost: tuple[int, ...], now: int) -> int:
         # The cost may have been read just before a new unit came with `set_rates`.
-        return self._layers.enter(self._at_full_length(cost), now)
+        return self._rules.enter(self._at_full_length(cost), now)
 
     def _at_full_length(self, cost: tuple[int, ...]) -> tuple[int, ...]:
         return cost + (0,) * (len(self._columns) - len(cost))
@@ -258,7 +259,7 @@ class Gate:
         ticket.joined_at = now
         ticket.era = self._era
         ticket.cost = self._at_full_length(ticket.cost)
-        ticket.size = self._layers.size(ticket.cost)
+        ticket.size = self._rules.size(ticket.cost)
         refused = self._refuse_locked(ticket, now, timeout)
         if refused is not None:
             ticket.state = DONE
@@ -278,7 +279,7 @@ class Gate:
         if never is not None:
             return never
         line = self._line
-        if not line.waiting and self._layers.held_by(ticket.cost, now)[0] is None:
+        if not line.waiting and self._rules.held_by(ticket.cost, now)[0] is None:
             return None  # it came free since we looked
         if timeout == 0:
             rule, after = self._explain_locked(ticket.cost, now)
@@ -289,7 +290,7 @@ class Gate:
             rule, after = self._explain_locked(ticket.cost, now)
             return LineFull(f"{line.waiting} are waiting already", rule=rule, retry_after=after)
         if timeout is not None:
-            hopeless = self._layers.certain_wait(ticket.cost, now)
+            hopeless = self._rules.certain_wait(ticket.cost, now)
             if hopeless is not None and hopeless[1] > now + timeout:
                 return WaitTimeout(
                     f"no place can come free within {timeout / 1e9:g} s",
@@ -315,7 +316,7 @@ class Gate:
         """Why no wait, however long, would help; or None."""
         if self._closed:
             return Closed(f"the gate {self._key!r} was closed", rule="closed")
-        never = self._layers.refusal(self._at_full_length(cost))
+        never = self._rules.refusal(self._at_full_length(cost))
         return None if never is None else CostTooLarge(never[0], rule=never[1])
 
     def _claim(self, ticket: Ticket) -> Permit:
@@ -339,7 +340,7 @@ class Gate:
 
     def _advance_locked(self, now: int) -> None:
         """Let in everybody who may go, in order. Note who keeps the time for the rest."""
-        line, enter, reentry = self._line, self._enter, self._layers.reentry
+        line, enter, reentry = self._line, self._enter, self._rules.reentry
         era, kind = self._era, self._permit_kind
         outbox = self._outbox
         binding = self._binding
@@ -378,9 +379,7 @@ class Gate:
         self._binding, at = self._held_by_locked(first.cost, now)
         if at is not None and self._clock.quantum:
             # Rather several at a time than a timer for each.
-            at += min(
-                self._clock.quantum, self._layers.patience(first.cost, now, line.waiting, self._binding)
-            )
+            at += min(self._clock.quantum, self._rules.patience(first.cost, now, line.waiting, self._binding))
         self._watch = None if at is None else (first, at)
         if not self._busy:
             self._bar(True)
@@ -392,12 +391,12 @@ class Gate:
 
     def _held_by_locked(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
         """What the first in line waits for, and until when; no moment: until somebody leaves."""
-        reentry = self._layers.reentry
+        reentry = self._rules.reentry
         if reentry is not None:
             at = reentry.earliest(now, self._line.waiting)
             if at > now:
                 return "window", at
-        return self._layers.held_by(cost, now)
+        return self._rules.held_by(cost, now)
 
     def _carry_out(self) -> None:
         """Wake, set alarms and take back what lies in the tray, until all is quiet."""
@@ -452,7 +451,7 @@ class Gate:
 
     def _look_again(self) -> None:
         """Something changed outside the gate that may let somebody in."""
-        self._change(lambda _now: self._layers.hear_window())
+        self._change(lambda _now: self._rules.hear_window())
 
     def _change(self, alter: Callable[[int], T]) -> T:
         """Alter the rules under the lock, then let the line look again."""
@@ -500,11 +499,11 @@ class Gate:
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
         self._columns = columns
-        self._layers.set_rates(successors(self._layers.rates, rates, columns, now))
-        self._follow_layers()
+        self._rules.set_rates(successors(self._rules.rates, rates, columns, now))
+        self._follow_rules()
         for ticket in self._line.tickets():
             ticket.cost = self._at_full_length(ticket.cost)
-            never = self._layers.refusal(ticket.cost)
+            never = self._rules.refusal(ticket.cost)
             if never is not None:
                 ticket.refusal = CostTooLarge(never[0], rule=never[1])
                 self._dismiss_locked(ticket)
@@ -590,12 +589,12 @@ class Gate:
 
     def _settle_locked(self, permit: Permit, actual: tuple[int, ...] | None) -> None:
         if actual is not None:
-            self._layers.correct(permit._cost, actual, permit._taken_at, self._now())
+            self._rules.correct(permit._cost, actual, permit._taken_at, self._now())
             ticket = getattr(permit, "_ticket", None)
             if ticket is not None:
-                correct(ticket, self._layers.size(actual))
+                correct(ticket, self._rules.size(actual))
         mode = permit._mode
-        self._layers.leave(permit._cost, mode)
+        self._rules.leave(permit._cost, mode)
         permit._mode = -mode
 
     def _recover(self, permit: Permit) -> None:
@@ -682,16 +681,16 @@ class Gate:
 
     # -- after a fork
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: nobody waits, nobody is inside, and the lock is free."""
         self._lock = allocate_lock()
-        self._era = Era(self)
+        self._era = ForkGeneration(self)
         self._tray.clear()
         self._outbox.clear()
         self._watch = self._deputy = None
         self._line = Line()
         self._torn = False
-        self._layers.empty()
+        self._rules.empty()
         self._bar(self._closed)
         self._binding = None
 
@@ -699,14 +698,14 @@ class Gate:
 _forked: WeakSet[StartsClean] = WeakSet()
 
 
-def start_clean_after_fork(what: StartsClean) -> None:
+def reset_in_child(what: StartsClean) -> None:
     """Whatever holds a lock or a line says so here: a forked child must not inherit them."""
     _forked.add(what)
 
 
 def _start_all_clean() -> None:
     for what in list(_forked):
-        what._start_clean()
+        what.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

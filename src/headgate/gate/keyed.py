@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from weakref import WeakValueDictionary
 
-from .gate import start_clean_after_fork
+from .gate import reset_in_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class _Of(Generic[T]):
-        """What the type checker sees, for `Keeper[TokenBudget]`."""
+        """What the type checker sees, for `KeyedObjects[TokenBudget]`."""
 
         __slots__ = ()
 else:
@@ -37,7 +37,7 @@ else:
 _FEW = 64
 
 
-class Keeper(_Of[T]):
+class KeyedObjects(_Of[T]):
     """Objects by key: the same one for everybody who asks, forgotten when it has nothing to
     remember and nobody holds it.
 
@@ -56,7 +56,7 @@ class Keeper(_Of[T]):
         self._let_go: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._sweep_at = _FEW
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     def get(self, key: Hashable) -> T:
         """The thing of that key: found, or made once, whoever comes first."""
@@ -111,8 +111,8 @@ class Keeper(_Of[T]):
                     del self._let_go[key]
         self._sweep_at = max(_FEW, 2 * len(self._kept))
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self._lock = allocate_lock()
 
     def __repr__(self) -> str:
-        return f"<Keeper of {len(self)}>"
+        return f"<KeyedObjects of {len(self)}>"

@@ -1,7 +1,7 @@
 """Pure. How many may be inside at once, and how many while the API is throttling us.
 
 Rules of this room: it says whether there is a place; who takes one and who leaves it is
-counted by the layers, in one step with everything else.
+counted by the rules, in one step with everything else.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..gate.gate import start_clean_after_fork
-from ..limits import SECOND
+from ..arguments import SECOND
+from ..gate.gate import reset_in_child
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -83,7 +83,7 @@ class _Keeper:
         # Who writes the first entry starts the thread.
         self._on_duty: dict[str, object] = {}
         self._parker = clock.thread_parker(_ignore, None)
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     def watch(self, lease: Lease) -> None:
         self.leases[id(lease)] = lease
@@ -143,7 +143,7 @@ class _Keeper:
             if lease.until <= now:
                 lease.run_out()
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self.leases.clear()
         self._on_duty.clear()
         self._parker = self._clock.thread_parker(_ignore, None)

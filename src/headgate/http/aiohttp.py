@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientResponse
     from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 
-    from ..limits import Backoff, Seconds
+    from ..backoff import Backoff
     from ..retries.loop import RetryBudget
+    from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 
 T = TypeVar("T")

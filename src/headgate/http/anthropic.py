@@ -20,8 +20,9 @@ from .httpx import AsyncHttpxAnswer, HttpxAnswer, library_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from ..limits import Backoff, Seconds
+    from ..backoff import Backoff
     from ..retries.loop import RetryBudget
+    from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 
 

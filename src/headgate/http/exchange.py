@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 from weakref import ref
 
 from .. import events
+from ..arguments import SECOND, amount, positive_seconds_to_ns, seconds_to_ns
+from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
-from ..frozen import Value
-from ..gate.keyed import Keeper
+from ..frozen import Frozen
+from ..gate.keyed import KeyedObjects
 from ..gate.parking import chance, sleep, sleep_async
-from ..limits import SECOND, Backoff, amount, positive_seconds_to_ns, seconds_to_ns
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, Lessons, read_shape, reservation, settlement
 from ..responses.signals import read_signal
 from ..responses.usage import UsageReader, unpacked
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ..gate.admission import Admission, Permit
-    from ..limits import Seconds
     from ..responses.estimate import Shape
     from ..responses.signals import Signal
+    from ..typing import Seconds
 
     Estimate: TypeAlias = "Callable[[Request], int | Mapping[str, int]]"
     Gates: TypeAlias = "Dispatch | Callable[[Request], Dispatch] | None"
@@ -50,7 +51,7 @@ _SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 _COUNTED = (TOKENS, INPUT, OUTPUT)
 
 
-class Request(Value):
+class Request(Frozen):
     """What is about to be sent, for choosing a gate or estimating it.
 
     `host` has the port if it is not the usual one. `headers` go by lower-case name. `body` is None if it is
@@ -111,7 +112,7 @@ def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> C
         assert isinstance(name, str)
         return _checked(make(name), make)
 
-    keeper: Keeper[Dispatch] = Keeper(made, _has_nothing_to_remember)
+    keeper: KeyedObjects[Dispatch] = KeyedObjects(made, _has_nothing_to_remember)
     return lambda request: keeper.get(key(request))
 
 
@@ -350,7 +351,7 @@ class Call:
             self._tries_again = "never"
         if exchange._retries and _is_a_retry(headers):
             self._tries_again = "never"  # of somebody above, who was told to leave it to us
-            self._warn_about_two_layers()
+            self._warn_about_two_rules()
         self._attempts = Attempts(exchange._backoff, exchange._retries, gate._clock.now())
         if exchange._budget is not None:
             exchange._budget._earn()
@@ -459,7 +460,7 @@ class Call:
         if budget is not None and not budget._spend():
             return "the retry budget is used up"
         attempts.retry(wait)
-        if limited and self.gate._layers.reentry is not None:
+        if limited and self.gate._rules.reentry is not None:
             wait = 0  # nobody goes before the window ends: waiting is the gate's business
         report(
             self.gate._observer,
@@ -480,7 +481,7 @@ class Call:
         tokens = costs.get(TOKENS) if TOKENS in counted else None
         permit.settle(tokens=tokens, cost=rest or None)
 
-    def _warn_about_two_layers(self) -> None:
+    def _warn_about_two_rules(self) -> None:
         if not self._exchange._warned:
             self._exchange._warned = True
             _log().warning(
@@ -611,7 +612,7 @@ class Attempt:
 def _units(gate: Dispatch) -> dict[str, int]:
     """What the gate counts, and how much of each it could ever let through at once."""
     most: dict[str, int] = {}
-    for rule in gate._layers.rates:
+    for rule in gate._rules.rates:
         rate = rule.rate
         most[rate.unit] = min(most.get(rate.unit, 1 << 62), max(rate.amount, rate.burst))
     return most

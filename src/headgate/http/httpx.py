@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from ..limits import Backoff, Seconds
+    from ..backoff import Backoff
     from ..retries.loop import RetryBudget
+    from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 
     # To the type checker they are what each client asks for.

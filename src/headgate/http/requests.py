@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from requests import PreparedRequest, Response
 
-    from ..limits import Backoff, Seconds
+    from ..backoff import Backoff
     from ..retries.loop import RetryBudget
+    from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 
 

@@ -9,26 +9,16 @@ from _thread import allocate_lock
 from itertools import islice
 
 from .. import events
+from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
-from ..frozen import Value
+from ..frozen import Frozen
 from ..gate.admission import Admission
 from ..gate.bucket import KeyedRates, successors
-from ..gate.decision import Layers
-from ..gate.gate import Gate, start_clean_after_fork
+from ..gate.decision import Rules
+from ..gate.gate import Gate, reset_in_child
 from ..gate.parking import SYSTEM
 from ..gate.slots import ConcurrencyRule
-from ..limits import (
-    COLUMNS,
-    REQUESTS,
-    SECOND,
-    Rate,
-    positive_int,
-    positive_seconds_to_ns,
-    ratio,
-    read_cost,
-    read_rates,
-    seconds_to_ns,
-)
+from ..limits import COLUMNS, REQUESTS, Rate, read_cost, read_rates
 from .reduction import Reduction
 
 TYPE_CHECKING = False
@@ -37,11 +27,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ParamSpec, Protocol, TypeVar
 
-    from ..events import Observer
     from ..gate.admission import Permit
     from ..gate.decision import AnyRate
     from ..gate.parking import Clock
-    from ..limits import Rates, Seconds
+    from ..typing import Observer, Rates, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -125,7 +114,7 @@ class RateLimiter:
                 f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
             )
         rates = successors((), (read,), COLUMNS, 0)
-        self._gate = Gate(read.name, Layers(rates=rates, final=True), observer=observer, clock=clock)
+        self._gate = Gate(read.name, Rules(rates=rates, final=True), observer=observer, clock=clock)
 
     def acquire(self, *, timeout: Seconds | None = None) -> None:
         """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
@@ -179,10 +168,10 @@ class RateLimiter:
         return wait_then_call
 
     def __repr__(self) -> str:
-        return f"<RateLimiter {self._gate._layers.rates[0].rate}>"
+        return f"<RateLimiter {self._gate._rules.rates[0].rate}>"
 
 
-class Capacity(Value):
+class Capacity(Frozen):
     """How one resource stands. `available` of `total` could go now; `window` is in seconds.
 
     `share` is the part of the total that this process may use: here, all of it.
@@ -214,7 +203,7 @@ class _Resource:
             permit._mode = -permit._mode
             self.places.in_flight -= 1
             # More calls than tokens cannot be under way: who never releases is not counted for ever.
-            self.acquired = min(self.acquired + 1, self.gate._layers.rates[0].rate.amount)
+            self.acquired = min(self.acquired + 1, self.gate._rules.rates[0].rate.amount)
 
         self.gate._under_lock(count)
 
@@ -222,7 +211,7 @@ class _Resource:
         if self.acquired:
             self.acquired -= 1
             if refund:
-                for rule in self.gate._layers.rates:
+                for rule in self.gate._rules.rates:
                     if rule.column == REQUESTS:
                         rule.give_back(1, now)
 
@@ -231,7 +220,7 @@ class _Resource:
 
         def close_if_idle(now: int) -> bool:
             gate = self.gate
-            rates = gate._layers.rates
+            rates = gate._rules.rates
             if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
                 return False
             gate._closed = True
@@ -314,7 +303,7 @@ class MemoryLimiter:
         self._moved_out: dict[str, None] = {}  # made from the template, and to be forgotten again
         self._closed = False
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     # -- configuring
 
@@ -465,7 +454,7 @@ class MemoryLimiter:
         if known is not None:
             return known.gate._under_lock(
                 lambda now: _capacity(
-                    resource, known.gate._layers.rates, known.places.in_flight + known.acquired, now
+                    resource, known.gate._rules.rates, known.places.in_flight + known.acquired, now
                 )
             )
         if not self._template:
@@ -497,7 +486,7 @@ class MemoryLimiter:
             reduction = self._reduced.get(resource)
             if reduction is None:
                 self._moved_out.pop(resource, None)  # it must not be forgotten meanwhile
-                rates = tuple(rule.rate for rule in known.gate._layers.rates)
+                rates = tuple(rule.rate for rule in known.gate._rules.rates)
                 reduction = Reduction(
                     rates, factor=factor, growth=self._growth, interval=self._interval, now=now
                 )
@@ -513,7 +502,7 @@ class MemoryLimiter:
             if reduction is None or known is None:
                 return
             rates = reduction.rates(self._now())
-            if rates == tuple(rule.rate for rule in known.gate._layers.rates):
+            if rates == tuple(rule.rate for rule in known.gate._rules.rates):
                 return
             if rates == reduction.original:
                 del self._reduced[resource]
@@ -597,15 +586,15 @@ class MemoryLimiter:
         self,
         resource: str,
         rates: tuple[Rate, ...],
-        rules: tuple[AnyRate, ...] | None = None,
+        kept: tuple[AnyRate, ...] | None = None,
         acquired: int = 0,
     ) -> _Resource:
         columns = dict(self._columns)
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
         places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
-        layers = Layers(places=places, rates=rules or successors((), rates, columns, 0), final=True)
-        gate = Gate(resource, layers, columns=columns, observer=self._observer, clock=self._clock)
+        rules = Rules(places=places, rates=kept or successors((), rates, columns, 0), final=True)
+        gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
         return _Resource(gate, places, acquired)
 
     def _raise_if_closed(self) -> None:
@@ -618,7 +607,7 @@ class MemoryLimiter:
         if resource not in self._resources and not self._template:
             raise UnknownResource(f"{resource!r} was removed while this call waited for it")
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self._lock = allocate_lock()
 
     def __repr__(self) -> str:

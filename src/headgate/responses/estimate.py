@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..frozen import Value
+from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ _PROMPT_KEY = re.compile(rb'"(%s)"\s{0,8}:\s{0,8}[\["{]' % "|".join(_PROMPTS).en
 _MODEL_IN_PATH = re.compile(r"/(?:models|model|deployments|engines)/([^/:]+)")
 
 
-class Shape(Value):
+class Shape(Frozen):
     """What a request asks for.
 
     `input` is the estimate of its own tokens, before anything was learned; `most_output` what it allows the

@@ -11,7 +11,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ..frozen import Value
+from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
 
 
-class Usage(Value):
+class Usage(Frozen):
     """Tokens that count: cached ones do not where the provider says so.
 
     `final` is whether the answer was complete when this was said.

@@ -10,11 +10,23 @@ from _thread import allocate_lock
 from contextvars import ContextVar
 
 from .. import events
-from ..arguments import Coroutine, is_async, must_be_plain, name_of, never_awaited, not_awaitable
+from ..arguments import (
+    SECOND,
+    Coroutine,
+    is_async,
+    must_be_plain,
+    name_of,
+    never_awaited,
+    not_awaitable,
+    positive_int,
+    positive_seconds_to_ns,
+    ratio,
+    seconds_to_ns,
+)
+from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from ..gate.gate import start_clean_after_fork
+from ..gate.gate import reset_in_child
 from ..gate.parking import SYSTEM, chance, sleep, sleep_async
-from ..limits import SECOND, Backoff, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from .classify import asked_to_wait, verdict_of
 from .state import Allowance, Attempts
 
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 
     from ..gate.parking import Clock
-    from ..limits import Seconds
+    from ..typing import Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -58,7 +70,7 @@ class RetryBudget:
         self._burst = burst
         self._allowance = Allowance(parts, burst)
         self._lock = allocate_lock()
-        start_clean_after_fork(self)
+        reset_in_child(self)
 
     @property
     def available(self) -> int:
@@ -78,7 +90,7 @@ class RetryBudget:
         with self._lock:
             self._allowance.refund()
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self._lock = allocate_lock()
 
     def __repr__(self) -> str:

@@ -6,11 +6,11 @@ try, it never takes back what a call returned.
 
 from __future__ import annotations
 
-from ..limits import SECOND, within_bounds
+from ..arguments import SECOND, within_bounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..limits import Backoff
+    from ..backoff import Backoff
 
 
 class Attempts:

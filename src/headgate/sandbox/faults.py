@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..arguments import positive_int, positive_seconds_to_ns, seconds_to_ns
 from ..errors import InvalidConfig
-from ..frozen import Value
-from ..limits import positive_int, positive_seconds_to_ns, seconds_to_ns
+from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..limits import Seconds
+    from ..typing import Seconds
 
 # Each kind with the details that mean something to it.
 KINDS = {
@@ -36,7 +36,7 @@ REFUSING = frozenset({"storm", "quota", "too_large", "overload", "error", "html"
 _RESETS = ("before", "headers", "body")
 
 
-class Fault(Value):
+class Fault(Frozen):
     """One way to misbehave.
 
     >>> Fault("storm", duration=5, retry_after=2)

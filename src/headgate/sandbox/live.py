@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..gate.parking import Clock
-    from ..limits import Rate, Seconds
+    from ..limits import Rate
+    from ..typing import Seconds
     from .provider import Step
     from .referee import Report
     from .styles import Request

@@ -13,8 +13,8 @@ from math import ceil, log
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..arguments import SECOND, positive_int, seconds_to_ns
 from ..errors import InvalidConfig
-from ..limits import SECOND, positive_int, seconds_to_ns
 from .faults import REFUSING, Fault, Planned
 from .meters import KINDS, meter_for, read_rate
 from .referee import Pool, Referee, Report
@@ -35,7 +35,8 @@ from .styles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ..limits import Rate, Seconds
+    from ..limits import Rate
+    from ..typing import Seconds
     from .styles import Pairs, Style
 
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..frozen import Value
-from ..limits import SECOND
+from ..arguments import SECOND
+from ..frozen import Frozen
 from .meters import most_within, opening, permitted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _INSTANT = SECOND // 10
 
 
-class Report(Value):
+class Report(Frozen):
     """What has happened since the start or the last reset.
 
     | field | what it is |

@@ -14,7 +14,7 @@ from struct import pack
 from time import gmtime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..limits import SECOND
+from ..arguments import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

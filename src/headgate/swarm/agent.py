@@ -12,7 +12,7 @@ from _thread import allocate_lock
 from typing import TYPE_CHECKING, Any
 
 from .. import events
-from ..limits import SECOND, seconds_to_ns
+from ..arguments import SECOND, seconds_to_ns
 from .membership import Council, read_number
 from .messages import LONGEST_LETTER, CapacityUpdate, Oversized, read_object, write_object
 from .recovery import read_level
@@ -23,9 +23,10 @@ from .transport import Post, Unsigned, Voice, call_back
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..events import Event, Observer
+    from ..events import Event
     from ..gate.parking import Clock
     from ..limits import Rate
+    from ..typing import Observer
     from ..verdict import Verdict
     from .bus.bus import Bus
     from .recovery import Level
@@ -129,7 +130,7 @@ class Agent:
         if self._voice is not None:
             self._voice.close()
 
-    def start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: nobody holds the lock."""
         self._lock = allocate_lock()
 

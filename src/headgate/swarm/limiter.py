@@ -10,32 +10,24 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
 from ..gate.parking import SYSTEM
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import Capacity, MemoryLimiter, Slot, _check_name, _Resource
-from ..limits import (
-    SECOND,
-    Rate,
-    positive_int,
-    positive_seconds_to_ns,
-    ratio,
-    read_rates,
-    seconds_to_ns,
-)
+from ..limits import Rate, read_rates
 from .agent import Agent
 from .bus.bus import open_bus
 from .membership import read_number
 from .recovery import Cubic, Stepwise, read_level
-from .resource import LeasedLayers, Pool, SwarmGate, SwarmSlot
+from .resource import LeasedRules, Pool, SwarmGate, SwarmSlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..events import Observer
     from ..gate.parking import Clock
-    from ..limits import Rates, Seconds
+    from ..typing import Observer, Rates, Seconds
     from ..verdict import Verdict
     from .bus.bus import Bus
     from .messages import CapacityUpdate
@@ -265,8 +257,8 @@ class DistributedLimiter(MemoryLimiter):
         columns = dict(self._columns)
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
-        layers = LeasedLayers(ConcurrencyRule(None, None), successors((), rates, columns, 0))
-        gate = SwarmGate(resource, layers, columns=columns, observer=self._observer, clock=self._clock)
+        rules = LeasedRules(ConcurrencyRule(None, None), successors((), rates, columns, 0))
+        gate = SwarmGate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
         this = ref(self)
 
         def heed(verdict: Verdict, sent_at: int) -> None:
@@ -277,7 +269,7 @@ class DistributedLimiter(MemoryLimiter):
         gate.heed = heed
         return Pool(
             gate,
-            layers,
+            rules,
             self._agent.new_council(),
             rates=rates,
             curve=self._curve,
@@ -293,9 +285,9 @@ class DistributedLimiter(MemoryLimiter):
             self._begin_anew()
         return super()._entrance(resource)
 
-    def _start_clean(self) -> None:
-        super()._start_clean()
-        self._agent.start_clean()
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._agent.after_fork()
         self._forked = True
 
     def _begin_anew(self) -> None:

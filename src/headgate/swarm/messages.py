@@ -12,8 +12,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..frozen import Value
-from ..limits import SECOND
+from ..arguments import SECOND
+from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ _NOT_TEXT = re.compile("[\ud800-\udfff]")
 _NO_TIME = -62_135_596_800 * SECOND
 
 
-class CapacityUpdate(Value):
+class CapacityUpdate(Frozen):
     """What one agent tells all: the total of a resource should be `new_capacity`.
 
     `timestamp_ns` counts from 1970; `timestamp` is the same as a datetime. `retry_after` is how many seconds

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from ..limits import SECOND
+from ..arguments import SECOND
 
 # Whatever is larger was not written by us.
 _LARGEST = 1 << 62

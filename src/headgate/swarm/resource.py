@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
+from ..arguments import SECOND
 from ..gate.bucket import rule_for
-from ..gate.decision import REFUSED, Layers
+from ..gate.decision import REFUSED, Rules
 from ..gate.gate import Gate
 from ..gate.window import Reentry, Window
 from ..limiters.memory_limiter import Capacity, Slot, _Resource
-from ..limits import REQUESTS, SECOND, Rate, _rate_again
+from ..limits import REQUESTS, Rate, _rate_again
 from .recovery import Total
 from .rounds import ROUND, TurnRule, turn_in
 from .shares import WHOLE
@@ -37,7 +38,7 @@ _NEVER = 1 << 62
 _MOST_PAUSES = 64
 
 
-class LeasedLayers(Layers):
+class LeasedRules(Rules):
     """Admits as long as the part is ours, and counts whom it admits."""
 
     __slots__ = ("expires_at", "granted", "whole")
@@ -131,13 +132,13 @@ class Pool(_Resource):
         "desired",
         "due",
         "each",
-        "layers",
         "name",
         "noted",
         "noted_at",
         "paused_until",
         "rates",
         "reason",
+        "rules",
         "speakers",
         "total",
         "turn",
@@ -147,7 +148,7 @@ class Pool(_Resource):
     def __init__(
         self,
         gate: Gate,
-        layers: LeasedLayers,
+        rules: LeasedRules,
         council: Council,
         *,
         rates: tuple[Rate, ...],
@@ -156,10 +157,10 @@ class Pool(_Resource):
         each: bool,
         now: int,
     ) -> None:
-        assert layers.places is not None
-        super().__init__(gate, layers.places)
+        assert rules.places is not None
+        super().__init__(gate, rules.places)
         self.name = str(gate._key)
-        self.layers = layers
+        self.rules = rules
         self.council = council
         self.rates = rates
         self.total = Total(rates[0].amount, curve, now)
@@ -204,8 +205,8 @@ class Pool(_Resource):
         elapsed = now - self._measured_at
         if elapsed <= 0:
             return
-        granted = self.layers.granted - self._measured
-        self._measured, self._measured_at = self.layers.granted, now
+        granted = self.rules.granted - self._measured
+        self._measured, self._measured_at = self.rules.granted, now
         waiting = self.gate._line.waiting
         rate = self.rates[0]
         used = (granted + waiting) * rate.per_ns * WHOLE * 6 // (5 * elapsed * self.total.amount)
@@ -218,14 +219,14 @@ class Pool(_Resource):
 
     def report(self) -> tuple[int, int]:
         """How many were granted and how many ended well since this was last asked."""
-        granted, self._told = self.layers.granted - self._told, self.layers.granted
+        granted, self._told = self.rules.granted - self._told, self.rules.granted
         well, self._well = self._well, 0
         return granted, well
 
     def begin_episode(self, reason: str) -> None:
         """The total was just cut: what was admitted before says nothing about it."""
         self._fresh = self._aged = self._well = 0
-        self._told = self.layers.granted
+        self._told = self.rules.granted
         self.reason = reason
 
     def grow(self, now: int) -> None:
@@ -306,14 +307,14 @@ class Pool(_Resource):
         self.gate._change(self._apply_locked)
 
     def _apply_locked(self, now: int) -> None:
-        rates, wholes, part, self.layers.expires_at, open_from, cuts, turn = self.desired
-        self.layers.whole = part == WHOLE
+        rates, wholes, part, self.rules.expires_at, open_from, cuts, turn = self.desired
+        self.rules.whole = part == WHOLE
         begins, self._round = cuts != self._round, cuts
-        window = self.layers.window
+        window = self.rules.window
         assert window is not None
         if open_from > now and open_from != window.until:
             window.until = open_from
-            self.layers.reentry = Reentry(window, self._reentry())
+            self.rules.reentry = Reentry(window, self._reentry())
         if not rates or rates == self.applied:
             return
         gate = self.gate
@@ -323,7 +324,7 @@ class Pool(_Resource):
         rules = [_rule(rate, whole, columns, turn) for rate, whole in zip(rates, wholes, strict=True)]
         # The burst is the swarm's, and may be spent: whoever joins one has nothing yet.
         joins = not self.applied and not (self.each or self.council.reigns)
-        left = list(self.layers.rates)
+        left = list(self.rules.rates)
         for rate, rule in zip(rates, rules, strict=True):
             before = next((before for before in left if before.column == rule.column), None)
             if before is not None:
@@ -335,8 +336,8 @@ class Pool(_Resource):
                 rule.lower(0, now)
         self.applied = rates
         gate._columns = columns
-        self.layers.set_rates(rules)
-        gate._follow_layers()
+        self.rules.set_rates(rules)
+        gate._follow_rules()
         for ticket in gate._line.tickets():
             ticket.cost = gate._at_full_length(ticket.cost)
 
@@ -344,13 +345,13 @@ class Pool(_Resource):
 
     def capacity(self, total: int, share: int) -> Capacity:
         def look(now: int) -> Capacity:
-            layers = self.layers
-            assert layers.window is not None
-            rules = [rule for rule in layers.rates if rule.column == REQUESTS] or list(layers.rates)
-            opened = now < layers.expires_at and not layers.window.closed(now)
+            rules = self.rules
+            assert rules.window is not None
+            rates = [rule for rule in rules.rates if rule.column == REQUESTS] or list(rules.rates)
+            opened = now < rules.expires_at and not rules.window.closed(now)
             return Capacity(
                 resource=self.name,
-                available=max(0, min(rule.level(now) for rule in rules)) if opened else 0,
+                available=max(0, min(rule.level(now) for rule in rates)) if opened else 0,
                 total=total,
                 window=self.rates[0].per,
                 in_flight=self.places.in_flight + self.acquired,

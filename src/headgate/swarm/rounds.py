@@ -6,8 +6,8 @@ not go at the same moment: their bursts are one burst.
 
 from __future__ import annotations
 
+from ..arguments import SECOND
 from ..gate.bucket import RateRule
-from ..limits import SECOND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
-from ..limits import SECOND
+from ..arguments import SECOND
 from ..sharing.courier import COURIER
 
 if TYPE_CHECKING:

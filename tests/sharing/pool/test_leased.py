@@ -12,7 +12,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headgate.limits import COLUMNS, SECOND, TOKENS, Rate
+from headgate.arguments import SECOND
+from headgate.limits import COLUMNS, TOKENS, Rate
 from headgate.sharing.pool.leased import LeasedRule
 
 MILLI = SECOND // 1000

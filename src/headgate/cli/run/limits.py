@@ -16,9 +16,9 @@ from ...sharing.store import open_store, plain_name
 from .errors import Wrong
 
 if TYPE_CHECKING:
-    from ...events import Observer
     from ...limits import Rate
     from ...sharing.pool.answer import State
+    from ...typing import Observer
     from .command import Order
 
 _CONCURRENCY = 200

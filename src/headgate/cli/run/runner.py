@@ -17,11 +17,11 @@ from urllib.request import getproxies
 
 import httpx2
 
+from ...backoff import Backoff
 from ...errors import HeadgateError
 from ...gate.parking import chance
 from ...http.exchange import Exchange
 from ...http.httpx import AsyncHttpxAnswer
-from ...limits import Backoff
 from .errors import BadJob
 from .jobs import Lines, Pipe, quick_id, read_job, twice
 from .journal import answer_line, failure_line

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
-from ...limits import SECOND
+from ...arguments import SECOND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from ... import events
+from ...arguments import SECOND
+from ...backoff import Backoff
 from ...errors import InvalidConfig, StoreError
 from ...gate.bucket import RateRule
-from ...limits import BYTES, SECOND, Backoff, Rate, share_of
+from ...limits import BYTES, Rate, share_of
 from ..courier import COURIER
 from ..store import open_store, plain_name
 from .answer import CLEARED, time_left
@@ -147,7 +149,7 @@ class Link:
         """Is there less stock than should be kept?"""
         return any(
             rule.units * 2 < ahead
-            for rule, ahead in zip(self._gate._layers.rates, self._ahead, strict=False)
+            for rule, ahead in zip(self._gate._rules.rates, self._ahead, strict=False)
             if isinstance(rule, LeasedRule)
         )
 
@@ -217,7 +219,7 @@ class Link:
             raise
         self.nudge()
 
-    def start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: another member, with nothing in its hands and a connection of its own."""
         self._member = _new_member()
         self._store = open_store(self._where, self._gate._clock)
@@ -355,12 +357,12 @@ class Link:
 
     def have_none_locked(self) -> None:
         """No place and no byte is ours to use before the next answer."""
-        layers = self._gate._layers
+        rules = self._gate._rules
         self._places = self._bytes = 0
-        if layers.places is not None and self._limits[0]:
-            layers.places.limit = 0
-        if layers.weight is not None and self._limits[2]:
-            layers.weight.budget = 0
+        if rules.places is not None and self._limits[0]:
+            rules.places.limit = 0
+        if rules.weight is not None and self._limits[2]:
+            rules.weight.budget = 0
 
     # -- questions
 
@@ -368,18 +370,18 @@ class Link:
         return [[rate.amount, rate.per_ns // _MICRO, rate.burst] for rate in self.rates]
 
     def _holds_locked(self, now: int) -> bool:
-        rules = self._gate._layers.rates
+        rules = self._gate._rules.rates
         stock = any(rule.units or rule.expected() for rule in rules if isinstance(rule, LeasedRule))
         return bool(stock or self._gate._line.waiting) or self._inside_locked(now)
 
     def _inside_locked(self, _now: int) -> bool:
-        places, weight = self._gate._layers.places, self._gate._layers.weight
+        places, weight = self._gate._rules.places, self._gate._rules.weight
         return bool((places and places.in_flight) or (weight and weight.in_flight))
 
     def _question_locked(self, now: int, *, bye: bool = False, resting: bool = False) -> Question | None:
         gate = self._gate
-        layers = gate._layers
-        stocks = [rule for rule in layers.rates if isinstance(rule, LeasedRule)]
+        rules = gate._rules
+        stocks = [rule for rule in rules.rates if isinstance(rule, LeasedRule)]
         costs = [
             ticket.cost for band in gate._line._bands for ticket in islice(band.tickets(), _MOST_TICKETS)
         ]
@@ -390,9 +392,9 @@ class Link:
         if bye:
             for rule in stocks:
                 rule.hand_back(0, now)
-        places, weight = layers.places, layers.weight
+        places, weight = rules.places, rules.weight
         uses = [0 if places is None else places.in_flight, 0 if weight is None else weight.in_flight]
-        penalty = weight.penalty if weight is not None and layers.throttled(now) else 1
+        penalty = weight.penalty if weight is not None and rules.throttled(now) else 1
         wants = [len(costs), sum(cost[BYTES] for cost in costs) * penalty]
         spare = [max(4, uses[0] // 4), max(1 << 20, uses[1] // 4)]  # for those who come
         if self.crowded or bye or resting:
@@ -435,7 +437,7 @@ class Link:
             "spare": spare,
             "needs": costs[0][BYTES] * penalty if costs and not bye else 0,
             "waiting": 0 if bye else gate._line.waiting,
-            "pauses": layers.reentry is not None,
+            "pauses": rules.reentry is not None,
             "pause": pause,
             "bye": bye,
         }
@@ -503,7 +505,7 @@ class Link:
 
         def take(now: int) -> None:
             gate = self._gate
-            layers = gate._layers
+            rules = gate._rules
             self._version = given["version"]
             self._members = given["members"]
             self.crowded = given["crowded"]
@@ -513,17 +515,17 @@ class Link:
             self._turn = max(turn, _AT_ONCE)
             self._again = now + given["again"] * _MICRO if given["again"] else 0
             for stamp, (start, lump) in enumerate(zip(given["starts"], lumps, strict=False), given["stamp"]):
-                for rule, units in zip(layers.rates, lump, strict=False):
+                for rule, units in zip(rules.rates, lump, strict=False):
                     if units and isinstance(rule, LeasedRule):
                         rule.given(units, now + start * _MICRO, stamp)
                 self._provided_until = now + start * _MICRO
             self._places, self._bytes = given["places"], given["bytes"]
             self.valid_until = self._pending_since + _LEASE * 9 // 10
-            if layers.places is not None and self._limits[0]:
-                layers.places.limit = self._places
-            if layers.weight is not None and self._limits[2]:
-                layers.weight.budget, layers.weight.whole = self._bytes, self._limits[2]
-            for rule, ahead in zip(layers.rates, self._ahead, strict=False):
+            if rules.places is not None and self._limits[0]:
+                rules.places.limit = self._places
+            if rules.weight is not None and self._limits[2]:
+                rules.weight.budget, rules.weight.whole = self._bytes, self._limits[2]
+            for rule, ahead in zip(rules.rates, self._ahead, strict=False):
                 if isinstance(rule, LeasedRule) and now - self._used_at > _IDLE and not gate._line.waiting:
                     rule.hand_back(ahead, now)
 
@@ -585,7 +587,7 @@ class Link:
 
     def _owe(self) -> None:
         """While it was away the pool has filled up, though we all went on: of that, our part."""
-        for i, rule in enumerate(self._gate._layers.rates):
+        for i, rule in enumerate(self._gate._rules.rates):
             if isinstance(rule, CountedRate):
                 self._owed[i] += min(rule.taken, -(-self.rates[i].burst // max(1, self._members)))
                 rule.taken = 0
@@ -608,29 +610,29 @@ class Link:
         def install(now: int) -> None:
             gate = self._gate
             columns = gate._columns
-            layers = gate._layers
+            rules = gate._rules
             if not leased:
                 self.valid_until = FAR_OFF
                 part = self._members or 2
-                if layers.places is not None and self._limits[0]:
-                    layers.places.limit = max(1, self._limits[0] // part)
-                if layers.weight is not None and self._limits[2]:
-                    layers.weight.budget = self._limits[2] // part
+                if rules.places is not None and self._limits[0]:
+                    rules.places.limit = max(1, self._limits[0] // part)
+                if rules.weight is not None and self._limits[2]:
+                    rules.weight.budget = self._limits[2] // part
             if leased:
-                rules: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+                rates: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
             elif self._on_loss == "open":
-                rules = []
+                rates = []
             elif self._on_loss == "closed":
-                rules = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+                rates = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
             else:
-                rules = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
-                for rule in rules:
+                rates = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
+                for rule in rates:
                     rule.lower(0, now)  # what there was is unknown: nothing is saved up
-            for i, old in enumerate(layers.rates):
+            for i, old in enumerate(rules.rates):
                 if isinstance(old, LeasedRule) and i < len(self._owed):
                     self._owed[i] += old.extra
-            layers.set_rates(rules)
-            gate._follow_layers()
+            rules.set_rates(rates)
+            gate._follow_rules()
             self._taken = [0] * len(self.rates)
             self._ahead = [0] * len(self.rates)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...limits import SECOND, Rate
+from ...arguments import SECOND
+from ...limits import Rate
 from .answer import _fits_at
 
 if TYPE_CHECKING:

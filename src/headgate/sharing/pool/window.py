@@ -146,7 +146,7 @@ class WindowTie:
             "bye": False,
         }
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""
         self._member = token_hex(8)
         self._store = open_store(self._where, self._clock)

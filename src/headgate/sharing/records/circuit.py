@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from ...limits import SECOND
+from ...arguments import SECOND
 from ..courier import COURIER
 from .client import DAMAGE, Entry, Ledger, Page, contents, look
 from .shared_circuit import UNUSED, CircuitRecord
@@ -118,8 +118,8 @@ class CircuitLink:
         if breaker is not None:
             breaker._hear_of_store(why)
 
-    def start_clean(self) -> None:
-        self._ledger.start_clean()
+    def after_fork(self) -> None:
+        self._ledger.after_fork()
 
 
 def _hand_back(breaker: ref[_SharedBreaker], who: str) -> None:

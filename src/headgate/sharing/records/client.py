@@ -21,8 +21,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary, finalize
 
+from ...arguments import SECOND
 from ...errors import InvalidConfig, StoreError
-from ...limits import SECOND
 from ..courier import COURIER
 from ..store import MemoryStore, open_store, plain_name
 
@@ -491,7 +491,7 @@ class Ledger:
     def _unanswered(self) -> StoreError:
         return StoreError(f"{self.name} does not answer in time ({_PATIENCE:g} s)")
 
-    def start_clean(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: another member, with nothing to tell and a connection of its own."""
         held, self._held = self._held, None
         if held is not None and isinstance(held.store, MemoryStore):

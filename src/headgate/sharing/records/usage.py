@@ -13,9 +13,9 @@ from _thread import allocate_lock
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from ...arguments import SECOND
 from ...budgets.windows import Allowance, binding
 from ...errors import StoreError
-from ...limits import SECOND
 from .client import DAMAGE, Entry, Ledger, Page, contents, look
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ class SharedTally:
             self._ledger.ask(look([]))
             self._ledger.rest()
 
-    def _start_clean(self) -> None:
+    def after_fork(self) -> None:
         self._lock = allocate_lock()
-        self._ledger.start_clean()
+        self._ledger.after_fork()
 
 
 def _pages(levels: Sequence[TokenBudget]) -> list[BudgetPage]:

@@ -12,8 +12,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...arguments import SECOND, positive_seconds_to_ns
 from ...errors import Closed, InvalidConfig, StoreError, WaitTimeout
-from ...limits import SECOND, positive_seconds_to_ns
 from ...sharing.courier import COURIER
 from ...sharing.store import without_password
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol, TypeAlias
 
-    from ...limits import Seconds
+    from ...typing import Seconds
 
     Deliver: TypeAlias = Callable[["Message"], object]
 

@@ -1,0 +1,148 @@
+"""Delays as a value: how long to wait before each retry."""
+
+from __future__ import annotations
+
+from .arguments import SECOND, amount, positive_seconds_to_ns, seconds_to_ns, within_bounds
+from .errors import InvalidConfig, InvalidWindow
+from .frozen import Frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .typing import Jitter, Seconds
+
+_STRATEGIES = ("exponential", "linear", "constant")
+_JITTERS = '"none", "full", "decorrelated", ("factor", 0.25), ("additive", 0.1) or ("range", 0.75, 1.0)'
+
+# No wait is longer, whatever the arithmetic says: some 146 years.
+_LONGEST_DELAY = 1 << 62
+
+
+class Backoff(Frozen):
+    """How long to wait before each retry: longer and longer, up to a cap, and not all at once.
+
+    >>> backoff = Backoff(0.5, cap=10)
+    >>> [backoff.delay(retry) for retry in range(6)]
+    [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    >>> Backoff(1, cap=60, jitter="full").delay(3, random=lambda: 0.25)
+    2.0
+
+    `strategy` is "exponential" (each wait `factor` times the last), "linear" or "constant".
+    `jitter` is "none"; "full": anything from nothing to the whole wait; "decorrelated": anything from
+    `base` to three times the last wait; ("factor", 0.25): from 75 % to all of it; ("additive", 0.1):
+    from all of it to 110 %; or ("range", 0.5, 1.5). The cap is never exceeded, and waits that have
+    reached it stay spread out. `cap=None` lets them grow.
+    """
+
+    __slots__ = ("base_ns", "cap_ns", "factor", "jitter", "strategy")
+    base_ns: int
+    cap_ns: int
+    factor: float
+    jitter: Jitter
+    strategy: str
+
+    def __init__(
+        self,
+        base: Seconds = 1.0,
+        cap: Seconds | None = 10.0,
+        *,
+        strategy: str = "exponential",
+        factor: float = 2.0,
+        jitter: Jitter = "none",
+    ) -> None:
+        base_ns = positive_seconds_to_ns(base, "base")
+        cap_ns = _LONGEST_DELAY if cap is None else min(seconds_to_ns(cap, "cap"), _LONGEST_DELAY)
+        if cap_ns < base_ns:
+            raise InvalidWindow(
+                f"cap={cap!r} is less than base={base!r}, the first wait; raise the cap or lower the base"
+            )
+        if strategy not in _STRATEGIES:
+            raise InvalidConfig(f"strategy={strategy!r} is unknown; write one of {', '.join(_STRATEGIES)}")
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor < float("inf"):
+            raise InvalidConfig(
+                f"factor={factor!r} would not make waits grow; write at least 1, e.g. factor=2.0"
+            )
+        super().__init__(
+            base_ns=base_ns,
+            cap_ns=cap_ns,
+            factor=float(factor),
+            jitter=jitter if isinstance(jitter, str) or not _is_sequence(jitter) else tuple(jitter),
+            strategy=strategy,
+        )
+        self._spread()  # is it possible?
+
+    def delay(
+        self, retry: int, *, previous: Seconds | None = None, random: Callable[[], float] | None = None
+    ) -> float:
+        """Seconds to wait before a retry, the first being number 0.
+
+        `previous` is the wait before it, for decorrelated jitter; `random` draws from 0 to 1.
+        Without it, the wait is the middle one.
+        """
+        amount(retry, "retry")
+        before = None if previous is None else seconds_to_ns(previous, "previous")
+        return self.delay_ns(retry, 0.5 if random is None else random(), before) / SECOND
+
+    def delay_ns(self, retry: int, draw: float, previous: int | None) -> int:
+        """The same in nanoseconds, for a draw from 0 to 1."""
+        draw = within_bounds(draw)
+        spread = self._spread()
+        if spread is None:
+            highest = min(self.cap_ns, 3 * max(previous or 0, self.base_ns))
+            return self.base_ns + int((highest - self.base_ns) * draw)
+        low, high = spread
+        # Where jitter could lead beyond the cap, the whole of it is moved below.
+        wait = min(self._unspread(retry), self.cap_ns, self.cap_ns / max(high, 1.0))
+        return min(round(wait * (low + draw * (high - low))), self.cap_ns)
+
+    def _unspread(self, retry: int) -> float:
+        if self.strategy == "constant":
+            return self.base_ns
+        if self.strategy == "linear":
+            return self.base_ns * (retry + 1)
+        try:
+            return self.base_ns * self.factor**retry
+        except OverflowError:
+            return self.cap_ns
+
+    def _spread(self) -> tuple[float, float] | None:
+        """The least and most of a wait that jitter makes of it; None: it depends on the last one."""
+        match self.jitter:
+            case "none":
+                return 1.0, 1.0
+            case "full":
+                return 0.0, 1.0
+            case "decorrelated":
+                return None
+            case ("factor", (int() | float()) as part) if 0 <= part <= 1:
+                return 1.0 - part, 1.0
+            case ("additive", (int() | float()) as part) if 0 <= part < float("inf"):
+                return 1.0, 1.0 + part
+            case ("range", (int() | float()) as low, (int() | float()) as high) if (
+                0 <= low <= high < float("inf") and high > 0
+            ):
+                return float(low), float(high)
+        raise InvalidConfig(f"jitter={self.jitter!r} is unknown; write {_JITTERS}")
+
+    def __repr__(self) -> str:
+        cap = None if self.cap_ns == _LONGEST_DELAY else self.cap_ns / SECOND
+        factor = "" if self.factor == 2 else f", factor={self.factor!r}"
+        return (
+            f"Backoff({self.base_ns / SECOND!r}, cap={cap}, strategy={self.strategy!r}{factor},"
+            f" jitter={self.jitter!r})"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _backoff_again, (self._facts(),)
+
+
+def _backoff_again(facts: tuple[int, int, float, Jitter, str]) -> Backoff:
+    again = Backoff()
+    for name, fact in zip(Backoff.__slots__, facts, strict=True):
+        object.__setattr__(again, name, fact)
+    return again
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, (list, tuple))
