@@ -27,6 +27,8 @@ from headgate.swarm.bus.nats import NatsBus
 from headgate.swarm.bus.redis import RedisBus
 from patience import eventually
 
+pytestmark = pytest.mark.alone
+
 AGENTS = 8
 TOTAL = 800
 LEASE = 4.0

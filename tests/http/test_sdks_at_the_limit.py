@@ -18,6 +18,8 @@ import headgate.http.requests
 from headgate import Dispatch
 from headgate.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 BODY = {"model": "m", "max_tokens": 20, "messages": MESSAGES}
 CALLS, WORKERS = 40, 20

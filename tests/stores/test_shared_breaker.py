@@ -30,6 +30,8 @@ from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually
 from stores.processes import Processes
 
+pytestmark = pytest.mark.alone
+
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 
 

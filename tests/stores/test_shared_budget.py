@@ -33,6 +33,8 @@ from headgate.testing import ManualClock, run
 from patience import PATIENCE, eventually
 from stores.processes import Processes
 
+pytestmark = pytest.mark.alone
+
 HOUR = 3600.0
 
 

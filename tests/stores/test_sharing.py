@@ -21,6 +21,8 @@ from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import PATIENCE, eventually
 from stores.processes import Processes
 
+pytestmark = pytest.mark.alone
+
 
 def together(many, seconds, *, store, off=0, **options):
     """Several processes that share one key; of each, by how much its clock is off."""

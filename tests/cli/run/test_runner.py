@@ -20,6 +20,8 @@ from headgate.responses.usage import Usage
 from headgate.sandbox import Sandbox
 from patience import eventually
 
+pytestmark = pytest.mark.alone
+
 FAST = {"concurrency": 16, "retries": 3, "timeout": 20.0, "patience": 60.0}
 
 

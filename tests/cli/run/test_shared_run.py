@@ -17,6 +17,8 @@ from headgate.cli.app import main
 from headgate.sandbox import Sandbox
 from patience import eventually
 
+pytestmark = pytest.mark.alone
+
 KEYLESS = {name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")}
 BODY = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
 
