@@ -98,6 +98,18 @@ class Rate(Frozen):
         """
         return _parse_rate(text)
 
+    @classmethod
+    def of_ns(
+        cls, amount: int, per_ns: int, burst: int | None, unit: str = "requests", strict: bool = False
+    ) -> Rate:
+        """A rate whose period is given in nanoseconds: seconds as a float might not be exact.
+
+        `burst` must be given unless the rate is strict.
+        """
+        rate = cls(amount, 1, burst=burst, unit=unit, strict=strict)
+        object.__setattr__(rate, "per_ns", per_ns)
+        return rate
+
     @property
     def per(self) -> float:
         """The period in seconds."""
@@ -120,24 +132,18 @@ class Rate(Frozen):
 
     def __reduce__(self) -> tuple[object, ...]:
         burst = None if self.strict else self.burst
-        return _rate_again, (self.amount, self.per_ns, burst, self.unit, self.strict)
-
-
-def _rate_again(amount: int, per_ns: int, burst: int | None, unit: str, strict: bool) -> Rate:
-    rate = Rate(amount, 1, burst=burst, unit=unit, strict=strict)
-    object.__setattr__(rate, "per_ns", per_ns)  # seconds as a float might not be exact
-    return rate
+        return Rate.of_ns, (self.amount, self.per_ns, burst, self.unit, self.strict)
 
 
 def rate_of(rate: Rate, amount: int) -> Rate:
     """The same rate for another amount, with a burst that is the same part of it."""
     burst = None if rate.strict else max(1, rate.burst * amount // rate.amount)
-    return _rate_again(amount, rate.per_ns, burst, rate.unit, rate.strict)
+    return Rate.of_ns(amount, rate.per_ns, burst, rate.unit, rate.strict)
 
 
 def share_of(rate: Rate, parts: int) -> Rate:
     """One of so many equal parts of a rate: as much, in so many times the time."""
-    return _rate_again(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
+    return Rate.of_ns(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
 
 
 def _parse_rate(text: str) -> Rate:
@@ -179,7 +185,7 @@ def _parse_rate(text: str) -> Rate:
         raise wrong(str(error).partition(";")[0]) from None
     if burst is None and not strict:
         burst = max(1, rate_amount * SECOND // per_ns)
-    return _rate_again(rate_amount, per_ns, burst, rate.unit, strict)
+    return Rate.of_ns(rate_amount, per_ns, burst, rate.unit, strict)
 
 
 def _parse_number(text: str, what: str, wrong: _Complaint) -> int:

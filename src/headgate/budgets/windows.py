@@ -7,14 +7,12 @@ fact: a change of plan neither adds to it nor takes from it. Every answer is abo
 from __future__ import annotations
 
 from ..gate.bucket import StrictRule
-from ..limits import _rate_again
+from ..limits import Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TypeAlias
-
-    from ..limits import Rate
 
     Cost: TypeAlias = tuple[int, int]
     Saved: TypeAlias = list[tuple[int, int, list[int]]]  # column, period, what its window remembers
@@ -212,7 +210,7 @@ def _read_saved(saved: Saved, now: int) -> list[StrictRule]:
     for column, per_ns, state in saved:
         if column not in (TOKENS, MONEY) or per_ns < 1:
             raise ValueError(f"no window counts column {column} over {per_ns} ns")
-        rule = StrictRule(_rate_again(1, per_ns, None, "tokens", True), column)
+        rule = StrictRule(Rate.of_ns(1, per_ns, None, "tokens", strict=True), column)
         rule.restore(state, now)
         rules.append(rule)
     return rules

@@ -15,7 +15,7 @@ from ..gate.decision import REFUSED, Rules
 from ..gate.gate import Gate
 from ..gate.window import Reentry, Window
 from ..limiters.memory_limiter import Capacity, Slot, _Resource
-from ..limits import REQUESTS, Rate, _rate_again
+from ..limits import REQUESTS, Rate
 from .recovery import Total
 from .rounds import ROUND, TurnRule, turn_in
 from .shares import WHOLE
@@ -380,9 +380,9 @@ def _shared(rate: Rate, numerator: int, denominator: int) -> Rate:
     if rate.strict:
         amount = rate.amount * numerator // denominator
         if amount:
-            return _rate_again(amount, rate.per_ns, None, rate.unit, strict=True)
+            return Rate.of_ns(amount, rate.per_ns, None, rate.unit, strict=True)
         per_ns = -(-rate.per_ns * denominator // (numerator * rate.amount))
-        return _rate_again(1, per_ns, None, rate.unit, strict=True)
+        return Rate.of_ns(1, per_ns, None, rate.unit, strict=True)
     per_ns = -(-rate.per_ns * denominator // numerator)
     burst = max(1, rate.burst * numerator // denominator)
-    return _rate_again(rate.amount, per_ns, burst, rate.unit, strict=False)
+    return Rate.of_ns(rate.amount, per_ns, burst, rate.unit, strict=False)
