@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .breaker.breaker import BreakerRegistry, CircuitBreaker, CircuitState
     from .budgets.budget import BudgetBook, Reservation, TokenBudget
     from .client import ResilienceConfig, ResilientClient
-    from .limiters.memory_limiter import Capacity, MemoryLimiter, RateLimiter
+    from .limiters.memory_limiter import MemoryLimiter
+    from .limiters.rate_limiter import RateLimiter
+    from .limiters.resource import Capacity
     from .responses.signals import parse_retry_after
     from .retries.loop import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
     from .swarm import CapacityUpdate, DistributedLimiter
@@ -87,13 +89,13 @@ __all__ = [
 _LATER = {
     "BreakerRegistry": "breaker.breaker",
     "BudgetBook": "budgets.budget",
-    "Capacity": "limiters.memory_limiter",
+    "Capacity": "limiters.resource",
     "CapacityUpdate": "swarm",
     "CircuitBreaker": "breaker.breaker",
     "CircuitState": "breaker.breaker",
     "DistributedLimiter": "swarm",
     "MemoryLimiter": "limiters.memory_limiter",
-    "RateLimiter": "limiters.memory_limiter",
+    "RateLimiter": "limiters.rate_limiter",
     "Reservation": "budgets.budget",
     "ResilienceConfig": "client",
     "ResilientClient": "client",

@@ -24,6 +24,7 @@ from headgate import (
     CapacityExhausted,
     Closed,
     CostTooLarge,
+    DistributedLimiter,
     HeadgateError,
     InvalidCapacity,
     InvalidConfig,
@@ -37,8 +38,7 @@ from headgate import (
     WaitTimeout,
     events,
 )
-from headgate.limiters import memory_limiter
-from headgate.limiters.memory_limiter import Slot
+from headgate.limiters.resource import Resource, Slot
 from headgate.testing import ManualClock, Recorder, run
 from patience import PATIENCE, eventually
 
@@ -377,11 +377,28 @@ def test_everybody_who_waits_or_comes_is_told_that_the_limiter_was_closed():
     assert run(main) == ({Closed}, 1.0)
 
 
-def test_closing_a_second_time_reports_that_it_is_closed(api):
-    """ML-13."""
+def test_a_second_close_does_nothing(api):
+    api.close()
     api.close()
     with pytest.raises(Closed):
-        api.close()
+        api.acquire("api")
+
+
+@pytest.mark.parametrize("colour", ["with", "async with"])
+def test_a_memory_limiter_closes_itself_at_the_end_of_its_block(colour):
+    async def main(clock):
+        limiter = MemoryLimiter(rates="2/minute", clock=clock)
+        if colour == "with":
+            with limiter as inside:
+                limiter.acquire("api")
+        else:
+            async with limiter as inside:
+                await limiter.acquire_async("api")
+        assert inside is limiter
+        with pytest.raises(Closed):
+            limiter.acquire("api")
+
+    run(main)
 
 
 def test_what_comes_after_closing_is_harmless(api):
@@ -1046,7 +1063,7 @@ def test_every_named_error_of_the_seed_is_reachable():
         lambda: limiter.set_capacity("api", 60, 0),
         lambda: limiter.set_rates("api", []),
         limiter.close,
-        limiter.close,
+        lambda: limiter.acquire("api"),
     ):
         try:
             act()
@@ -1064,29 +1081,22 @@ def test_every_named_error_of_the_seed_is_reachable():
     ]
 
 
-# -- ML-15
-
-
-def test_the_limiter_has_everything_the_common_interface_asks_for():
-    """ML-15: the protocol is for type checkers, so its methods are counted here."""
-    source = inspect.getsource(inspect.getmodule(MemoryLimiter))
-    protocol = source.partition("class Limiter(Protocol):")[2].partition("\nclass RateLimiter")[0]
-    asked = {
-        line.split("(")[0].split()[-1]
-        for line in protocol.splitlines()
-        if line.strip().startswith(("def ", "async def "))
-    }
-    assert asked >= {
+@pytest.mark.parametrize("kind", [MemoryLimiter, DistributedLimiter])
+def test_limiters_of_resources_have_the_same_methods(kind):
+    for name in [
+        "set_capacity",
+        "set_rates",
         "acquire",
         "acquire_async",
         "try_acquire",
+        "slot",
         "release",
-        "set_capacity",
-        "announce_reduced",
         "get_capacity",
+        "announce_reduced",
+        "remove",
         "close",
-    }
-    assert all(callable(getattr(MemoryLimiter, name)) for name in asked)
+    ]:
+        assert callable(getattr(kind, name))
 
 
 # -- ML-16, D-53: nobody polls
@@ -1806,7 +1816,7 @@ def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configur
         pass
     clock.advance(10)
     crowd = InThreads()
-    retire = memory_limiter._Resource.retire
+    retire = Resource.retire
 
     def retire_and_be_late(self):
         retired = retire(self)
@@ -1814,7 +1824,7 @@ def test_a_key_that_is_configured_while_it_is_being_forgotten_keeps_its_configur
         crowd.threads[-1].join(0.2)  # as far as it gets, in between
         return retired
 
-    monkeypatch.setattr(memory_limiter._Resource, "retire", retire_and_be_late)
+    monkeypatch.setattr(Resource, "retire", retire_and_be_late)
     with limiter.slot("another"):  # looks whom to forget
         pass
     monkeypatch.undo()
@@ -1830,13 +1840,13 @@ def test_ctrl_c_while_a_key_is_being_forgotten_leaves_it_usable(ask, clock, monk
     with limiter.slot("user"):
         pass
     clock.advance(10)
-    retire = memory_limiter._Resource.retire
+    retire = Resource.retire
 
     def interrupted(self):
         retire(self)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(memory_limiter._Resource, "retire", interrupted)
+    monkeypatch.setattr(Resource, "retire", interrupted)
     with pytest.raises(KeyboardInterrupt), limiter.slot("another"):
         pass
     monkeypatch.undo()

@@ -1,7 +1,4 @@
-"""Rates by themselves: one for a function, or one for each of a million resources.
-
-Both kinds wait at a gate like everybody else: in order, with time-outs, in threads and tasks.
-"""
+"""Rates for named resources in one process: a few that were configured, or a million from one template."""
 
 from __future__ import annotations
 
@@ -11,224 +8,25 @@ from itertools import islice
 from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
-from ..frozen import Frozen
-from ..gate.admission import Admission
-from ..gate.bucket import KeyedRates, successors
+from ..gate.bucket import successors
 from ..gate.decision import Rules
 from ..gate.gate import Gate, reset_in_child
 from ..gate.parking import SYSTEM
 from ..gate.slots import ConcurrencyRule
-from ..limits import COLUMNS, REQUESTS, Rate, read_cost, read_rates
+from ..limits import COLUMNS, Rate, read_cost, read_rates
+from .buckets import KeyedRates
 from .reduction import Reduction
+from .resource import Capacity, Resource, Slot, capacity_of, check_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from types import TracebackType
-    from typing import Any, ParamSpec, Protocol, TypeVar
+    from typing import Self
 
-    from ..gate.admission import Permit
     from ..gate.decision import AnyRate
     from ..gate.parking import Clock
     from ..typing import Observer, Rates, Seconds
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
-
-    class Limiter(Protocol):
-        """What every limiter of named resources does, in one process or in many."""
-
-        def set_capacity(
-            self,
-            resource: str,
-            capacity: int,
-            window: Seconds,
-            *,
-            burst: int | None = None,
-            strict: bool = False,
-        ) -> None: ...
-        def set_rates(self, resource: str, rates: Rates) -> None: ...
-        def acquire(
-            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
-        ) -> None: ...
-        async def acquire_async(
-            self,
-            resource: str,
-            *,
-            cost: int | Mapping[str, int] = 1,
-            timeout: Seconds | None = None,  # noqa: ASYNC109
-        ) -> None: ...
-        def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool: ...
-        def slot(
-            self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
-        ) -> Admission: ...
-        def release(self, resource: str, *, refund: bool = True) -> None: ...
-        def get_capacity(self, resource: str) -> Capacity | None: ...
-        def announce_reduced(self, resource: str, reason: str) -> None: ...
-        def remove(self, resource: str) -> None: ...
-        def close(self) -> None: ...
-
-
-class RateLimiter:
-    """Never more than so many calls in any trailing minute: object, `with`, or decorator.
-
-    >>> from headgate import RateLimiter
-    >>> from headgate.testing import ManualClock
-    >>> clock = ManualClock(auto_advance=True)
-    >>> limiter = RateLimiter(2, clock=clock)
-    >>> @limiter
-    ... def call(n):
-    ...     return n, clock.seconds()
-    >>> [call(n) for n in range(3)]
-    [(0, 0.0), (1, 0.0), (2, 60.0)]
-
-    Calls inside the window are not paced: all of them may come at once. To pace them, or for
-    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer`
-    is told how long each call waited.
-    """
-
-    __slots__ = ("_gate",)
-
-    def __init__(
-        self,
-        requests_per_minute: int = 60,
-        *,
-        rate: Rate | str | None = None,
-        observer: Observer | None = None,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        if rate is not None and requests_per_minute != 60:
-            raise InvalidConfig(
-                f"requests_per_minute={requests_per_minute!r} and rate={rate!r} are two limits; "
-                'write one of them, e.g. rate="100/s"'
-            )
-        if rate is None:
-            positive_int(requests_per_minute, "requests_per_minute", example=60)
-            rate = Rate(requests_per_minute, 60, strict=True)
-        given = read_rates(rate)
-        if len(given) != 1:
-            raise InvalidConfig(f'rate={rate!r} is not one rate; write e.g. rate="100/s burst 20"')
-        (read,) = given
-        if read.unit != "requests":
-            raise InvalidConfig(
-                f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
-            )
-        rates = successors((), (read,), COLUMNS, 0)
-        self._gate = Gate(read.name, Rules(rates=rates, final=True), observer=observer, clock=clock)
-
-    def acquire(self, *, timeout: Seconds | None = None) -> None:
-        """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
-        with self._gate.admit(timeout=timeout):
-            pass
-
-    async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
-        """The same for a task."""
-        async with self._gate.admit(timeout=timeout):
-            pass
-
-    def try_acquire(self) -> bool:
-        """Take a place if there is one right now and nobody waits for it."""
-        return self._gate.try_admit() is not None
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        pass
-
-    async def __aenter__(self) -> None:
-        await self.acquire_async()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        pass
-
-    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, sync or async: each call waits for a place first."""
-        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
-        from inspect import iscoroutinefunction  # noqa: PLC0415
-
-        if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
-
-            @wraps(fn)
-            async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
-                await self.acquire_async()
-                return await fn(*args, **kwargs)  # type: ignore[misc]  # it is one, if in disguise
-
-            return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
-
-        @wraps(fn)
-        def wait_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
-            self.acquire()
-            return fn(*args, **kwargs)
-
-        return wait_then_call
-
-    def __repr__(self) -> str:
-        return f"<RateLimiter {self._gate._rules.rates[0].rate}>"
-
-
-class Capacity(Frozen):
-    """How one resource stands. `available` of `total` could go now; `window` is in seconds.
-
-    `share` is the part of the total that this process may use: here, all of it.
-    """
-
-    __slots__ = ("available", "in_flight", "resource", "share", "total", "window")
-    resource: str
-    available: int
-    total: int
-    window: float
-    in_flight: int
-    share: int
-
-
-class _Resource:
-    """One resource with a gate of its own. Slots are counted by the gate, other calls here."""
-
-    __slots__ = ("acquired", "gate", "places")
-
-    def __init__(self, gate: Gate, places: ConcurrencyRule, acquired: int = 0) -> None:
-        self.gate = gate
-        self.places = places
-        self.acquired = acquired  # and not released
-
-    def keep(self, permit: Permit) -> None:
-        """What was acquired without a block is under way until it is released."""
-
-        def count(_now: int) -> None:
-            permit._mode = -permit._mode
-            self.places.in_flight -= 1
-            # More calls than tokens cannot be under way: who never releases is not counted for ever.
-            self.acquired = min(self.acquired + 1, self.gate._rules.rates[0].rate.amount)
-
-        self.gate._under_lock(count)
-
-    def release(self, now: int, *, refund: bool) -> None:
-        if self.acquired:
-            self.acquired -= 1
-            if refund:
-                for rule in self.gate._rules.rates:
-                    if rule.column == REQUESTS:
-                        rule.give_back(1, now)
-
-    def retire(self) -> bool:
-        """Close the gate if nobody is there and nothing is missing: then it is as good as none."""
-
-        def close_if_idle(now: int) -> bool:
-            gate = self.gate
-            rates = gate._rules.rates
-            if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
-                return False
-            gate._closed = True
-            gate._observer = None  # whoever comes too late goes on elsewhere: nothing to tell
-            gate._bar(True)
-            return True
-
-        return self.gate._under_lock(close_if_idle)
 
 
 class MemoryLimiter:
@@ -299,7 +97,7 @@ class MemoryLimiter:
         self._observer = observer
         self._clock = clock
         self._now = clock.now
-        self._resources: dict[str, _Resource] = {}
+        self._resources: dict[str, Resource] = {}
         self._moved_out: dict[str, None] = {}  # made from the template, and to be forgotten again
         self._closed = False
         self._lock = allocate_lock()
@@ -327,7 +125,7 @@ class MemoryLimiter:
         read = read_rates(rates)
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
-        _check_name(resource)
+        check_name(resource)
         while True:
             with self._lock:
                 self._raise_if_closed()
@@ -353,13 +151,30 @@ class MemoryLimiter:
             known.gate.close()
 
     def close(self) -> None:
-        """Refuse everybody who waits and everybody who comes. A second time raises Closed."""
+        """Refuse the callers that wait and those that come later. A second call does nothing."""
         with self._lock:
-            self._raise_if_closed()
+            if self._closed:
+                return
             self._closed = True
             resources = list(self._resources.values())
         for resource in resources:
             resource.gate.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
 
     # -- acquiring
 
@@ -371,7 +186,7 @@ class MemoryLimiter:
         Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
         foreseen), or CapacityExhausted with `timeout=0`.
         """
-        _check_name(resource)
+        check_name(resource)
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")  # a mistake shows when it is made, not when one has to wait
         if not self._take_quickly(resource, cost):
@@ -386,7 +201,7 @@ class MemoryLimiter:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
     ) -> None:
         """The same for a task."""
-        _check_name(resource)
+        check_name(resource)
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
         if not self._take_quickly(resource, cost):
@@ -395,7 +210,7 @@ class MemoryLimiter:
 
     def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
         """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
-        _check_name(resource)
+        check_name(resource)
         while not self._take_quickly(resource, cost):
             if self._no_more_than_a_number(resource, cost):
                 return False
@@ -421,7 +236,7 @@ class MemoryLimiter:
 
         The tokens stay spent when the block ends, so the rate holds. This is what you want.
         """
-        _check_name(resource)
+        check_name(resource)
         slot = Slot()
         slot._limiter = self
         slot._resource = resource
@@ -453,18 +268,18 @@ class MemoryLimiter:
         known = self._resources.get(resource)
         if known is not None:
             return known.gate._under_lock(
-                lambda now: _capacity(
+                lambda now: capacity_of(
                     resource, known.gate._rules.rates, known.places.in_flight + known.acquired, now
                 )
             )
         if not self._template:
             return None
         if self._keyed is None:
-            return _capacity(resource, successors((), self._template, self._columns, 0), 0, self._now())
+            return capacity_of(resource, successors((), self._template, self._columns, 0), 0, self._now())
         with self._lock:
             now = self._now()
             rules, under_way = self._keyed.look(resource, now)
-            return _capacity(resource, rules, under_way, now)
+            return capacity_of(resource, rules, under_way, now)
 
     def announce_reduced(self, resource: str, reason: str) -> None:
         """The API gives less than we think: tell observers, and cut if there is a `reduce_factor`."""
@@ -540,11 +355,11 @@ class MemoryLimiter:
             return False
         return keyed.refusal(read_cost(self._columns, 0, 0, cost)) is None
 
-    def _entrance(self, resource: str) -> _Resource:
+    def _entrance(self, resource: str) -> Resource:
         """The resource with its gate, made from the template if need be."""
         if self._reduced:
             self._recover(resource)
-        idle: list[tuple[str, _Resource]] = []
+        idle: list[tuple[str, Resource]] = []
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
@@ -562,7 +377,7 @@ class MemoryLimiter:
             self._forget_if_idle(name, other)
         return known
 
-    def _move_out_locked(self, resource: str) -> _Resource | None:
+    def _move_out_locked(self, resource: str) -> Resource | None:
         """Give a resource that was no more than a number a gate of its own. None if it was not even that."""
         state = None if self._keyed is None else self._keyed.move_out(resource, self._now())
         if state is None:
@@ -570,7 +385,7 @@ class MemoryLimiter:
         known = self._resources[resource] = self._make_locked(resource, self._template, *state)
         return known
 
-    def _forget_if_idle(self, name: str, resource: _Resource) -> None:
+    def _forget_if_idle(self, name: str, resource: Resource) -> None:
         """One that was moved out long ago: is it full and idle again? Else it goes to the end."""
         retired = resource.retire()
         with self._lock:
@@ -588,14 +403,14 @@ class MemoryLimiter:
         rates: tuple[Rate, ...],
         kept: tuple[AnyRate, ...] | None = None,
         acquired: int = 0,
-    ) -> _Resource:
+    ) -> Resource:
         columns = dict(self._columns)
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
         places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
         rules = Rules(places=places, rates=kept or successors((), rates, columns, 0), final=True)
         gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
-        return _Resource(gate, places, acquired)
+        return Resource(gate, places, acquired)
 
     def _raise_if_closed(self) -> None:
         if self._closed:
@@ -612,60 +427,3 @@ class MemoryLimiter:
 
     def __repr__(self) -> str:
         return f"<MemoryLimiter of {len(self)} resources>"
-
-
-class Slot(Admission):
-    """A place at a resource, for the length of a block."""
-
-    __slots__ = ("_known", "_limiter", "_patience", "_resource")
-    _known: _Resource
-    _limiter: MemoryLimiter
-    _patience: int | None
-    _resource: str
-
-    def __enter__(self) -> Permit:
-        began = self._limiter._now()
-        while True:
-            self._come_in(began)
-            try:
-                return super().__enter__()
-            except Closed:
-                self._limiter._raise_if_gone(self._resource)
-
-    async def __aenter__(self) -> Permit:
-        began = self._limiter._now()
-        while True:
-            self._come_in(began)
-            try:
-                return await super().__aenter__()
-            except Closed:
-                self._limiter._raise_if_gone(self._resource)
-
-    def keep(self, permit: Permit) -> None:
-        """Leave the block without ending the call."""
-        self._permit = None
-        self._known.keep(permit)
-
-    def _come_in(self, began: int) -> None:
-        self._known = self._limiter._entrance(self._resource)
-        self._gate = self._known.gate
-        if self._patience:  # what it waited at a gate that was taken away counts
-            self._timeout = max(1, self._patience - (self._limiter._now() - began))
-
-
-def _check_name(resource: object) -> None:
-    if not isinstance(resource, str) or not resource:
-        raise InvalidConfig(f'resource {resource!r} is not a name; write a string, e.g. "openai"')
-
-
-def _capacity(resource: str, rules: Sequence[AnyRate], in_flight: int, now: int) -> Capacity:
-    counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
-    rate = rules[0].rate
-    return Capacity(
-        resource=resource,
-        available=max(0, min(rule.level(now) for rule in counting)),
-        total=rate.amount,
-        window=rate.per,
-        in_flight=in_flight,
-        share=rate.amount,
-    )

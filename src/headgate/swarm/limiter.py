@@ -15,7 +15,8 @@ from ..errors import InvalidConfig
 from ..gate.bucket import successors
 from ..gate.parking import SYSTEM
 from ..gate.slots import ConcurrencyRule
-from ..limiters.memory_limiter import Capacity, MemoryLimiter, Slot, _check_name, _Resource
+from ..limiters.memory_limiter import MemoryLimiter
+from ..limiters.resource import Capacity, Resource, Slot, check_name
 from ..limits import Rate, read_rates
 from .agent import Agent
 from .bus.bus import open_bus
@@ -148,7 +149,7 @@ class DistributedLimiter(MemoryLimiter):
         read = read_rates(rates)
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
-        _check_name(resource)
+        check_name(resource)
         if len(resource) > _LONGEST_NAME:
             raise InvalidConfig(f"resource {resource[:20]!r}… is too long a name to send around")
         if self._forked:
@@ -171,7 +172,9 @@ class DistributedLimiter(MemoryLimiter):
         super().remove(resource)
 
     def close(self) -> None:
-        """Leave the swarm: refuse everybody here, and leave all parts to the others. Twice raises Closed."""
+        """Leave the swarm: refuse everybody here, and leave all parts to the others. Twice is silent."""
+        if self._closed:
+            return
         super().close()
         self._agent.close()
         if self._owned:
@@ -280,7 +283,7 @@ class DistributedLimiter(MemoryLimiter):
 
     # -- after a fork
 
-    def _entrance(self, resource: str) -> _Resource:
+    def _entrance(self, resource: str) -> Resource:
         if self._forked:
             self._begin_anew()
         return super()._entrance(resource)

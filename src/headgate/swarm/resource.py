@@ -14,7 +14,7 @@ from ..gate.bucket import rule_for
 from ..gate.decision import REFUSED, Rules
 from ..gate.gate import Gate
 from ..gate.window import Reentry, Window
-from ..limiters.memory_limiter import Capacity, Slot, _Resource
+from ..limiters.resource import Capacity, Resource, Slot
 from ..limits import REQUESTS, Rate
 from .recovery import Total
 from .rounds import ROUND, TurnRule, turn_in
@@ -112,7 +112,7 @@ class _Desired(NamedTuple):
     turn: int  # where in that round this agent comes, of ROUND
 
 
-class Pool(_Resource):
+class Pool(Resource):
     """One resource."""
 
     __slots__ = (

@@ -1,0 +1,128 @@
+"""A rate for a function: object, `with` block or decorator.
+
+Callers wait at a gate: in order, with time-outs, in threads and tasks.
+"""
+
+from __future__ import annotations
+
+from ..arguments import positive_int
+from ..errors import InvalidConfig
+from ..gate.bucket import successors
+from ..gate.decision import Rules
+from ..gate.gate import Gate
+from ..gate.parking import SYSTEM
+from ..limits import COLUMNS, Rate, read_rates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, ParamSpec, TypeVar
+
+    from ..gate.parking import Clock
+    from ..typing import Observer, Seconds
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+class RateLimiter:
+    """Never more than so many calls in any trailing minute: object, `with`, or decorator.
+
+    >>> from headgate import RateLimiter
+    >>> from headgate.testing import ManualClock
+    >>> clock = ManualClock(auto_advance=True)
+    >>> limiter = RateLimiter(2, clock=clock)
+    >>> @limiter
+    ... def call(n):
+    ...     return n, clock.seconds()
+    >>> [call(n) for n in range(3)]
+    [(0, 0.0), (1, 0.0), (2, 60.0)]
+
+    Calls inside the window are not paced: all of them may come at once. To pace them, or for
+    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer`
+    is told how long each call waited.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(
+        self,
+        requests_per_minute: int = 60,
+        *,
+        rate: Rate | str | None = None,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if rate is not None and requests_per_minute != 60:
+            raise InvalidConfig(
+                f"requests_per_minute={requests_per_minute!r} and rate={rate!r} are two limits; "
+                'write one of them, e.g. rate="100/s"'
+            )
+        if rate is None:
+            positive_int(requests_per_minute, "requests_per_minute", example=60)
+            rate = Rate(requests_per_minute, 60, strict=True)
+        given = read_rates(rate)
+        if len(given) != 1:
+            raise InvalidConfig(f'rate={rate!r} is not one rate; write e.g. rate="100/s burst 20"')
+        (read,) = given
+        if read.unit != "requests":
+            raise InvalidConfig(
+                f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
+            )
+        rates = successors((), (read,), COLUMNS, 0)
+        self._gate = Gate(read.name, Rules(rates=rates, final=True), observer=observer, clock=clock)
+
+    def acquire(self, *, timeout: Seconds | None = None) -> None:
+        """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
+        with self._gate.admit(timeout=timeout):
+            pass
+
+    async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
+        """The same for a task."""
+        async with self._gate.admit(timeout=timeout):
+            pass
+
+    def try_acquire(self) -> bool:
+        """Take a place if there is one right now and nobody waits for it."""
+        return self._gate.try_admit() is not None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    async def __aenter__(self) -> None:
+        await self.acquire_async()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        pass
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, sync or async: each call waits for a place first."""
+        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
+        from inspect import iscoroutinefunction  # noqa: PLC0415
+
+        if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+
+            @wraps(fn)
+            async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
+                await self.acquire_async()
+                return await fn(*args, **kwargs)  # type: ignore[misc]  # it is one, if in disguise
+
+            return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
+
+        @wraps(fn)
+        def wait_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.acquire()
+            return fn(*args, **kwargs)
+
+        return wait_then_call
+
+    def __repr__(self) -> str:
+        return f"<RateLimiter {self._gate._rules.rates[0].rate}>"
