@@ -101,6 +101,14 @@ def test_the_defaults_are_the_seeds():
     assert ResilienceConfig(1, 2.0, 3.0, 4, 5, 6.0).circuit_recovery_timeout == 6.0
 
 
+def test_the_config_of_a_client_is_the_one_given_and_cannot_be_changed():
+    config = ResilienceConfig(max_retries=2)
+    client = ResilientClient(config)
+    assert client.config == config
+    with pytest.raises(AttributeError):
+        client.config.max_retries = 4
+
+
 def test_arguments_and_result_pass_through(in_colour):
     clock = jumping()
     seen = []

@@ -1,4 +1,4 @@
-"""The documentation runs: every python block of README and docs, and every doctest in the source."""
+"""The documentation is true: every Python block and every doctest runs, and every link leads somewhere."""
 
 import doctest
 import gc
@@ -13,6 +13,7 @@ from headgate import Dispatch, WindowRegistry
 
 ROOT = Path(__file__).parent.parent
 HOUSE = Path(headgate.__file__).parent
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>\w*)")
 
 
@@ -34,7 +35,8 @@ def python_blocks(page):
     return blocks
 
 
-PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if python_blocks(page)]
+MARKDOWN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in MARKDOWN if python_blocks(page)]
 MODULES = [
     ".".join(("headgate", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
     for path in sorted(HOUSE.rglob("*.py"))
@@ -44,7 +46,7 @@ MODULES = [
 
 @pytest.fixture(autouse=True)
 def _names_of_its_own(monkeypatch):
-    """Every page and module is a program of its own: it finds no names that another has left."""
+    """Each page and each module starts without the named objects that another one has left behind."""
     monkeypatch.setattr(Dispatch, "_names", {})
     monkeypatch.setattr(WindowRegistry, "_named", {})
 
@@ -75,7 +77,13 @@ def test_every_python_block_of_a_page_runs_as_it_is_written(page):
         run = run_session if ">>>" in source else run_program
         run(source, line, page, namespace)
     namespace.clear()
-    gc.collect()  # a permit that a page has dropped is told here, and not in the test after it
+    gc.collect()  # so that a permit dropped by this page warns here and not in the next test
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("name", MODULES)

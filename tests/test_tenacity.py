@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -222,6 +223,29 @@ def test_the_tutorials_waits_and_hook_work_beside_ours(in_colour, caplog):
         in_colour(Down(*[TimeoutError()] * 5), decorate)
     assert naps.taken == [4, 4, 4, 8]
     assert len(caplog.records) == 4
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (tenacity.wait_exponential(multiplier=1, min=1, max=60), Backoff(1, cap=60)),
+        (tenacity.wait_exponential(), Backoff(1, cap=None)),
+    ],
+    ids=["capped", "without a cap"],
+)
+def test_a_backoff_has_the_delays_of_wait_exponential(theirs, ours):
+    assert [ours.delay(retry) for retry in range(20)] == delays_of(theirs)
+    assert delays_of(wait_backoff(ours)) == delays_of(theirs)
+
+
+def test_a_backoff_doubles_from_its_base_where_wait_exponential_stays_at_min():
+    assert [Backoff(4, cap=60).delay(retry) for retry in range(4)] == [4, 8, 16, 32]
+    assert delays_of(tenacity.wait_exponential(multiplier=1, min=4, max=60))[:4] == [4, 4, 4, 8]
+
+
+def delays_of(wait):
+    """The first twenty delays of a wait strategy of tenacity."""
+    return [wait(SimpleNamespace(attempt_number=attempt, upcoming_sleep=0.0)) for attempt in range(1, 21)]
 
 
 def test_no_name_of_ours_hides_one_of_tenacity():

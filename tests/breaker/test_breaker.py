@@ -1524,6 +1524,11 @@ def test_calls_from_before_the_reset_count_for_nothing(world, breaker):
     assert breaker.state is CLOSED
 
 
+def test_the_state_cannot_be_assigned(breaker):
+    with pytest.raises(AttributeError):
+        breaker.state = OPEN
+
+
 def test_asking_for_the_state_changes_nothing(world, breaker, clock):
     """CB-08: half-open whether or not somebody comes; the probe is still free."""
     opened(world, breaker)
