@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
     from .limiters.resource import Capacity
-    from .responses.signals import parse_retry_after
+    from .responses import parse_retry_after
     from .retries.loop import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
     from .swarm import CapacityUpdate, DistributedLimiter
 
@@ -101,7 +101,7 @@ _LATER = {
     "ResilientClient": "client",
     "RetryBudget": "retries.loop",
     "TokenBudget": "budgets.budget",
-    "parse_retry_after": "responses.signals",
+    "parse_retry_after": "responses",
     "retry": "retries.loop",
     "retry_with_backoff": "retries.loop",
     "retry_with_backoff_async": "retries.loop",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.responses.estimate import Lessons, estimate_tokens, read_shape, reservation, settlement
+from headgate.responses.estimate import TokenStats, estimate_tokens, read_shape, reservation, settlement
 from headgate.responses.usage import Usage
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -121,13 +121,13 @@ def test_the_model_is_named_in_the_body_or_in_the_path():
     ],
 )
 def test_what_the_answer_may_cost_is_read_where_each_provider_has_it(document, most):
-    assert shape({**CHAT, **document}).most_output == most
+    assert shape({**CHAT, **document}).max_output == most
 
 
 def test_a_body_too_large_to_parse_is_looked_at_from_both_ends():
     document = {"model": "m", "messages": [{"role": "user", "content": "a" * (3 << 20)}], "max_tokens": 77}
     found = shape(document)
-    assert (found.model, found.most_output, found.style) == ("m", 77, "openai")
+    assert (found.model, found.max_output, found.style) == ("m", 77, "openai")
     quoting = {"messages": [{"role": "user", "content": '{"model": "fake"} ' * 90_000}], "model": "m"}
     assert shape(quoting).model == "m"
 
@@ -178,35 +178,35 @@ def test_an_answer_that_broke_off_is_not_taken_to_be_as_short_as_what_was_heard_
 
 
 def test_estimates_follow_what_was_counted_and_stay_within_bounds():
-    lessons = Lessons()
-    assert lessons.ratio("h", "m") == 1.0
-    lessons.learn("h", "m", 100, Usage(input=150, output=10, final=True))
-    assert lessons.ratio("h", "m") == 1.5
-    lessons.learn("h", "m", 100, Usage(input=250, output=10, final=True))
-    assert 1.5 < lessons.ratio("h", "m") < 2.5
-    assert lessons.ratio("h", "other") == 1.0
+    stats = TokenStats()
+    assert stats.ratio("h", "m") == 1.0
+    stats.learn("h", "m", 100, Usage(input=150, output=10, final=True))
+    assert stats.ratio("h", "m") == 1.5
+    stats.learn("h", "m", 100, Usage(input=250, output=10, final=True))
+    assert 1.5 < stats.ratio("h", "m") < 2.5
+    assert stats.ratio("h", "other") == 1.0
     for _ in range(50):
-        lessons.learn("h", "m", 100, Usage(input=100_000, output=10, final=True))
-        lessons.learn("h", "cached", 100, Usage(input=1, output=10, final=True))
-    assert lessons.ratio("h", "m") == 4.0
-    assert lessons.ratio("h", "cached") == 0.5
+        stats.learn("h", "m", 100, Usage(input=100_000, output=10, final=True))
+        stats.learn("h", "cached", 100, Usage(input=1, output=10, final=True))
+    assert stats.ratio("h", "m") == 4.0
+    assert stats.ratio("h", "cached") == 0.5
 
 
 def test_the_length_of_answers_is_predicted_from_those_there_were():
-    lessons = Lessons()
-    assert lessons.output("h", "m", None) == 1_024
-    assert lessons.output("h", "m", 100) == 100
+    stats = TokenStats()
+    assert stats.output("h", "m", None) == 1_024
+    assert stats.output("h", "m", 100) == 100
     for length in [100, 200, 300, 400] * 20:
-        lessons.learn("h", "m", 10, Usage(input=10, output=length, final=True))
-    assert 250 <= lessons.output("h", "m", None) <= 400, "longer than most"
-    assert lessons.output("h", "m", 50) == 50
-    lessons.learn("h", "m", 10, Usage(input=10, output=0, final=False))
-    assert lessons.output("h", "m", None) > 200, "one that broke off teaches nothing about length"
+        stats.learn("h", "m", 10, Usage(input=10, output=length, final=True))
+    assert 250 <= stats.output("h", "m", None) <= 400, "longer than most"
+    assert stats.output("h", "m", 50) == 50
+    stats.learn("h", "m", 10, Usage(input=10, output=0, final=False))
+    assert stats.output("h", "m", None) > 200, "one that broke off teaches nothing about length"
 
 
 def test_what_is_remembered_has_an_end():
-    lessons = Lessons()
+    stats = TokenStats()
     for i in range(5_000):
-        lessons.learn("h", f"m{i}", 10, Usage(input=20, output=1, final=True))
-    assert len(lessons._known) <= 1_024
-    assert lessons.ratio("h", "m4999") == 2.0
+        stats.learn("h", f"m{i}", 10, Usage(input=20, output=1, final=True))
+    assert len(stats._known) <= 1_024
+    assert stats.ratio("h", "m4999") == 2.0

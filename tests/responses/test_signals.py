@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate import responses
 from headgate.http import Scope, Signal, parse_retry_after, read_signal
-from headgate.responses import signals
 
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 MONTH = 31 * 86_400.0
@@ -423,11 +423,11 @@ def test_two_digits_name_the_year_at_most_fifty_ahead(now, value, seconds):
 
 
 def test_the_clock_is_read_only_when_now_is_left_out(monkeypatch):
-    monkeypatch.setattr(signals.time, "time", lambda: NOW)
+    monkeypatch.setattr(responses.time, "time", lambda: NOW)
     assert parse_retry_after({"retry-after": "Fri, 15 Jan 2027 08:00:20 GMT"}) == 20.0
     assert read_signal(429, {"retry-after": "Fri, 15 Jan 2027 08:00:20 GMT"}).retry_after == 20.0
 
-    monkeypatch.setattr(signals.time, "time", None)
+    monkeypatch.setattr(responses.time, "time", None)
     assert retry_after("Fri, 15 Jan 2027 08:00:20 GMT") == 20.0
     assert refusal(("retry-after", "Fri, 15 Jan 2027 08:00:20 GMT")).retry_after == 20.0
 

@@ -231,12 +231,12 @@ def test_nothing_that_comes_by_raises(chunks, encoding):
     ],
 )
 def test_an_error_inside_a_stream_is_noticed(document):
-    assert read(events(CHUNK, document), "text/event-stream").complaint == document
-    assert read(json.dumps(document).encode()).complaint == document
+    assert read(events(CHUNK, document), "text/event-stream").error == document
+    assert read(json.dumps(document).encode()).error == document
 
 
 def test_talk_about_errors_is_no_error():
-    assert read(json.dumps({"content": 'say "error"', "error": None}).encode()).complaint is None
+    assert read(json.dumps({"content": 'say "error"', "error": None}).encode()).error is None
 
 
 # Compression

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..responses.signals import Scope, Signal, parse_retry_after, read_signal
+from ..responses import parse_retry_after, read_signal
+from ..responses.scopes import Scope
+from ..responses.signals import Signal
 
 if TYPE_CHECKING:
     from .exchange import Request, per_credential, per_host, per_model

@@ -20,8 +20,8 @@ from ..errors import InvalidConfig
 from ..frozen import Frozen
 from ..gate.keyed import KeyedObjects
 from ..gate.parking import chance, sleep, sleep_async
-from ..responses.estimate import INPUT, OUTPUT, TOKENS, Lessons, read_shape, reservation, settlement
-from ..responses.signals import read_signal
+from ..responses import read_signal
+from ..responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation, settlement
 from ..responses.usage import UsageReader, unpacked
 from ..retries.classify import _BEFORE_SENDING, _FOR_GOOD, verdict_of
 from ..retries.loop import RetryBudget, note_giving_up, report
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ..gate.admission import Admission, Permit
-    from ..responses.estimate import Shape
+    from ..responses.estimate import RequestShape
     from ..responses.signals import Signal
     from ..typing import Seconds
 
@@ -194,8 +194,8 @@ class Exchange:
         "_estimate",
         "_gate",
         "_lease",
-        "_lessons",
         "_retries",
+        "_stats",
         "_timeout",
         "_warned",
     )
@@ -234,7 +234,7 @@ class Exchange:
         self._timeout = timeout
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
-        self._lessons = Lessons()
+        self._stats = TokenStats()
         self._warned = False
 
     # The twins.
@@ -370,11 +370,11 @@ class Call:
             return {unit: cost for unit, cost in given.items() if unit in counted or unit == "requests"}
         if not counted.keys() & set(_COUNTED) or shape.style == "free":
             return {}
-        lessons = exchange._lessons
+        stats = exchange._stats
         guess = reservation(
             shape,
-            lessons.ratio(self._host, shape.model),
-            lessons.output(self._host, shape.model, shape.most_output),
+            stats.ratio(self._host, shape.model),
+            stats.output(self._host, shape.model, shape.max_output),
         )
         # A guess refuses nobody: what would be more than there ever is, the far side may judge.
         return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
@@ -551,7 +551,7 @@ class Attempt:
         if whole and self._reader is not None:
             self._reader.finish()
         self._settle()
-        complaint = None if self._reader is None else self._reader.complaint
+        complaint = None if self._reader is None else self._reader.error
         if complaint is not None:
             self._call.complained(complaint, self._headers, self)
 
@@ -573,7 +573,7 @@ class Attempt:
             self._permit.settle()
             return
         shape = call._shape
-        call._exchange._lessons.learn(call._host, shape.model, shape.input, usage)
+        call._exchange._stats.learn(call._host, shape.model, shape.input, usage)
         call.settle(self._permit, settlement(shape.style, call._reserved, usage))
 
     def refused(self, *, ran: bool) -> None:
@@ -627,7 +627,7 @@ def _has_body(headers: Mapping[str, str]) -> bool:
     return bool(_length(headers)) or "transfer-encoding" in headers
 
 
-def _may_run_twice(method: str, headers: Mapping[str, str], shape: Shape) -> bool:
+def _may_run_twice(method: str, headers: Mapping[str, str], shape: RequestShape) -> bool:
     return method.upper() in _SAFE_METHODS or shape.generates or "idempotency-key" in headers
 
 

@@ -1,1 +1,37 @@
-"""What an HTTP response says about limits, usage and cost."""
+"""What an HTTP response says about limits, usage and cost.
+
+The files of this package are pure. The two functions here read the wall clock if `now` is not given.
+"""
+
+from __future__ import annotations
+
+import time
+
+from .signals import Signal, retry_after_of, signal_of
+
+
+def parse_retry_after(headers: object, *, default: float = 1.0, now: float | None = None) -> float:
+    """Seconds to wait according to the headers, or *default* if they do not say. Zero means at once.
+
+    Dates are measured from the Date header of the response, so that a wrong local clock does not matter;
+    *now*, in seconds since 1970, is used where that header is missing.
+    """
+    retry_after = retry_after_of(headers, time.time() if now is None else now)
+    return default if retry_after is None else retry_after
+
+
+def read_signal(
+    status: int,
+    headers: object,
+    body: object = None,
+    *,
+    now: float | None = None,
+    provider: str | None = None,
+) -> Signal:
+    """Everything a response says about limits: its status, its headers and, on errors, its body.
+
+    *headers* is a mapping, an iterable of pairs or the headers object of any client library; *body* is
+    bytes, text or parsed JSON. *provider* helps where two providers use one name differently (`"groq"`).
+    """
+    present = time.time() if now is None else now
+    return signal_of(status, headers, body, now=present, provider=provider)

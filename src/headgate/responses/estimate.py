@@ -1,34 +1,30 @@
 """Pure. How many tokens a request will be counted for, judged before it is sent.
 
-Rules of this room: pure and total. A body is bytes that somebody else wrote: what is not understood is left
-out, nothing is raised. Providers count by different rules (`Shape.style`), and what they turned out to count
-is learned by host and model.
+A body may hold any bytes: parts that are not understood are left out, and nothing is raised. Providers count
+by different rules (`RequestShape.style`); what they counted in the end is learned by host and model.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Literal
-
-from ..frozen import Frozen
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import TypeAlias
 
     from .usage import Usage
 
-    Style: TypeAlias = Literal["openai", "anthropic", "gemini", "sum", "free"]
+Style: TypeAlias = Literal["openai", "anthropic", "gemini", "sum", "free"]
 
 TOKENS, INPUT, OUTPUT = "tokens", "input_tokens", "output_tokens"
 
-# The largest body that is parsed to find out what is in it; of a larger one only the beginning and the end
-# are looked at.
+# The largest body that is parsed, and how much of the beginning and end of a larger one is searched.
 _LARGEST = 1 << 20
 _EDGE = 1 << 16
 
-# An image or a file, whatever its size: encoded, it has a multiple of the bytes it has tokens.
+# The estimate for an image or a file of any size: its encoded bytes say nothing about its tokens.
 _MEDIA_TOKENS = 1_200
 _MEDIA = re.compile(
     rb'(?:;base64,|"(?:data|file_data|b64_json|bytes)"\s{0,8}:\s{0,8}")[\w+/=-]{256,}', re.ASCII
@@ -36,42 +32,43 @@ _MEDIA = re.compile(
 _FRAME_TOKENS = 4  # around every message
 _ASCII = bytes(range(128))
 
-# What is taken for an answer's length as long as none has been seen.
+# The assumed length of an answer until one has been seen.
 _USUAL_OUTPUT = 1_024
 
-_MOST_OUTPUT = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
+_MAX_OUTPUT_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
 _PROMPTS = ("messages", "input", "prompt", "contents")
 _COUNTING = ("/count_tokens", "/input_tokens", ":countTokens")
 _GEMINI = (":generateContent", ":streamGenerateContent", ":embedContent", ":batchEmbedContents")
-# Compatible with OpenAI in all but this: they count what was asked for on top of the estimate.
+# Hosts of OpenAI-compatible APIs that count the requested output in addition to the input.
 _ADDING_HOSTS = ("azure.com", "groq.com")
 
 _MODEL_KEY = re.compile(rb'"model"\s{0,8}:\s{0,8}"([^"\\]{1,200})"')
-_MOST_KEY = re.compile(rb'"(?:%s)"\s{0,8}:\s{0,8}([0-9]{1,9})\b' % "|".join(_MOST_OUTPUT).encode())
+_MAX_KEY = re.compile(rb'"(?:%s)"\s{0,8}:\s{0,8}([0-9]{1,9})\b' % "|".join(_MAX_OUTPUT_KEYS).encode())
 _ROLE_KEY = re.compile(rb'"role"\s{0,8}:')
 _PROMPT_KEY = re.compile(rb'"(%s)"\s{0,8}:\s{0,8}[\["{]' % "|".join(_PROMPTS).encode())
 _MODEL_IN_PATH = re.compile(r"/(?:models|model|deployments|engines)/([^/:]+)")
 
 
-class Shape(Frozen):
+@dataclass(frozen=True, slots=True)
+class RequestShape:
     """What a request asks for.
 
-    `input` is the estimate of its own tokens, before anything was learned; `most_output` what it allows the
-    answer, None if it does not say. `generates`: a model is called, so that doing it twice does no harm.
+    `input` is the estimate of its own tokens without anything learned. `max_output` is what the request
+    allows the answer, None if it does not say. `generates` is whether it calls a model, so that sending it
+    twice does no harm.
     """
 
-    __slots__ = ("generates", "input", "model", "most_output", "style")
     style: Style
     model: str | None
     input: int
-    most_output: int | None
+    max_output: int | None
     generates: bool
 
 
-_NOTHING = Shape(style="free", model=None, input=0, most_output=None, generates=False)
+_NOTHING = RequestShape(style="free", model=None, input=0, max_output=None, generates=False)
 
 
-def read_shape(method: str, host: str, path: str, body: bytes | None) -> Shape:
+def read_shape(method: str, host: str, path: str, body: bytes | None) -> RequestShape:
     """What a request asks for, by its path and its body.
 
     >>> read_shape("POST", "api.openai.com", "/v1/chat/completions", b'{"max_tokens": 50}').style
@@ -89,13 +86,13 @@ def read_shape(method: str, host: str, path: str, body: bytes | None) -> Shape:
         model = named[1] if named else None
     style, generates = _style(host, path, document, model)
     if style == "free":
-        return Shape(style="free", model=model, input=0, most_output=None, generates=True)
+        return RequestShape(style="free", model=model, input=0, max_output=None, generates=True)
     messages = document.get("messages") or document.get("contents") or document.get("input")
-    return Shape(
+    return RequestShape(
         style=style,
         model=model,
         input=estimate_tokens(body, len(messages) if isinstance(messages, list) else 1),
-        most_output=_most_output(document, style),
+        max_output=_max_output(document, style),
         generates=generates,
     )
 
@@ -134,7 +131,7 @@ def _style(host: str, path: str, document: Mapping[str, Any], model: str | None)
 
 
 def _document(body: bytes) -> Mapping[str, Any]:
-    """What of the body matters here."""
+    """The parsed body, or the keys that were found in one too large to parse."""
     if len(body) > _LARGEST:
         return _edges(body)
     try:
@@ -145,24 +142,24 @@ def _document(body: bytes) -> Mapping[str, Any]:
 
 
 def _edges(body: bytes) -> Mapping[str, Any]:
-    """The same of a body too large to parse. A key inside a string has its quotes escaped: it is no match."""
+    """The keys at both ends of a large body. Keys inside strings do not match: their quotes are escaped."""
     edges = body[:_EDGE] + b" " + body[-_EDGE:]
     found: dict[str, Any] = {}
     if match := _MODEL_KEY.search(edges):
         found["model"] = match[1].decode("utf-8", "replace")
-    if match := _MOST_KEY.search(edges):
+    if match := _MAX_KEY.search(edges):
         found["max_tokens"] = int(match[1])
     if match := _PROMPT_KEY.search(edges):
         found[match[1].decode()] = [None] * len(_ROLE_KEY.findall(body))
     return found
 
 
-def _most_output(document: Mapping[str, Any], style: Style) -> int | None:
+def _max_output(document: Mapping[str, Any], style: Style) -> int | None:
     holders = (document, document.get("generationConfig"), document.get("inferenceConfig"))
     for holder in holders:
         if not isinstance(holder, dict):
             continue
-        for key in (*_MOST_OUTPUT, "maxOutputTokens", "maxTokens"):
+        for key in (*_MAX_OUTPUT_KEYS, "maxOutputTokens", "maxTokens"):
             most = _count(holder.get(key))
             if most is not None:
                 times = _count(document.get("best_of")) if style == "sum" else None
@@ -176,15 +173,12 @@ def _count(value: object) -> int | None:
     return None
 
 
-# What to reserve, and what to settle for
-
-
-def reservation(shape: Shape, ratio: float, output: int) -> dict[str, int]:
-    """What to take before sending, by unit: `ratio` and `output` are what was learned."""
+def reservation(shape: RequestShape, ratio: float, output: int) -> dict[str, int]:
+    """The amounts to reserve before sending, by unit; `ratio` and `output` come from `TokenStats`."""
     if shape.style == "openai":
-        ratio = max(1.0, ratio)  # it counts by an estimate of its own, which facts do not lower
+        ratio = max(1.0, ratio)  # OpenAI counts its own estimate, even if less was used
     own = -int(-shape.input * ratio // 1)
-    most = shape.most_output
+    most = shape.max_output
     if not shape.generates:
         output = 0
     if shape.style == "openai":
@@ -192,7 +186,7 @@ def reservation(shape: Shape, ratio: float, output: int) -> dict[str, int]:
     elif shape.style == "anthropic":
         total = own + output
     elif shape.style == "gemini":
-        total = own  # nothing else counts there
+        total = own  # Gemini counts the input only
     else:
         total = own + (output if most is None else most)
     answer = output if most is None or shape.style == "anthropic" else most
@@ -200,12 +194,12 @@ def reservation(shape: Shape, ratio: float, output: int) -> dict[str, int]:
 
 
 def settlement(style: Style, reserved: Mapping[str, int], usage: Usage) -> dict[str, int]:
-    """What it was, by unit, when this is what was used."""
-    # An answer that broke off was longer than what has been heard of it.
+    """The amounts that a finished request cost, by unit."""
+    # The rest of an answer that broke off is unknown, so at least the reservation is kept.
     output = usage.output if usage.final else max(usage.output, reserved.get(OUTPUT, 0))
     total = usage.input + output
     if style == "openai":
-        total = max(reserved.get(TOKENS, 0), total)  # what was reserved there is never given back
+        total = max(reserved.get(TOKENS, 0), total)  # OpenAI never gives back what it reserved
     elif style == "gemini":
         total = usage.input
     elif not usage.final:
@@ -213,33 +207,33 @@ def settlement(style: Style, reserved: Mapping[str, int], usage: Usage) -> dict[
     return {TOKENS: total, INPUT: usage.input, OUTPUT: output}
 
 
-class Lessons:
-    """What was counted for calls of a host and a model, beside what had been estimated.
+class TokenStats:
+    """What calls of each host and model cost, compared with their estimates.
 
-    Written by any thread without a lock: an entry is replaced as a whole, and one that is lost in a race
-    would have moved an average by a little.
+    Threads write without a lock: an entry is replaced as a whole, and losing one in a race changes an average
+    only slightly.
     """
 
     __slots__ = ("_known",)
 
-    _MOST = 1_024  # models that are remembered
+    _MOST_MODELS = 1_024
     _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], tuple[float, float | None]] = {}
 
     def ratio(self, host: str, model: str | None) -> float:
-        """How many tokens were counted for each that was estimated."""
+        """Counted input tokens per estimated token."""
         return self._known.get((host, model), (1.0, None))[0]
 
     def output(self, host: str, model: str | None, most: int | None) -> int:
-        """How long an answer is likely to be: longer than most have been."""
+        """The likely length of an answer: about three of four were shorter."""
         likely = self._known.get((host, model), (1.0, None))[1]
         predicted = _USUAL_OUTPUT if likely is None else round(likely)
         return predicted if most is None else min(predicted, most)
 
     def learn(self, host: str, model: str | None, estimated: int, usage: Usage) -> None:
-        """One call is over."""
+        """Include the usage of a finished call."""
         known = self._known.get((host, model))
         ratio, likely = (None, None) if known is None else known
         if estimated > 0 and usage.input > 0:
@@ -248,9 +242,9 @@ class Lessons:
         ratio = min(max(ratio or 1.0, self._LEAST_RATIO), self._MOST_RATIO)
         if usage.final:
             output = float(usage.output)
-            # Up quickly and down slowly comes to rest where three of four answers are shorter.
+            # Steps of 0.3 up and 0.1 down settle where three of four answers are shorter.
             step = 0.3 if likely is None or output > likely else 0.1
             likely = output if likely is None else likely + step * (output - likely)
-        while len(self._known) >= self._MOST and (host, model) not in self._known:
+        while len(self._known) >= self._MOST_MODELS and (host, model) not in self._known:
             self._known.pop(next(iter(self._known)), None)
         self._known[host, model] = (ratio, likely)

@@ -1,7 +1,7 @@
-"""Pure. What a call was counted for, as the answer says: in a body, or piece by piece in a stream.
+"""Pure. How many tokens a call used, as its response says: in a body, or piece by piece in a stream.
 
-Rules of this room: pure and total, and a bystander. Bytes come by in any pieces; nothing is raised, nothing
-is held up, and no more is kept than it takes to find the figures. A figure that is not there is None.
+Bytes arrive in pieces of any size. Reading them raises nothing and keeps no more than is needed to find the
+figures. A missing figure is None.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# A body up to this size is kept and parsed; of a longer one the end is, which is where the figures are.
+# A body up to _WHOLE bytes is kept and parsed; only the end of a longer one is, where the figures are.
 _WHOLE = 1 << 18
 _TAIL = 1 << 16
 
@@ -24,23 +23,23 @@ _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
 
 
-class Usage(Frozen):
-    """Tokens that count: cached ones do not where the provider says so.
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that count against limits, without the cached ones that a provider does not count.
 
-    `final` is whether the answer was complete when this was said.
+    `final` is whether the response was complete when it stated these figures.
     """
 
-    __slots__ = ("final", "input", "output")
     input: int
     output: int
     final: bool
 
 
 def usage_of(given: object, *, final: bool = True) -> Usage | None:
-    """The usage a provider's own figures mean.
+    """The usage in a provider's own figures; None if there are none.
 
     >>> usage_of({"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12})
-    Usage(final=True, input=9, output=3)
+    Usage(input=9, output=3, final=True)
     """
     if not isinstance(given, dict):
         return None
@@ -54,7 +53,7 @@ def usage_of(given: object, *, final: bool = True) -> Usage | None:
         return None
     if own is None:
         own = max(0, (total or 0) - (output or 0))
-    # Written to a cache counts beside `input_tokens` where those leave it out: Anthropic and Bedrock.
+    # Anthropic and Bedrock state tokens written to a cache beside `input_tokens`, and count them.
     written = _first(figures, "cache_creation_input_tokens", "cacheWriteInputTokens")
     own += written or 0
     output = (output or 0) + (_first(figures, "thoughtsTokenCount") or 0)
@@ -70,20 +69,20 @@ def _first(figures: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageReader:
-    """Watches the bytes of one answer go by.
+    """Finds the usage in the bytes of one response while they are read.
 
-    `usage` is what has been found so far and `complaint` an error that came inside a success. Feed it the
-    bytes as they were sent or already unpacked: it sees which.
+    `usage` is what has been found so far, and `error` an error document inside a success. The bytes may be
+    compressed or not.
     """
 
-    __slots__ = ("_buffer", "_complete", "_cut", "_feed", "_figures", "_inflate", "complaint")
+    __slots__ = ("_buffer", "_complete", "_cut", "_feed", "_figures", "_inflate", "error")
 
     def __init__(self, content_type: str, content_encoding: str = "") -> None:
         self._buffer = bytearray()
-        self._cut = False  # the beginning of the buffer was let go
+        self._cut = False  # whether the beginning of the buffer was dropped
         self._figures: dict[str, Any] = {}
         self._complete = False
-        self.complaint: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
         kind = content_type.lower()
         self._feed: Callable[[bytes], None] | None
         if "event-stream" in kind or "ndjson" in kind or "jsonl" in kind:
@@ -104,21 +103,21 @@ class UsageReader:
         return usage_of(self._figures, final=self._complete) if self._figures else None
 
     def feed(self, chunk: bytes) -> None:
-        """Some more bytes went by."""
+        """Read the next bytes of the response."""
         feed = self._feed
         if feed is None or not chunk:
             return
         if self._inflate is not None:
             try:
                 chunk = self._inflate(chunk)
-            except (zlib.error, ValueError):  # not what it said it was: there is nothing to learn
+            except (zlib.error, ValueError):  # not in the encoding that its header names
                 self._feed = None
                 self._buffer.clear()
                 return
         feed(chunk)
 
     def finish(self) -> None:
-        """That was all of them."""
+        """Read what is left: the response is complete."""
         feed, self._feed = self._feed, None
         if feed is None:
             return
@@ -129,8 +128,6 @@ class UsageReader:
         else:
             self._read_whole()
         self._buffer.clear()
-
-    # -- a document
 
     def _feed_whole(self, chunk: bytes) -> None:
         self._buffer += chunk
@@ -151,11 +148,11 @@ class UsageReader:
             return
         document = _parsed(self._buffer)
         for part in document if isinstance(document, list) else [document]:  # a list: Gemini's other stream
-            self._hear(part)
+            self._read_document(part)
         self._complete = bool(self._figures)
 
     def _read_tail(self, text: bytes | bytearray) -> None:
-        """The last figures in it. A key inside a string has its quotes escaped, so it is no match."""
+        """Take the last figures in *text*. Keys inside strings do not match: their quotes are escaped."""
         for match in reversed(list(_USAGE_KEY.finditer(text))):
             try:
                 figures, _ = json.JSONDecoder().raw_decode(text[match.end() :].decode("utf-8", "replace"))
@@ -165,8 +162,6 @@ class UsageReader:
                 self._figures.update(figures)
                 self._complete = True
                 return
-
-    # -- a stream
 
     def _feed_lines(self, chunk: bytes) -> None:
         buffer = self._buffer
@@ -179,7 +174,7 @@ class UsageReader:
             return
         lines = bytes(buffer[: end + 1])
         del buffer[: end + 1]
-        # Nearly every line is a piece of text: it is not even looked at.
+        # Most lines hold a piece of text and are not parsed.
         if self._cut or b"usage" in lines or b'"error"' in lines or b"[DONE]" in lines:
             for line in lines.split(b"\n"):
                 self._read_line(line)
@@ -198,22 +193,22 @@ class UsageReader:
             if len(line) > _WHOLE:
                 self._read_tail(line)
             else:
-                self._hear(_parsed(line))
+                self._read_document(_parsed(line))
 
-    def _hear(self, document: object) -> None:
-        """Take the figures of a document, an event or a chunk, and note an error it tells of."""
+    def _read_document(self, document: object) -> None:
+        """Take the figures and the error out of a document, an event or a chunk."""
         if not isinstance(document, dict):
             return
         if document.get("error") or document.get("errors") or document.get("type") == "error":
-            self.complaint = document
+            self.error = document
         for figures, last in _figures_in(document):
-            # Later figures replace earlier ones, which they include. What is not said again still holds.
+            # Later figures include earlier ones and replace them; a figure that is not repeated stays.
             self._figures.update({name: value for name, value in figures.items() if value is not None})
             self._complete = self._complete or last
 
 
 def _figures_in(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Where the figures are, and whether there will be no others."""
+    """The figures in a document, each with whether they are final."""
     kind = document.get("type")
     message = document.get("message")
     if isinstance(message, dict) and isinstance(message.get("usage"), dict):  # Anthropic's message_start
@@ -230,8 +225,8 @@ def _figures_in(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool
     if isinstance(document.get("usageMetadata"), dict):
         yield document["usageMetadata"], _gemini_finished(document)
     if isinstance(document.get("usage"), dict):
-        # Anthropic's message_delta counts up to here. A chunk of OpenAI's counts for the whole, and some of
-        # its followers send one with every chunk, before the last of which there is a choice to be made.
+        # Anthropic's message_delta counts up to here. OpenAI's figures come once, in the last chunk; some
+        # compatible servers repeat them in every chunk, and only those without an open choice are final.
         yield document["usage"], kind == "message_delta" or not _goes_on(document)
 
 
@@ -257,7 +252,7 @@ def _parsed(text: bytes | bytearray) -> object:
 
 
 def unpacked(body: bytes, content_encoding: str) -> bytes | None:
-    """A whole body as it was before it was compressed; None if that takes more than zlib."""
+    """A whole body, uncompressed; None if zlib cannot do it."""
     encoding = content_encoding.lower().strip()
     if encoding in ("", "identity"):
         return body
@@ -268,20 +263,19 @@ def unpacked(body: bytes, content_encoding: str) -> bytes | None:
 
 
 class _Inflater:
-    """Unpacks gzip and deflate, and lets through what somebody has unpacked already."""
+    """Unpacks gzip and deflate. Bytes that were unpacked before pass through unchanged."""
 
     __slots__ = ("_encoding", "_left", "_unpack")
 
-    # No answer that is looked at needs more; a bomb does.
-    _MOST = 1 << 26
+    _MOST_BYTES = 1 << 26  # a limit against decompression bombs
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
-        self._left = self._MOST
+        self._left = self._MOST_BYTES
         self._unpack: Any = None
 
     def inflate(self, chunk: bytes) -> bytes:
-        """Raises zlib.error or ValueError where that is impossible."""
+        """The uncompressed bytes. Raises zlib.error or ValueError if there are none."""
         if self._unpack is None:
             self._unpack = self._choose(chunk)
         if self._unpack is _AS_IT_IS:

@@ -1,10 +1,9 @@
-"""Pure. What came over the wire, in plain values: fields, documents, numbers, times.
+"""Pure. Headers and bodies of responses as plain values: fields, documents, numbers, times.
 
-Rules of this room: pure and total, and nothing in it knows about limits. All of it was written by
-somebody else and may be anything at all: what is not understood in full is left out (None, an empty
-list), never an exception and never a guess. `base` is the server's present, in nanoseconds since 1970.
-Durations go out in seconds, from 0 to 31 days; the arithmetic is in integer nanoseconds and rounds up,
-so that no wait comes out shorter than the one that was asked for.
+The input comes from a server and may be anything: a value that is not understood in full is left out
+(None, an empty list), never guessed, and nothing is raised. `base` is the server's present in nanoseconds
+since 1970. Durations are returned in seconds, from 0 to 31 days; the arithmetic is in integer nanoseconds
+and rounds up, so that no wait is shorter than the one the server asked for.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def fields_of(headers: object) -> Fields:
             key = text_of(name).lower().removeprefix("llm_provider-")  # LiteLLM passes headers on this way
             for each in value if _is_series(value) else [value]:
                 text = trimmed(text_of(each))
-                # Digits without end are still a wait; anything else this long is not for us.
+                # A very long number is still a wait; no other value of this length is understood here.
                 if key.isascii() and (len(text) <= _LONGEST_VALUE or _is_digits(text)):
                     fields.setdefault(key, []).append(text)
     return fields
@@ -85,9 +84,9 @@ def trimmed(text: str) -> str:
 
 
 def readings(occurrences: Iterable[str], read: Callable[[str], float | None]) -> list[float]:
-    """What a repeated field says: each value whole, else all the parts of a comma-joined one.
+    """What a repeated field says: each value as a whole, else all parts of a comma-joined value.
 
-    Whole comes first because HTTP-dates contain commas. A value with one bad part is skipped.
+    The whole value is tried first because HTTP dates contain commas. A value with one bad part is skipped.
     """
     found: list[float] = []
     for text in occurrences:
@@ -98,6 +97,10 @@ def readings(occurrences: Iterable[str], read: Callable[[str], float | None]) ->
             good = [part for part in parts if part is not None]
             found += good if len(good) == len(parts) else []
     return found
+
+
+def longest(waits: Iterable[float | None]) -> float | None:
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 # Structured fields (RFC 9651)
@@ -131,7 +134,7 @@ def structured_dictionary(lines: list[str]) -> list[tuple[str, str]] | None:
 
 
 def _structured(lines: list[str], shape: re.Pattern[str]) -> list[re.Match[str]] | None:
-    """All the members, which may be spread over lines. One bad member spoils them all."""
+    """All members, which may be spread over lines; None if one of them is malformed."""
     text = ", ".join(filter(None, lines))
     found: list[re.Match[str]] = []
     position = 0
@@ -190,7 +193,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 def number(text: str) -> float | None:
-    """A count: zero or more, whole or decimal. A negative one is a sentinel, so it is unknown."""
+    """A count: zero or more, whole or decimal. Servers use negative numbers as sentinels for "unknown"."""
     if not _NUMBER.fullmatch(text):
         return None
     value = float(text) if "." in text else int(text)
@@ -202,16 +205,16 @@ def milliseconds(text: str) -> float | None:
 
 
 def delay(text: str, base: int) -> float | None:
-    """A Retry-After value. A number is a plain request here, so an absurd one asks for the longest wait."""
+    """Seconds of a Retry-After value. An absurdly large number stands for the longest wait."""
     if len(text) > 18 and _is_digits(text):
         return LONGEST
     return when(text, base, absurd=LONGEST)
 
 
 def when(text: str, base: int, *, absurd: float | None = None) -> float | None:
-    """Seconds until the time *text* names, however it is written.
+    """Seconds until the time *text* names, in any of the notations known here.
 
-    *absurd* is the answer to a number too large for a delay and unlike any moment.
+    *absurd* is returned for a number that is too large for a delay and is not a plausible date.
     """
     if len(text) > _LONGEST_TIME:
         return None
@@ -228,7 +231,7 @@ def when(text: str, base: int, *, absurd: float | None = None) -> float | None:
 
 
 def _delta_or_epoch(text: str, base: int, absurd: float | None) -> float | None:
-    # The ranges cannot overlap: 1e9 seconds ago is 2001, and no sane delay is that long.
+    # The ranges cannot overlap: 1e9 seconds since 1970 is 2001, and no real delay is that long.
     size = int(text.partition(".")[0])
     if size < 10**9:
         span = _scaled(text, SECOND)
@@ -295,7 +298,7 @@ def duration(text: str) -> float | None:
 def spoken_wait(sentence: str) -> float | None:
     """The wait in "please try again in 6m30s" or "retry after 3 seconds"; the longest of several.
 
-    Pieces add up ("2 minutes 30 seconds"): stopping at the first would come back too early.
+    Pieces add up ("2 minutes 30 seconds"): the first alone would be too short.
     """
     waits = [
         sum(_scaled(count, _SPOKEN_SIZES[unit]) for count, unit in _PIECE.findall(spoken[1]))
@@ -334,7 +337,7 @@ def http_date(text: str, base: int) -> int | None:
         return None
     year = int(match["year"])
     if len(match["year"]) == 2:
-        # The latest year with these digits that is at most fifty ahead, over a century's end if need be.
+        # The latest year with these two digits that is at most fifty years ahead.
         horizon = _year(base) + 50
         year = horizon - (horizon - year) % 100
     month = _MONTHS.index(match["month"].lower()) + 1
@@ -360,7 +363,7 @@ def _rfc3339(text: str) -> int | None:
 def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int) -> datetime | None:
     try:
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-    except ValueError:  # 30 February, 25:00, a leap second: no such moment on this calendar
+    except ValueError:  # 30 February, 25:00 or a leap second
         return None
 
 

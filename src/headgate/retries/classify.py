@@ -119,7 +119,7 @@ def _signal_of(error: BaseException) -> Signal | None:
         headers = getattr(error, "headers", None)
     if status is None and not _asks_to_wait(headers):
         return None
-    from ..responses.signals import read_signal  # noqa: PLC0415 - pure, of no other room, and slow to import
+    from ..responses import read_signal  # noqa: PLC0415 - slow to import
 
     read = _body_of(error, response) if body is None else body
     signal = read_signal(429 if status is None else status, headers, read)
@@ -142,7 +142,7 @@ def _status_of(thing: object) -> int | None:
 def _asks_to_wait(headers: object) -> bool:
     if headers is None:
         return False
-    from ..responses.signals import parse_retry_after  # noqa: PLC0415 - as above
+    from ..responses import parse_retry_after  # noqa: PLC0415 - as above
 
     return parse_retry_after(headers, default=-1.0) >= 0
 
@@ -214,7 +214,7 @@ def asked_to_wait(error: BaseException) -> float | None:
     try:
         told: Any = getattr(error, "retry_after", None)
         if isinstance(told, str):
-            from ..responses.signals import parse_retry_after  # noqa: PLC0415 - as above
+            from ..responses import parse_retry_after  # noqa: PLC0415 - as above
 
             told = parse_retry_after({"retry-after": told}, default=-1.0)
         elif hasattr(told, "total_seconds"):

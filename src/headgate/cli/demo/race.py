@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...dispatch.dispatch import Dispatch
-from ...responses.signals import parse_retry_after
+from ...responses import parse_retry_after
 from ...sandbox.server import Sandbox
 from ..run.jobs import Lines, Target
 from ..run.journal import Journal

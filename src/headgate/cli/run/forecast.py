@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ...responses.estimate import INPUT, OUTPUT, TOKENS, Lessons, read_shape, reservation
+from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation
 from .command import ALL_ANSWERED, WRONG_USAGE, answered_before, check_files, source_of
 from .errors import BadJob
 from .jobs import Target, read_job, twice
@@ -45,7 +45,7 @@ def forecast(order: Order) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
     target = Target(order.to)
     before = answered_before(order)
-    seen, lessons = Ids(), Lessons()
+    seen, stats = Ids(), TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
@@ -71,12 +71,12 @@ def forecast(order: Order) -> Forecast:
         sums["requests"] += 1
         if shape.style == "free":
             continue
-        likely = lessons.output(parts.netloc, shape.model, shape.most_output)
+        likely = stats.output(parts.netloc, shape.model, shape.max_output)
         for unit, amount in reservation(shape, 1.0, likely).items():
             sums[unit] += amount
         if shape.generates:
-            unbounded += shape.most_output is None
-            most += likely if shape.most_output is None else shape.most_output
+            unbounded += shape.max_output is None
+            most += likely if shape.max_output is None else shape.max_output
     seconds, binding = _time(order.rates, sums)
     cost = None if order.price is None else order.price.of(sums[INPUT], most)
     return Forecast(

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...http.exchange import _is_one_of
-from ...responses.signals import read_signal
+from ...responses import read_signal
 from ...responses.usage import usage_of
 from ...retries.classify import _BEFORE_SENDING, _FOR_GOOD
 

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from ...responses.estimate import Lessons, read_shape
+from ...responses.estimate import TokenStats, read_shape
 
 if TYPE_CHECKING:
     from ...responses.usage import Usage
@@ -51,7 +51,7 @@ class Spending:
         self.under_way = 0
         self.changed = asyncio.Event()
         self._reserved = Tokens(0, 0)
-        self._lessons = Lessons()
+        self._stats = TokenStats()
 
     @property
     def limited(self) -> bool:
@@ -68,11 +68,11 @@ class Spending:
         shape = read_shape(job.method, parts.netloc, parts.path, job.body)
         if shape.style == "free":
             return Tokens(0, 0)
-        lessons = self._lessons
-        own = round(shape.input * max(1.0, lessons.ratio(parts.netloc, shape.model)))
-        output = shape.most_output
+        stats = self._stats
+        own = round(shape.input * max(1.0, stats.ratio(parts.netloc, shape.model)))
+        output = shape.max_output
         if output is None:
-            output = lessons.output(parts.netloc, shape.model, None) if shape.generates else 0
+            output = stats.output(parts.netloc, shape.model, None) if shape.generates else 0
         return Tokens(own, output)
 
     def reserve(self, wanted: Tokens) -> bool:
@@ -94,7 +94,7 @@ class Spending:
             if job is not None and self.limited:
                 parts = urlsplit(job.url)
                 shape = read_shape(job.method, parts.netloc, parts.path, job.body)
-                self._lessons.learn(parts.netloc, shape.model, shape.input, usage)
+                self._stats.learn(parts.netloc, shape.model, shape.input, usage)
         self.changed.set()
 
     def why_not(self, wanted: Tokens) -> str:
