@@ -15,19 +15,17 @@ from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from ..errors import InvalidConfig, StoreError
+from ..errors import StoreError
 from .pool.answer import as_of
+from .redis_connection import Listener, client_of, send_again_if_lost
 from .store import Records, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn
 
     from redis.asyncio import Redis
-    from redis.asyncio.client import PubSub
 
     from .pool.answer import Answer, Question, State
     from .store import Changes
@@ -41,14 +39,10 @@ _NAME = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _RECORDS = Path(__file__).with_name("scripts").joinpath("records.lua").read_text("utf-8")
 _NAMES = {SCRIPT: _NAME, _RECORDS: sha1(_RECORDS.encode(), usedforsecurity=False).hexdigest()}
 
-_SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss", "unix": "unix"}
-
 # How many questions travel together: the server does nothing else while it answers one.
 _MOST_TOGETHER = 64
 # After so many seconds without news, the listener looks whether the line is still up.
 _QUIET = 5.0
-# How long the listener waits before it calls again, in seconds: doubled each time, up to the latter.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
 class RedisStore:
@@ -62,7 +56,7 @@ class RedisStore:
         self.url = without_password(url)  # as it may be shown
         self._timeout = timeout
         self._connect_timeout = connect_timeout
-        self._client_of = _read_url(url, self.url, timeout, connect_timeout)
+        self._client_of = client_of(url, "store", timeout=timeout, connect_timeout=connect_timeout)
         self._closed = False
         self._heard: dict[bytes, list[Callable[[], None]]] = {}
         self._start(None)
@@ -74,7 +68,7 @@ class RedisStore:
         self._waiting: list[Errand] = []
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._ear: PubSub | None = None
+        self._listener: Listener | None = None
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.url}{', closed' if self._closed else ''}>"
@@ -128,9 +122,8 @@ class RedisStore:
         known = channel in self._heard
         self._heard.setdefault(channel, []).append(heard)
         self._be_here()
-        if self._ear is not None and not known:
-            with suppress(Exception):  # if the line is down, the listener notices too, and starts over
-                await self._ear.subscribe(channel)
+        if self._listener is not None and not known:
+            await self._listener.subscribe(channel)
 
     async def keys(self) -> list[str]:
         """Of all pools there are. Goes through all keys of the server, a few at a time."""
@@ -184,7 +177,10 @@ class RedisStore:
         if self._client is None:
             self._client = self._client_of()
         if self._heard and self._listening is None:
-            self._listening = loop.create_task(self._listen())
+            self._listener = Listener(
+                self._client, lambda: list(self._heard), self._hear, quiet=_QUIET, timeout=self._timeout
+            )
+            self._listening = loop.create_task(self._listener.run())
 
     def _abandon(self) -> None:
         """In a forked child: the connections, and what waits on them, are the parent's.
@@ -192,7 +188,8 @@ class RedisStore:
         Closing the child's copies would take them out of the parent's selector, so they must outlive even
         the interpreter.
         """
-        _keep_for_ever((self._loop, self._client, self._waiting, self._sending, self._listening, self._ear))
+        _keep_for_ever((self._loop, self._client, self._waiting, self._sending, self._listening))
+        _keep_for_ever(self._listener)
         self._start(None)
 
     # -- asking
@@ -221,17 +218,8 @@ class RedisStore:
         """The reply to each: a text or an exception. Raises if the server cannot be reached at all."""
         from redis import exceptions  # noqa: PLC0415 - only those who use it
 
-        hopeless = (
-            exceptions.AuthenticationError,
-            exceptions.AuthorizationError,
-            exceptions.BusyLoadingError,
-        )
-        try:
-            replies = await self._pipeline("EVALSHA", batch)
-        except exceptions.ConnectionError as error:
-            if isinstance(error, hopeless):
-                raise
-            replies = await self._pipeline("EVALSHA", batch)  # once more: ids and marks make it safe
+        # Ids and marks make it safe to send a question twice.
+        replies = await send_again_if_lost(lambda: self._pipeline("EVALSHA", batch))
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
         if unknown:
             again = await self._pipeline("EVAL", [batch[i] for i in unknown])
@@ -255,40 +243,9 @@ class RedisStore:
 
     # -- listening
 
-    async def _listen(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                async with self._redis.pubsub() as ear:
-                    channels = list(self._heard)
-                    await ear.subscribe(*channels)
-                    self._ear = ear
-                    late = [channel for channel in self._heard if channel not in channels]
-                    if late:
-                        await ear.subscribe(*late)
-                    while True:
-                        await self._hear(ear)
-                        pause = _FIRST_PAUSE
-            except Exception:  # noqa: BLE001, S110 - the next question says what is wrong; here we only try again
-                pass
-            finally:
-                self._ear = None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _hear(self, ear: PubSub) -> None:
-        message = await ear.get_message(timeout=_QUIET)
-        if message is None:
-            await ear.ping()
-            message = await ear.get_message(timeout=self._timeout)
-            if message is None:
-                raise self._unanswered()
-        if message["type"] in ("subscribe", "message"):
-            channel = message["channel"]
-            if isinstance(channel, str):  # the URL asked for decoded replies
-                channel = channel.encode("utf-8", "surrogateescape")
-            for heard in self._heard.get(channel, ()):
-                asyncio.get_running_loop().call_soon(heard)
+    def _hear(self, _kind: str, channel: bytes, _data: object) -> None:
+        for heard in self._heard.get(channel, ()):
+            asyncio.get_running_loop().call_soon(heard)
 
     # -- what went wrong
 
@@ -322,52 +279,6 @@ class RedisStore:
             why = StoreError(f"{self.url} cannot answer: {words}")
         why.__cause__ = error
         return why
-
-
-def _read_url(url: str, shown: str, timeout: float, connect_timeout: float) -> Callable[[], Redis]:
-    """How to make a client. Says at once what is wrong with the URL; nothing is called yet."""
-
-    def wrong(why: str) -> NoReturn:
-        raise InvalidConfig(f"store={shown!r} {why}; write e.g. redis://user:password@host:6379/0") from None
-
-    scheme, mark, rest = url.partition("://")
-    if not mark or scheme not in _SCHEMES:
-        wrong("is not the URL of a Valkey or Redis server")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # its own words may quote the password
-        wrong("has a host or port that cannot be read (in a password, write %40 for @, %2F for /, %23 for #)")
-    if scheme != "unix":
-        if not parts.hostname or port == 0:
-            wrong("names no server")
-        if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
-            wrong("has a path that is not the number of a database")
-    try:
-        from redis.asyncio import Redis  # noqa: PLC0415 - only those who use it
-        from redis.asyncio.retry import Retry  # noqa: PLC0415 - as above
-        from redis.backoff import NoBackoff  # noqa: PLC0415 - as above
-        from redis.exceptions import RedisError  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise InvalidConfig(
-            f'store={shown!r} needs a client that is not installed; run: pip install "headgate[redis]"'
-        ) from error
-
-    def client() -> Redis:
-        return Redis.from_url(
-            f"{_SCHEMES[scheme]}://{rest}",
-            socket_timeout=timeout,
-            socket_connect_timeout=connect_timeout,
-            retry=Retry(NoBackoff(), 0),  # we know better what may be sent twice
-            protocol=2,
-        )
-
-    try:
-        # It connects to nothing yet.
-        client().connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py has no types
-    except (ValueError, TypeError, RedisError):
-        wrong("has options that cannot be read")
-    return client
 
 
 def _key(key: str) -> bytes:

@@ -154,7 +154,7 @@ class MemoryBus:
 
     def publish(self, subject: str, data: bytes, *, reply: str = "", retain: bool = False) -> None:
         """Say it to everybody who listens on exactly this subject, and to one of each queue."""
-        message = Message(_check_subject(subject), bytes(data), reply)
+        message = Message(check_subject(subject), bytes(data), reply)
         with self._lock:
             self._raise_if_closed()
             if retain:
@@ -175,7 +175,7 @@ class MemoryBus:
         """
         if queue == "":
             raise InvalidConfig('queue="" has no name; write one, e.g. queue="workers", or leave it out')
-        subscription = Subscription(self, _check_subject(subject), queue or "", deliver, buffer)
+        subscription = Subscription(self, check_subject(subject), queue or "", deliver, buffer)
         with self._lock:
             self._raise_if_closed()
             self._listeners.setdefault(subject, []).append(subscription)
@@ -340,7 +340,7 @@ def open_bus(where: object) -> tuple[Bus, bool]:
     )
 
 
-def _check_subject(subject: object) -> str:
+def check_subject(subject: object) -> str:
     if not isinstance(subject, str) or not subject:
         raise InvalidConfig(f'subject {subject!r} is not a name; write e.g. "ratelimit.capacity"')
     return subject

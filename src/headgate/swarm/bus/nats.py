@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidConfig, StoreError
 from ...sharing.courier import COURIER
-from .bus import RETAINED, Message, NetworkBus, _check_subject, call, not_installed
+from .bus import RETAINED, Message, NetworkBus, call, check_subject, not_installed
 
 if TYPE_CHECKING:
     from .bus import Deliver
@@ -50,7 +50,7 @@ class NatsBus(NetworkBus):
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
         """Leave it with the courier."""
-        _check_subject(subject)
+        check_subject(subject)
         self._raise_if_closed()
 
         async def travel() -> None:
@@ -67,7 +67,7 @@ class NatsBus(NetworkBus):
 
     def subscribe(self, subject: str, deliver: Deliver, *, queue: str | None = None) -> NatsSubscription:
         """Have it called, by the courier, with every message on the subject."""
-        _check_subject(subject)
+        check_subject(subject)
         if queue == "":
             raise InvalidConfig('queue="" has no name; write one, e.g. queue="workers", or leave it out')
         self._raise_if_closed()
