@@ -85,32 +85,34 @@ _example.close()
 
 
 def is_async(fn: Callable[..., Any], what: str) -> bool:
-    """Does calling it give something to await? Raises for what is not a plain function of either kind."""
+    """Does calling `fn` give a coroutine? Raises if it is a generator function or cannot be called."""
     if not callable(fn):
         raise InvalidConfig(f"{what} takes a function, not {fn!r}; write {what}(fn), without calling it")
-    from inspect import (  # noqa: PLC0415 - decorating is rare, importing headgate is not
-        isasyncgenfunction,
-        iscoroutinefunction,
-        isgeneratorfunction,
-    )
+    # Decorating a function is rare, so only then are these two loaded.
+    import functools  # noqa: PLC0415
+    import inspect  # noqa: PLC0415
 
-    if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    kinds = (fn, type(fn).__call__)  # a function, or an object that acts as one
+    if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
         raise InvalidConfig(
-            f"{name_of(fn)} is a generator: its body runs while somebody iterates, out of reach of {what}; "
+            f"{name_of(fn)} is a generator: its body runs while it is iterated, out of reach of {what}; "
             "wrap the function that consumes it"
         )
-    return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+    return any(inspect.iscoroutinefunction(kind) for kind in kinds)
 
 
-def never_awaited(result: Any, what: str) -> InvalidConfig:
-    """The complaint about a sync call that turned out to be async: nothing was run yet."""
+def never_awaited(result: Any, what: str, instead: str = "") -> InvalidConfig:
+    """The error for a sync call that returned a coroutine, which is closed before any of it ran."""
     name = getattr(result, "__qualname__", "it")
     result.close()
-    return InvalidConfig(f"{name} is async, and {what} does not wait for it; write `await {what}_async(...)`")
+    instead = instead or f"`await {what}_async(...)`"
+    return InvalidConfig(f"{name} is async, and {what} does not wait for it; write {instead}")
 
 
 def not_awaitable(fn: object, what: str) -> InvalidConfig:
-    """The complaint about an async call that turned out to be sync: there is nothing to wait for."""
+    """The error for an async call whose function returned something that cannot be awaited."""
     plain = what.removesuffix("_async")
     return InvalidConfig(
         f"{name_of(fn)} is not async: what it returns cannot be awaited; write `{plain}(...)`"
@@ -118,12 +120,12 @@ def not_awaitable(fn: object, what: str) -> InvalidConfig:
 
 
 def must_be_plain(fn: object, what: str, takes: str) -> None:
-    """What is called between two tries cannot be awaited."""
+    """Raise unless `fn` is a sync function: it is called where nothing is awaited, e.g. between two tries."""
     if not callable(fn):
         raise InvalidConfig(f"{what}={fn!r} cannot be called; give a function of {takes}")
     if is_async(fn, what):
         raise InvalidConfig(
-            f"{what}={name_of(fn)} is async, and nobody would await it; give a plain function"
+            f"{what}={name_of(fn)} is async, and it would not be awaited; give a plain function"
         )
 
 

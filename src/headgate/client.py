@@ -14,6 +14,7 @@ from .arguments import (
     is_async,
     name_of,
     never_awaited,
+    not_awaitable,
     positive_int,
     positive_seconds_to_ns,
     seconds_to_ns,
@@ -328,7 +329,10 @@ class ResilientClient:
                 async with self.dispatch.admit(tokens=run.tokens, timeout=run.left()) as permit:
                     run.send(permit)
                     try:
-                        result = await fn(*args, **kwargs)
+                        coming = fn(*args, **kwargs)
+                        if not hasattr(coming, "__await__"):
+                            raise not_awaitable(fn, "call_async")  # noqa: TRY301 - it is not retried
+                        result = await coming
                     except BaseException as error:
                         if not run.goes_on_after(error):
                             raise

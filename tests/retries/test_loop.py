@@ -1361,7 +1361,7 @@ def test_a_coroutine_that_comes_as_a_surprise_is_not_passed_on_unawaited():
     with pytest.raises(InvalidConfig, match="is async"):
         retry_with_backoff(lambda: ask(), clock=clock)
     with pytest.raises(InvalidConfig, match="is async"):
-        retry(clock=clock)(functools.partial(AskingAsync()))()
+        retry(clock=clock)(lambda: ask())()
     gc.collect()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import SECOND, positive_int, seconds_to_ns
+from ..arguments import SECOND, Coroutine, never_awaited, not_awaitable, positive_int, seconds_to_ns
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..frozen import Frozen
@@ -252,12 +252,18 @@ class Dispatch(Gate):
     def with_rate_limit(self, estimated_bytes: int, fn: Callable[[], T]) -> T:
         """Wait for a place, run the function, give the place back, return what it returned."""
         with self.admit(bytes=estimated_bytes):
-            return fn()
+            result = fn()
+            if result.__class__ is Coroutine:
+                raise never_awaited(result, "with_rate_limit")
+            return result
 
     async def with_rate_limit_async(self, estimated_bytes: int, fn: Callable[[], Awaitable[T]]) -> T:
-        """The same for an async function."""
+        """Wait for a place, await the function, give the place back, return what it returned."""
         async with self.admit(bytes=estimated_bytes):
-            return await fn()
+            coming = fn()
+            if not hasattr(coming, "__await__"):
+                raise not_awaitable(fn, "with_rate_limit_async")
+            return await coming
 
     # -- signals and changes
 

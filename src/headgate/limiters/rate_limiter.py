@@ -5,7 +5,7 @@ Callers wait at a gate: in order, with time-outs, in threads and tasks.
 
 from __future__ import annotations
 
-from ..arguments import positive_int
+from ..arguments import Coroutine, is_async, never_awaited, positive_int
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
 from ..gate.decision import Rules
@@ -105,22 +105,25 @@ class RateLimiter:
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, sync or async: each call waits for a place first."""
+        wait_async = is_async(fn, "RateLimiter")
         from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
-        from inspect import iscoroutinefunction  # noqa: PLC0415
 
-        if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        if wait_async:
 
             @wraps(fn)
             async def wait_then_await(*args: P.args, **kwargs: P.kwargs) -> Any:
                 await self.acquire_async()
-                return await fn(*args, **kwargs)  # type: ignore[misc]  # it is one, if in disguise
+                return await fn(*args, **kwargs)  # type: ignore[misc]  # it returns a coroutine
 
-            return wait_then_await  # type: ignore[return-value]  # the coroutine function it was
+            return wait_then_await  # type: ignore[return-value]  # R is a coroutine here
 
         @wraps(fn)
         def wait_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
             self.acquire()
-            return fn(*args, **kwargs)
+            result = fn(*args, **kwargs)
+            if result.__class__ is Coroutine:
+                raise never_awaited(result, "RateLimiter", "an `async def` function around it")
+            return result
 
         return wait_then_call
 
