@@ -1,4 +1,4 @@
-"""A bucket, held against a plain token bucket that replays the true history in fractions."""
+"""A rate that refills evenly, compared with a token bucket that replays the true history in fractions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TEN_YEARS = 3653 * DAY
 
 
 class TokenBucket:
-    """The definition, not the trick: a level that grows with time, and a history to replay.
+    """The definition of a token bucket: a level that grows with time, and a history to replay.
 
-    A charge is remembered with its moment and may be corrected afterwards, as if the truth
-    had been known when it was made. Time that goes back stands still.
+    A charge is remembered with its moment and may be corrected later, as if the true cost
+    had been known when it was made. When the clock goes back, time stands still.
     """
 
     def __init__(self, amount, per_ns, burst):
@@ -46,7 +46,7 @@ class TokenBucket:
     def exact_level(self, now):
         amount, per_ns, burst = self.first_limits
         changes = [value for _, what, value in self.history if what == "limits"]
-        whole = lcm(per_ns, *(per_ns for _, per_ns, _ in changes))  # a unit, in parts that are integers
+        whole = lcm(per_ns, *(per_ns for _, per_ns, _ in changes))  # integer parts of one unit
         level, moment = burst * whole, None
         for at, what, value in self.history:
             if moment is None or at > moment:
@@ -98,7 +98,7 @@ def state(rule):
     }
 
 
-# -- histories to try: gaps and costs are told in sixteenths of the burst, so that they matter
+# -- histories to try: gaps and costs are sixteenths of the burst, so that most of them matter
 
 sixteenths = st.integers(0, 24)
 a_little = st.integers(-1, 1)
@@ -112,7 +112,7 @@ a_step = st.tuples(
     st.sampled_from(["take", "take", "take", "settle", "settle", "look"]),
     st.one_of(st.just(0), st.integers(0, 4), sixteenths),  # the gap
     a_little,
-    st.one_of(st.integers(0, 6), sixteenths),  # the cost, or the truth
+    st.one_of(st.integers(0, 6), sixteenths),  # the cost, or the true cost when it is settled
     a_little,
     st.integers(0, 99),  # which permit is settled
 )
@@ -131,8 +131,8 @@ def cost_of(limits, parts, little):
 def play(limits, start, steps, *, debts=True, back=False):
     """Play a history on the rule and the oracle; yield after every step.
 
-    The oracle is charged whatever the rule admits. A settle corrects the charge made when the
-    permit was taken; what goes beyond the estimate is a charge of its own, now.
+    The oracle is charged for each call that the rule admits. A settle corrects the charge made
+    when the permit was taken; a cost beyond the estimate is a new charge at the time of the settle.
     """
     rule, bucket = a_bucket(*limits)
     now = start
@@ -195,7 +195,7 @@ def test_a_bucket_starts_full_whatever_the_clock_says(start):
     assert rule.earliest((1,), start) == start + 6 * SECOND
 
 
-def test_half_a_second_after_ten_a_second_ran_dry_there_are_exactly_five():
+def test_half_a_second_after_a_rate_of_ten_a_second_ran_dry_exactly_five_units_are_there():
     rule = RateRule(Rate(10, burst=10), 0)
     assert rule.enter((10,), 0) == 1
 
@@ -205,7 +205,7 @@ def test_half_a_second_after_ten_a_second_ran_dry_there_are_exactly_five():
     assert rule.enter((5,), 500_000_000) == 1
 
 
-def test_an_interval_that_is_no_whole_number_of_nanoseconds_loses_nothing():
+def test_an_interval_that_is_not_a_whole_number_of_nanoseconds_loses_nothing():
     """
     Three a second: the units are ready at 1/3, 2/3 and 3/3 s, rounded up, and after a
     thousand seconds there have been exactly three thousand.
@@ -218,7 +218,7 @@ def test_an_interval_that_is_no_whole_number_of_nanoseconds_loses_nothing():
         assert rule.enter((1,), moments[-1] - 1) == 0
         assert rule.enter((1,), moments[-1]) == 1
 
-    # It takes each at the first whole nanosecond, and the fraction is not lost to the next.
+    # Each unit is taken at the first whole nanosecond, and the fraction counts for the next.
     assert moments[:3] == [333_333_334, 666_666_667, 1_000_000_000]
     assert moments[-1] == 1000 * SECOND
 
@@ -235,7 +235,7 @@ def test_an_interval_that_is_no_whole_number_of_nanoseconds_loses_nothing():
 )
 def test_no_rhythm_of_polling_loses_a_fraction_of_a_unit(amount, per, poll):
     """
-    Granted by time t after it ran dry: floor(rate · t), at every poll.
+    A bucket that ran dry at 0 has granted floor(rate · t) by time t, at every poll.
     """
     rule = RateRule(Rate(amount, per, burst=amount), 0)
     assert rule.enter((amount,), 0) == 1
@@ -264,8 +264,8 @@ def test_every_amount_a_minute_comes_back_within_the_minute(amount):
 
 def test_a_million_polls_change_nothing():
     """
-    Every microsecond for a second somebody asks for one of 7 a second: exactly 7 get it,
-    and the bucket stands where it stands without the others.
+    One unit of 7 a second is asked for every microsecond for a second: exactly 7 are granted,
+    and the state is that of a bucket that was only asked those 7 times.
     """
     rule = RateRule(Rate(7, burst=2), 0)
     quiet = RateRule(Rate(7, burst=2), 0)
@@ -278,14 +278,14 @@ def test_a_million_polls_change_nothing():
         assert quiet.enter((1,), now) == 1
 
     assert len(granted) == 7
-    # A seventh of a second is no whole number of microseconds; no wait is longer for it.
+    # A seventh of a second is not a whole number of microseconds; no wait is longer for it.
     assert granted == [-(-k * 1_000_000 // 7) * 1000 for k in range(1, 8)]
     assert state(rule) == state(quiet)
 
 
-def test_a_whole_minute_never_sees_more_than_the_rate_and_the_burst():
+def test_no_minute_admits_more_than_the_rate_and_the_burst():
     """
-    Sixty a minute, asked without end: 60 + 1 in the first minute by default, 119 and the
+    Sixty a minute, asked all the time: 60 + 1 in the first minute by default, 119 and the
     next one at the edge with a burst of 60.
     """
     careful, bursty = RateRule(Rate(60, 60), 0), RateRule(Rate(60, 60, burst=60), 0)
@@ -325,7 +325,7 @@ def test_a_cost_above_both_the_amount_and_the_burst_can_never_be_taken():
     assert RateRule(Rate(10, burst=20), 0).refusal((0,)) is None
 
 
-def test_what_costs_nothing_always_enters_and_is_charged_nothing():
+def test_a_call_that_costs_nothing_always_enters_and_is_charged_nothing():
     rule = RateRule(Rate(10, burst=5), 0)
     assert rule.enter((0,), 0) == 1
     assert rule.level(0) == 5
@@ -340,7 +340,7 @@ def test_what_costs_nothing_always_enters_and_is_charged_nothing():
     assert rule.earliest((1,), 0) == 4_600_000_000
 
 
-def test_a_rate_of_nothing_is_an_error_and_not_unlimited():
+def test_a_rate_of_zero_is_an_error_and_not_unlimited():
     for wrong in (0, -1):
         with pytest.raises(InvalidCapacity):
             Rate(wrong, 1)
@@ -383,7 +383,7 @@ def test_a_call_of_two_to_the_sixty_third_fits_a_burst_of_that_size():
     assert rule.earliest((2**63,), -5) == DAY * 2**63 - 5
 
 
-def test_one_unit_of_a_milliard_a_nanosecond_takes_less_than_a_nanosecond():
+def test_one_unit_of_a_billion_a_nanosecond_is_there_after_a_nanosecond():
     rule = RateRule(a_rate(10**9, 1, 10**9), 0)
     assert rule.enter((10**9,), 0) == 1
     assert rule.enter((1,), 0) == 0
@@ -398,10 +398,10 @@ def test_one_unit_of_a_milliard_a_nanosecond_takes_less_than_a_nanosecond():
 @given(limits, starts, steps)
 @example((1, 1, 1), -7, [("take", 0, 0, 16, 0, 0), ("take", 1, 0, 16, 0, 0), ("look", 1, 0, 0, 0, 0)])
 @settings(deadline=None, max_examples=250)
-def test_every_answer_is_that_of_the_exact_model(limits, start, steps):
+def test_every_answer_is_that_of_the_exact_token_bucket(limits, start, steps):
     """
-    Fifty steps leave at most fifty low marks, so refunds are exact too: the bucket is the
-    one that had been charged the truth of every settled call when it was taken (P4).
+    Fifty steps leave at most fifty low marks, so refunds are exact too: the bucket equals one
+    that had been charged the true cost of every settled call when it was taken.
     """
     for rule, bucket, now, take in play(limits, start, steps):
         if take is not None:
@@ -416,9 +416,9 @@ def test_every_answer_is_that_of_the_exact_model(limits, start, steps):
 
 @given(limits, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_no_stretch_of_time_sees_more_than_the_rate_and_the_burst(limits, start, steps):
+def test_no_stretch_of_time_admits_more_than_the_rate_and_the_burst(limits, start, steps):
     """
-    P1, for what calls truly cost; one call above the burst counts as its burst.
+    Counted are true costs; a call above the burst counts as the burst.
     """
     amount, per_ns, burst = limits
     bucket = None
@@ -437,7 +437,7 @@ def test_no_stretch_of_time_sees_more_than_the_rate_and_the_burst(limits, start,
 @settings(deadline=None, max_examples=250)
 def test_looking_and_being_refused_change_nothing(limits, start, steps, probes):
     """
-    P2 and P7: every slot is what it was, whenever and whatever somebody asked.
+    Every attribute of the rule has the value that it had before.
     """
     for rule, _bucket, now, _take in play(limits, start, steps):
         before = state(rule)
@@ -458,7 +458,7 @@ def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
     limits, start, steps, parts, little
 ):
     """
-    P3, for costs within the burst and above it, after any history.
+    For costs within the burst and above it, after any history.
     """
     cost = (min(cost_of(limits, parts, little), max(limits[0], limits[2])),)
     rule, now = a_bucket(*limits)[0], start
@@ -477,7 +477,7 @@ def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
 @settings(deadline=None, max_examples=250)
 def test_being_late_by_the_slack_loses_nothing_and_by_more_might(limits, start, steps, parts):
     """
-    From the earliest moment on the bucket still fills for so long, to the nanosecond.
+    The slack is how long the bucket still fills after the earliest moment, to the nanosecond.
     """
     amount, per_ns, burst = limits
     cost = min(cost_of(limits, parts, 1), max(amount, burst))
@@ -495,7 +495,7 @@ def test_being_late_by_the_slack_loses_nothing_and_by_more_might(limits, start, 
 @settings(deadline=None, max_examples=250)
 def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(limits, start, steps):
     """
-    P5: a third of the steps go back. The oracle's clock stops meanwhile.
+    A third of the steps go back in time. The clock of the token bucket stops meanwhile.
     """
     for rule, bucket, now, take in play(limits, start, steps, back=True):
         if take is not None and take[1]:
@@ -503,7 +503,7 @@ def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(limits, 
         assert rule.level(now) <= bucket.level(now)
 
 
-def test_a_clock_that_jumps_back_an_hour_and_forth_again_creates_nothing():
+def test_a_clock_that_jumps_back_an_hour_and_forward_again_creates_nothing():
     rule = RateRule(Rate(10, burst=10), 0)
     assert rule.enter((10,), 3600 * SECOND) == 1
 
@@ -516,7 +516,7 @@ def test_a_clock_that_jumps_back_an_hour_and_forth_again_creates_nothing():
 # -- settling
 
 
-def test_what_was_estimated_too_high_comes_back():
+def test_an_estimate_that_was_too_high_is_refunded():
     """
     100 taken at 0, 30 were used, known at 2 s: the level is that of a bucket charged 30.
     """
@@ -529,7 +529,7 @@ def test_what_was_estimated_too_high_comes_back():
     assert rule.level(2 * SECOND) == 90
 
 
-def test_what_has_been_earned_back_meanwhile_is_not_given_back_again():
+def test_units_that_were_earned_back_meanwhile_are_not_refunded_again():
     """
     50 of 100 taken at 0 and earned back by 5 s. At 6 s 60 others are taken. The first call
     turns out to have cost nothing: that changes nothing, the bucket would have been full.
@@ -543,7 +543,7 @@ def test_what_has_been_earned_back_meanwhile_is_not_given_back_again():
     assert rule.level(6 * SECOND) == 40
 
 
-def test_only_what_would_still_be_missing_is_given_back():
+def test_only_units_that_would_still_be_missing_are_refunded():
     """
     50 taken at 0; at 3 s the backlog is 20 when 60 others are taken. Had the first cost
     nothing the bucket would have been full at 3 s: 20 come back, not 50.
@@ -558,7 +558,7 @@ def test_only_what_would_still_be_missing_is_given_back():
     assert rule.level(3 * SECOND) == 40
 
 
-def test_what_was_estimated_too_low_becomes_debt_from_now_on():
+def test_an_estimate_that_was_too_low_becomes_debt_at_the_time_of_the_settle():
     rule = RateRule(Rate(10, burst=10), 0)
     assert rule.enter((2,), 0) == 1
 
@@ -607,7 +607,7 @@ def test_a_settle_that_confirms_the_estimate_changes_nothing():
     assert before == state(rule)
 
 
-def test_two_calls_of_one_instant_are_refunded_each_on_its_own():
+def test_two_calls_of_one_instant_are_refunded_separately():
     rule = RateRule(Rate(10, burst=100), 0)
     for cost in (30, 40, 20):
         assert rule.enter((cost,), 5) == 1
@@ -622,11 +622,11 @@ def test_two_calls_of_one_instant_are_refunded_each_on_its_own():
 
 @given(limits, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_refunds_are_those_of_one_minimum_for_each_permit(limits, start, steps):
+def test_a_refund_is_at_most_the_lowest_backlog_since_the_permit_was_taken(limits, start, steps):
     """
-    P4 a second way, by the definition of a refund: each permit may get back what it took too
-    much, at most the lowest backlog since it was taken; a refund lowers the backlog of every
-    moment since. Kept for every permit over the whole history, by brute force.
+    By the definition of a refund: each permit gets back what it took too much, at most the
+    lowest backlog since it was taken; a refund lowers the backlog of every moment since.
+    Computed for every permit over the whole history, by brute force.
     """
     amount, per_ns, burst = limits
     rule = a_bucket(*limits)[0]
@@ -651,10 +651,10 @@ def test_refunds_are_those_of_one_minimum_for_each_permit(limits, start, steps):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_more_low_marks_than_it_keeps_make_refunds_smaller_and_never_larger(seed):
+def test_more_low_marks_than_a_bucket_keeps_make_refunds_smaller_and_never_larger(seed):
     """
     Three hundred steps against a bucket that fills slowly, many permits out at once: more
-    than 64 marks are needed. The level is never above the truth; nor does memory grow.
+    than 64 marks are needed. The level is never above the truth, and memory does not grow.
     """
     dice = random.Random(seed)
     amount, per_ns, burst = dice.choice([(1, 1000, 400), (7, 900, 2000), (3, 100, 700)])
@@ -683,9 +683,9 @@ def test_more_low_marks_than_it_keeps_make_refunds_smaller_and_never_larger(seed
 @pytest.mark.parametrize("count", [3, 30, 64, 65, 66, 67, 100, 130, 200])
 def test_no_permit_gets_back_a_unit_too_much_when_every_low_mark_matters(count):
     """
-    Each call finds the backlog two higher than the one before did, and takes one more than
-    will be missing when the next one comes. So each refund is limited by the very next mark,
-    by one unit; exactly as long as 64 marks suffice.
+    Each call finds the backlog two higher than the call before, and takes one unit more than
+    will be missing when the next call comes. So the next mark limits each refund by one unit.
+    Refunds are exact as long as 64 marks suffice.
     """
     for order in ("first to last", "last to first", "each alone"):
         rule, bucket = a_bucket(1, 1, 10**6)
@@ -709,8 +709,8 @@ def test_no_permit_gets_back_a_unit_too_much_when_every_low_mark_matters(count):
 
 def test_a_merged_mark_still_lets_the_newest_permits_be_refunded_in_full():
     """
-    A thousand calls one nanosecond apart, none settled: what merges is old. The last thirty
-    get everything back.
+    A thousand calls one nanosecond apart, none settled: only old marks merge. The last thirty
+    calls get everything back.
     """
     rule = RateRule(Rate(1, 86_400, burst=5000), 0)
     for now in range(1000):
@@ -724,12 +724,12 @@ def test_a_merged_mark_still_lets_the_newest_permits_be_refunded_in_full():
 
 def test_refunds_over_a_long_busy_day_are_exact_when_few_permits_are_out():
     """
-    A hundred thousand calls, eight out at any time, every estimate twice the truth: the
-    bucket stays the one that was charged the truth, to the unit.
+    A hundred thousand calls, eight unsettled at any time, every estimate twice the true cost:
+    the bucket equals one that was charged the true costs, to the unit.
     """
     rule = RateRule(Rate(1000, burst=5000), 0)
     dice = random.Random(7)
-    backlog, per_unit = 0, SECOND // 1000  # of a bucket that knows the truth, in nanoseconds
+    backlog, per_unit = 0, SECOND // 1000  # of a bucket that is charged true costs, in nanoseconds
     out = []
     taken = 0
     now = 0
@@ -803,8 +803,8 @@ def test_a_debt_survives_a_change_of_limits():
 @settings(deadline=None, max_examples=250)
 def test_a_change_of_limits_keeps_the_level_and_creates_nothing(limits, start, steps, changes):
     """
-    P6: units available are what they were, clamped to the new burst, to the unit; and from
-    there on the bucket is never ahead of the exact model.
+    The level is what it was, clamped to the new burst, to the unit; from then on the bucket
+    is never ahead of the exact token bucket.
     """
     rule, bucket = a_bucket(*limits)
     now = start
@@ -822,14 +822,14 @@ def test_a_change_of_limits_keeps_the_level_and_creates_nothing(limits, start, s
             cost = cost_of(new_limits, parts, 0)
             exact = bucket.earliest(cost, now)
             assert exact <= rule.earliest((cost,), now)
-            if k == 0:  # what a change rounds away is less than the rate earns in a nanosecond
+            if k == 0:  # a change rounds away less than the rate earns in a nanosecond
                 assert rule.earliest((cost,), now) <= exact + 1
 
 
 def test_a_refund_after_a_change_of_limits_gives_back_nothing_that_was_earned_back_before():
     """
     Ten a second, burst 10. Five taken at 0 are earned back by 1 s, when the burst becomes 30:
-    the level stays 10. That the five cost nothing changes nothing: it was full without them.
+    the level stays 10. A refund of the five changes nothing: the bucket was full without them.
     """
     old = RateRule(Rate(10, burst=10), 0)
     assert old.enter((5,), 0) == 1
@@ -856,7 +856,7 @@ def test_a_refund_after_a_change_of_limits_gives_back_what_was_still_missing_and
     assert new.level(300_000_000) == 10
 
 
-def test_a_refund_of_the_very_instant_of_a_change_gives_back_nothing_the_clamp_took():
+def test_a_refund_in_the_instant_of_a_change_gives_back_nothing_that_the_clamp_took():
     """
     Burst 30, five taken; in the same instant the burst becomes 10 (full: 10 of 10) and four
     are taken. Without the five it would have been full just as well: six are left.
@@ -888,8 +888,8 @@ small_limits = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 20
 @settings(deadline=None, max_examples=400)
 def test_refunds_across_changes_of_limits_never_exceed_the_truth(limits, steps):
     """
-    P4 and P6 together: takes, settles and changes of limits in any order; no level above that
-    of a bucket that was charged the truth and had its limits changed at the same moments.
+    Takes, settles and changes of limits in any order: the level is never above that of a bucket
+    that was charged true costs and had its limits changed at the same moments.
     """
     rule, bucket = a_bucket(*limits)
     now, permits = 0, []
@@ -910,7 +910,7 @@ def test_refunds_across_changes_of_limits_never_exceed_the_truth(limits, steps):
         assert rule.level(now) <= bucket.level(now)
 
 
-def test_a_bucket_that_follows_a_strict_window_keeps_its_debt():
+def test_a_bucket_that_follows_a_strict_rate_keeps_its_debt():
     old = StrictRule(Rate(10, strict=True), 0)
     assert old.enter((5,), 0) == 1
     old.settle(5, 20, 0, 0)
@@ -919,7 +919,7 @@ def test_a_bucket_that_follows_a_strict_window_keeps_its_debt():
     assert successor(old, 10, SECOND, 10, 0).level(0) == -10
 
 
-def test_a_bucket_that_follows_a_strict_window_has_what_that_had_left():
+def test_a_bucket_that_follows_a_strict_rate_has_the_level_of_the_strict_rate():
     old = StrictRule(Rate(10, strict=True), 0)
     assert old.enter((4,), 0) == 1
 
@@ -928,7 +928,7 @@ def test_a_bucket_that_follows_a_strict_window_has_what_that_had_left():
     assert successor(old, 10, SECOND, 30, 0).level(0) == 6
 
 
-def test_what_left_a_strict_window_is_not_refunded_to_the_bucket_that_follows_it():
+def test_units_that_left_a_strict_window_are_not_refunded_to_the_bucket_that_follows_it():
     old = StrictRule(Rate(10, strict=True), 0)
     assert old.enter((5,), 0) == 1
     new = successor(old, 10, SECOND, 30, SECOND)
@@ -939,7 +939,7 @@ def test_what_left_a_strict_window_is_not_refunded_to_the_bucket_that_follows_it
     assert new.level(SECOND) == 10
 
 
-def test_a_refund_of_the_very_instant_of_a_change_from_strict_gives_back_nothing_the_clamp_took():
+def test_a_refund_in_the_instant_of_a_change_from_strict_gives_back_nothing_that_the_clamp_took():
     """
     Strict ten, five taken; in the same instant a bucket of three follows, full, and two are
     taken. Without the five it would have been full just as well: one is left.
@@ -954,7 +954,7 @@ def test_a_refund_of_the_very_instant_of_a_change_from_strict_gives_back_nothing
     assert new.level(0) == 1
 
 
-def test_each_rate_goes_on_where_the_one_of_its_unit_and_period_stood():
+def test_each_new_rate_continues_from_the_old_rate_of_its_unit_and_period():
     """
     Requests by second and by minute, tokens by minute: reordered and retuned, each finds its
     own; a new unit starts full.
@@ -984,7 +984,7 @@ def test_each_rate_goes_on_where_the_one_of_its_unit_and_period_stood():
     ]
 
 
-def test_a_rate_with_a_new_period_follows_the_one_of_its_unit_that_is_left_over():
+def test_a_rate_with_a_new_period_continues_from_the_remaining_rate_of_its_unit():
     rules = successors((), [Rate(10, burst=10), Rate(100, 60, burst=50)], COLUMNS, 0)
     assert rules[0].enter((7, 0, 0), 0) == 1
     assert rules[1].enter((7, 0, 0), 0) == 1

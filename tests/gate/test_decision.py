@@ -52,9 +52,9 @@ def slots(thing):
 
 
 def state(rules, now):
-    """Everything every rule remembers that still counts now."""
+    """The state of every rule, without anything that no longer counts."""
     for rate in rules.rates:
-        rate.level(now)  # what has left a strict window is no state
+        rate.level(now)  # units that have left a strict window are not state
     things = (rules.window, rules.reentry, rules.places, rules.weight, *rules.rates)
     return [slots(thing) for thing in things if thing is not None]
 
@@ -63,10 +63,10 @@ def state(rules, now):
 
 
 @pytest.mark.parametrize("parts", EVERY_SUBSET, ids="+".join)
-def test_a_call_enters_if_every_layer_has_room_and_a_refused_one_leaves_every_state_as_it_was(parts):
+def test_a_call_enters_if_every_rule_has_room_and_a_refused_call_changes_no_rule(parts):
     """
     A busy minute of signals, calls, ends and corrections. The expectation is counted by hand
-    from the permits that are out; the rates, which have tests of their own, are asked alone.
+    from the unsettled permits; the rates, which have tests of their own, are asked alone.
     """
     dice = random.Random(" ".join(parts))
     rules = build(parts)
@@ -104,7 +104,7 @@ def test_a_call_enters_if_every_layer_has_room_and_a_refused_one_leaves_every_st
             assert before == state(rules, now)
             assert (binding is None) == (expected != REFUSED)
             if at is not None:
-                # Time alone lets it in then or later, never before: whoever sleeps until then
+                # Time alone admits it then or later, never before: a caller that sleeps until then
                 # has missed nothing.
                 assert at > now
                 assert deepcopy(rules).enter(cost, at - 1) == REFUSED
@@ -151,7 +151,7 @@ def test_a_cost_is_taken_from_all_rates_or_from_none():
     assert rules.held_by((1, 10, 0), 0) == ("tokens/minute", 600_000_000)
 
 
-def test_nothing_at_all_lets_everybody_in():
+def test_a_gate_without_rules_admits_every_call():
     rules = Rules()
 
     assert rules.enter(ONE, -5) == ADMITTED
@@ -165,9 +165,9 @@ def test_nothing_at_all_lets_everybody_in():
 # -- the mode
 
 
-def test_the_mode_is_judged_at_the_instant_of_admission():
+def test_the_throttled_mode_is_judged_at_the_instant_of_admission():
     """
-    A window of 1 s at 10 s, recent for 2 s more: throttled from 10 s to 13 s exactly.
+    A window of 1 s that starts at 10 s, with a tail of 2 s: throttled from 10 s to 13 s exactly.
     """
     window = Window()
     rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(100, 100))
@@ -204,7 +204,7 @@ def test_while_throttled_bytes_count_more_and_are_given_back_as_they_were_charge
     assert rules.weight.in_flight == 0
 
 
-def test_with_a_pause_nobody_goes_before_the_end_of_the_window():
+def test_with_a_pause_no_call_enters_before_the_end_of_the_window():
     window = Window()
     rules = Rules(window=window, tail=2 * SECOND, reentry=Reentry(window, 0))
     window.set(SECOND, 0)
@@ -214,7 +214,7 @@ def test_with_a_pause_nobody_goes_before_the_end_of_the_window():
     assert rules.enter(ONE, SECOND) == ADMITTED
 
 
-def test_a_gate_with_nothing_that_could_be_tighter_is_never_throttled():
+def test_a_gate_without_throttled_limits_is_never_throttled():
     window = Window()
     rules = Rules(window=window, tail=2 * SECOND, rates=[RateRule(Rate(10), 0), RateRule(Rate(99, 60), 0)])
     window.set(SECOND, 0)
@@ -222,7 +222,7 @@ def test_a_gate_with_nothing_that_could_be_tighter_is_never_throttled():
     assert rules.enter(ONE, 0) == ADMITTED
 
 
-def test_the_rule_that_holds_is_named_with_the_moment_to_look_again():
+def test_the_rule_that_holds_a_call_back_is_named_with_the_moment_to_look_again():
     window = Window()
     rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(3, 1))
     window.set(SECOND, 0)
@@ -235,9 +235,9 @@ def test_the_rule_that_holds_is_named_with_the_moment_to_look_again():
 
 
 @pytest.mark.parametrize("parts", EVERY_SUBSET, ids="+".join)
-def test_the_short_way_in_answers_what_the_long_way_answers(parts):
+def test_the_fast_path_gives_the_same_answers_as_all_rules(parts):
     """
-    Before a signal, during its window, while it is recent, and after.
+    Before a signal, while its window is active, in its tail, and after it.
     """
     for now in (-1, 0, SECOND, 5 * SECOND):
         rules = build(parts)
@@ -253,13 +253,13 @@ def test_the_short_way_in_answers_what_the_long_way_answers(parts):
 
 
 def an_adaptive_gate(limit, rates=()):
-    """Throttled for 1 s and 9 s more after a signal; the places grow back over 10 s."""
+    """Throttled for 1 s after a signal and 9 s more; the places grow back over 10 s."""
     window = Window()
     places = ConcurrencyRule(limit, None, adaptive=True, regrow=10 * SECOND)
     return window, Rules(window=window, tail=9 * SECOND, places=places, rates=rates)
 
 
-def test_an_episode_cuts_the_places_for_everybody_and_they_grow_back():
+def test_an_episode_cuts_the_places_and_they_grow_back():
     """
     Ten places, a signal at 0: seven until 10 s, then one more every 10/3 s.
     """
@@ -280,8 +280,8 @@ def test_an_episode_cuts_the_places_for_everybody_and_they_grow_back():
 
 def test_an_hour_after_an_episode_the_next_one_cuts_all_places_again():
     """
-    A hundred places, an episode, then an hour in which nobody comes: all hundred have grown
-    back, so the next episode leaves seventy, not seventy per cent of seventy.
+    A hundred places, an episode, then an hour without calls: all hundred have grown back, so
+    the next episode leaves seventy, not seventy per cent of seventy.
     """
     window, rules = an_adaptive_gate(100)
     window.set(SECOND, 0)
@@ -296,8 +296,8 @@ def test_an_hour_after_an_episode_the_next_one_cuts_all_places_again():
 
 def test_a_look_while_places_grow_back_does_not_change_what_the_next_episode_leaves():
     """
-    100 cut to 70 at 0; at 15 s half of what was cut is back: 85. Whether or not somebody
-    looked just then, the episode that begins leaves 59.
+    100 cut to 70 at 0; at 15 s half of what was cut is back: 85. The episode that begins then
+    leaves 59, whether or not the places were looked at just before.
     """
     left = []
     for look in (True, False):
@@ -316,7 +316,7 @@ def test_a_look_while_places_grow_back_does_not_change_what_the_next_episode_lea
 def test_a_look_after_an_episode_grew_longer_does_not_change_what_the_next_one_leaves():
     """
     100 cut to 70 at 0 until 10 s; a late answer makes that 109 s. At 112 s nine have grown
-    back when the next episode begins: 79 become 55, whether or not somebody looked meanwhile.
+    back when the next episode begins: 79 become 55, whether or not the places were looked at.
     """
     left = []
     for look in (True, False):
@@ -333,7 +333,7 @@ def test_a_look_after_an_episode_grew_longer_does_not_change_what_the_next_one_l
     assert left == [55, 55]
 
 
-def test_a_call_refused_during_an_episode_changes_nothing_for_those_who_come_after():
+def test_a_call_refused_during_an_episode_changes_nothing_for_later_calls():
     """
     Ten places and a rate that is used up. During the episode one call asks and is refused by
     the rate, or none asks: at its end there are as many places either way.
@@ -350,7 +350,7 @@ def test_a_call_refused_during_an_episode_changes_nothing_for_those_who_come_aft
     assert room[0] == room[1]
 
 
-# -- what the gate asks besides
+# -- refusals, service times and when to look again
 
 
 def test_a_cost_that_can_never_fit_is_refused_by_the_rate_that_says_so():
@@ -365,9 +365,9 @@ def test_a_cost_that_can_never_fit_is_refused_by_the_rate_that_says_so():
     assert rules.refusal((11, 0, 0))[1] == "requests/second"
 
 
-def test_the_size_of_a_call_is_how_long_it_keeps_the_rate_it_weighs_on_most():
+def test_the_service_time_of_a_call_is_that_of_the_rate_it_occupies_longest():
     """
-    One of ten requests a second is 0.1 s, 500 of a thousand tokens a second half a second.
+    One of ten requests a second is 0.1 s; 500 of a thousand tokens a second are half a second.
     """
     rules = Rules(rates=[RateRule(Rate(10), 0), RateRule(Rate(1000, unit="tokens"), 1)])
 
@@ -379,9 +379,9 @@ def test_the_size_of_a_call_is_how_long_it_keeps_the_rate_it_weighs_on_most():
 
 def test_the_line_may_look_a_little_later_when_many_wait_for_a_rate():
     """
-    A hundred a second, burst 50, used up: the next is there in 10 ms, the bucket is full in
-    500. Among 160 who wait, ten may go at once, so the look may be 100 ms late; among 1600 at
-    most half of what the bucket can hold meanwhile.
+    A hundred a second, burst 50, used up: the next unit is there in 10 ms, the bucket is full in
+    500 ms. With 160 waiting, ten may go at once, so the look may be 100 ms late; with 1600
+    waiting it may be late by the time in which half of the bucket fills.
     """
     rules = Rules(places=ConcurrencyRule(1000, None), rates=[RateRule(Rate(100, burst=50), 0)])
     assert rules.enter((50, 0, 0), 0) == ADMITTED
@@ -401,7 +401,7 @@ def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
     assert rules.patience(ONE, 0, 160, "requests/second") == 0
 
 
-def test_a_wait_for_a_rate_is_certain_while_nobody_is_inside():
+def test_a_wait_for_a_rate_is_certain_while_no_call_is_in_flight():
     rules = Rules(
         places=ConcurrencyRule(5, None),
         rates=[RateRule(Rate(10, burst=10), 0), RateRule(Rate(60, 60, burst=10), 0)],
@@ -414,10 +414,10 @@ def test_a_wait_for_a_rate_is_certain_while_nobody_is_inside():
     assert rules.certain_wait(ONE, 0) == ("requests/minute", SECOND)
 
 
-def test_a_wait_is_not_certain_while_a_call_inside_may_still_give_back():
+def test_a_wait_is_not_certain_while_a_call_in_flight_may_still_be_refunded():
     """
-    Without a limit on places as well: ten are taken and still out. They may turn out to have
-    cost nothing, and then there is no wait at all.
+    Also without a limit on concurrency: ten units are taken by calls in flight. They may turn
+    out to have cost nothing, and then there is no wait.
     """
     rules = Rules(rates=[RateRule(Rate(1, burst=10), 0)])
     assert rules.enter((10, 0, 0), 0) == ADMITTED
@@ -429,9 +429,9 @@ def test_a_wait_is_not_certain_while_a_call_inside_may_still_give_back():
     assert claim is None
 
 
-def test_a_correction_reaches_every_rate_the_call_knew():
+def test_a_correction_reaches_every_rate_that_existed_when_the_call_entered():
     """
-    A unit that was added after the call went in is not its business.
+    A unit that was added after the call entered is not corrected.
     """
     rules = Rules(rates=[RateRule(Rate(100, 60, burst=100, unit="tokens"), 1)])
     assert rules.enter((1, 80, 0), 0) == ADMITTED
@@ -444,7 +444,7 @@ def test_a_correction_reaches_every_rate_the_call_knew():
     assert images.level(0) == 5
 
 
-def test_an_emptied_gate_has_nobody_inside_and_has_given_back_no_rate():
+def test_an_emptied_gate_has_no_call_in_flight_and_has_refunded_no_rate():
     window = Window()
     rules = Rules(
         window=window,
@@ -462,7 +462,7 @@ def test_an_emptied_gate_has_nobody_inside_and_has_given_back_no_rate():
     assert rules.rates[0].level(0) == 9
 
 
-# -- windows that nobody goes in, and what the rates keep of them
+# -- windows with a pause, and the level of the rates after them
 
 gaps = st.sampled_from([0, 0, 0, SECOND // 10, SECOND // 3, 2 * SECOND])
 happenings = st.one_of(
@@ -478,19 +478,15 @@ happenings = st.one_of(
 @given(story=st.lists(happenings, max_size=60), burst=st.integers(1, 12))
 def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(story, burst):
     """
-    Rule 11, M7. Held against the same rates without a window: what goes in here could have gone in there. And
-    since the end of a window no more goes in than one call, what was earned since, and what was given back
-    by those who went in since.
+    Compared with the same rates without a window: a call that enters here could have entered there. After
+    the end of a window no more units enter than one call, the units earned since, and the refunds of calls
+    that entered since.
     """
     window, now, permits = Window(), 0, []
     paused = Rules(window=window, reentry=Reentry(window, 0), rates=[RateRule(Rate(3, burst=burst), 0)])
     plain = Rules(rates=[RateRule(Rate(3, burst=burst), 0)])
-    first, since, earned, ended = (
-        None,
-        0,
-        0,
-        0,
-    )  # after the last window: one call, all, what was earned, from when
+    # Since the last window: cost of the first call, all costs, units earned, moment of the first call.
+    first, since, earned, ended = None, 0, 0, 0
     for what, gap, amount in story:
         if not window.closed(now + gap):
             earned += (now + gap - max(now, window.until or 0)) * paused.rates[0].rate.amount
@@ -502,7 +498,7 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
         elif what == "retune":
             for rules in (paused, plain):
                 rules.set_rates(successors(rules.rates, [Rate(amount, burst=burst)], {"requests": 0}, now))
-            if first is None:  # nobody has come since: what was earned is judged by the new rate
+            if first is None:  # no call has come since, so the new rate earns from here
                 earned = max(0, now - (window.until or 0)) * amount
         elif what == "settle" and permits:
             cost, taken_at = permits.pop(0)

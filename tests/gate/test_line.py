@@ -1,4 +1,4 @@
-"""Who is next, held against lists, ledgers and the bound of fair queueing."""
+"""The order of waiting callers, compared with plain lists and with the bound of fair queueing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drain(line):
 
 
 def reachable(thing, seen=None):
-    """How many objects of the line's own hang on it."""
+    """The number of objects that the line keeps."""
     seen = set() if seen is None else seen
     if id(thing) in seen:
         return 0
@@ -67,7 +67,7 @@ def test_an_empty_line_has_no_first():
     assert line.tickets() == []
 
 
-def test_one_tenant_is_served_first_come_first_served_whatever_the_size():
+def test_one_tenant_is_served_in_order_of_arrival_whatever_the_cost():
     line = Line()
     tickets = [join(line, size=size) for size in (1, 10**9, 5, 0, 1, 10**18)]
 
@@ -76,7 +76,7 @@ def test_one_tenant_is_served_first_come_first_served_whatever_the_size():
     assert line.waiting == 0
 
 
-def test_the_first_stays_first_until_it_is_admitted_or_leaves():
+def test_the_first_ticket_stays_first_until_it_is_admitted_or_leaves():
     line = Line()
     tickets = [join(line) for _ in range(4)]
 
@@ -91,13 +91,13 @@ def test_the_first_stays_first_until_it_is_admitted_or_leaves():
 
 @given(st.lists(st.tuples(st.sampled_from("jjjlaff"), st.integers(0, 99)), max_size=120), st.booleans())
 @settings(deadline=None, max_examples=150)
-def test_whoever_leaves_leaves_no_trace_in_the_order_of_one_tenant(steps, burst_of_leaving):
+def test_a_ticket_that_leaves_does_not_change_the_order_of_the_others(steps, burst_of_leaving):
     """
-    Joins, leaves and admissions in any order: the line is the list of those who neither left
-    nor were admitted.
+    Joins, leaves and admissions in any order: the line is the list of the tickets that were
+    neither withdrawn nor admitted.
     """
     line, waiting = Line(), []
-    if burst_of_leaving:  # enough of them to be swept out at once
+    if burst_of_leaving:  # enough to be swept out together
         crowd = [join(line) for _ in range(60)]
         for ticket in crowd[::3] + crowd[1::3]:
             leave(line, ticket)
@@ -123,10 +123,10 @@ def test_whoever_leaves_leaves_no_trace_in_the_order_of_one_tenant(steps, burst_
     )
 )
 @settings(deadline=None, max_examples=150)
-def test_nobody_is_lost_and_nobody_comes_twice(steps):
+def test_no_ticket_is_lost_and_none_is_admitted_twice(steps):
     """
-    Any tenants, priorities and sizes: the first is one who waits, inside a tenant's priority
-    first come, first served, and in the end everybody has gone in or left.
+    Any tenants, priorities and costs: the first ticket is one that waits, tickets of one tenant
+    and priority keep their order, and in the end every ticket was admitted or has left.
     """
     line, waiting = Line(), []
     for what, which, priority, tenant in steps:
@@ -150,14 +150,14 @@ def test_nobody_is_lost_and_nobody_comes_twice(steps):
 # -- priorities
 
 
-def test_the_highest_number_goes_first():
+def test_the_highest_priority_goes_first():
     line = Line()
     tickets = {priority: join(line, priority=priority) for priority in (0, -5, 7, 3)}
 
     assert drain(line) == [tickets[7], tickets[3], tickets[0], tickets[-5]]
 
 
-def test_a_newcomer_of_a_higher_priority_becomes_first():
+def test_a_new_ticket_of_a_higher_priority_becomes_first():
     line = Line()
     low = join(line, priority=0)
     assert line.first() is low
@@ -168,7 +168,7 @@ def test_a_newcomer_of_a_higher_priority_becomes_first():
 
 def test_one_admission_in_twenty_goes_to_a_lower_priority_that_waits():
     """
-    A hundred of each: nineteen of the higher, one of the lower, and so on.
+    With a hundred tickets of each: nineteen of the higher, one of the lower, repeatedly.
     """
     line = Line()
     for _ in range(100):
@@ -221,10 +221,10 @@ def test_up_to_ten_lower_priorities_get_one_of_twenty_each(lower):
         assert set(range(lower + 1)) == set(order[i : i + 20]), i
 
 
-def test_a_lower_priority_that_left_leaves_no_turn_to_the_next_of_its_kind():
+def test_a_ticket_of_low_priority_that_leaves_does_not_pass_its_turn_to_the_next():
     """
-    One of low priority waits through nineteen others and gives up. Who comes after it has
-    waited for nothing yet, and is not next.
+    A ticket of low priority waits for nineteen others and leaves. The next ticket of that
+    priority has not waited yet and is not first.
     """
     line = Line()
     for _ in range(30):
@@ -240,7 +240,7 @@ def test_a_lower_priority_that_left_leaves_no_turn_to_the_next_of_its_kind():
 
 def test_the_turn_of_a_lower_priority_is_kept_while_it_waits():
     """
-    Its turn has come but its ticket does not fit yet: nobody of a higher priority passes.
+    Its turn has come but its call does not fit yet: no ticket of a higher priority passes it.
     """
     line = Line()
     low = join(line, priority=0)
@@ -258,7 +258,7 @@ def test_the_turn_of_a_lower_priority_is_kept_while_it_waits():
 # -- fairness among tenants
 
 
-def test_tenants_take_turns():
+def test_tenants_of_equal_weight_take_turns():
     line = Line()
     for tenant in "aaabbbccc":
         join(line, tenant=tenant)
@@ -266,7 +266,7 @@ def test_tenants_take_turns():
     assert "".join(ticket.tenant for ticket in drain(line)) == "abcabcabc"
 
 
-def test_a_tenant_with_three_shares_gets_three_of_four():
+def test_a_tenant_of_weight_three_beside_one_of_weight_one_gets_three_of_four_admissions():
     line = Line()
     for _ in range(40):
         join(line, tenant="three", share=3)
@@ -301,7 +301,7 @@ def test_a_thousand_tickets_of_one_tenant_delay_the_first_of_another_by_one_at_m
         assert newcomer in [admit(line), admit(line)]
 
 
-def test_a_tenant_that_was_away_has_saved_nothing_up():
+def test_a_tenant_without_tickets_saves_up_no_service():
     """
     While b is away a is served a hundred times; then they take turns.
     """
@@ -338,9 +338,9 @@ def test_a_tenant_that_comes_with_one_call_at_a_time_gets_no_more_than_its_share
     assert abs(service["a"] - service["b"]) <= 11
 
 
-def test_the_first_is_never_overtaken_by_one_who_comes_later():
+def test_the_first_ticket_is_never_overtaken_by_a_later_one():
     """
-    However many tenants are in line and have been served: b joins behind the first.
+    Whatever tenants are in line and have been served, b joins behind the first.
     """
     for others in ("a", "ac", "acd"):
         line = Line()
@@ -367,10 +367,10 @@ def test_the_first_is_never_overtaken_by_one_who_comes_later():
     )
 )
 @settings(deadline=None, max_examples=400)
-def test_the_first_stays_first_whoever_joins_or_leaves_behind_it(steps):
+def test_the_first_ticket_stays_first_while_others_join_or_leave_behind_it(steps):
     """
-    Tenants of any share and size, served, corrected and leaving: until the first itself goes
-    in or gives up, it is first.
+    Tenants of any weight and cost are served, corrected and leave: the first ticket stays first
+    until it is admitted or leaves itself.
     """
     line, waiting, served, first = Line(), [], [], None
     for what, which, tenant, size, share in steps:
@@ -388,9 +388,9 @@ def test_the_first_stays_first_whoever_joins_or_leaves_behind_it(steps):
         first = line.first()
 
 
-def test_the_first_is_not_overtaken_because_others_have_left():
+def test_the_first_ticket_is_not_overtaken_because_others_have_left():
     """
-    a, b and a are in line; a is served, b gives up, a is first. c joins behind it.
+    a, b and a are in line; a is served, b leaves, a is first. c joins behind it.
     """
     line = Line()
     join(line, tenant="a", size=30)
@@ -405,7 +405,7 @@ def test_the_first_is_not_overtaken_because_others_have_left():
     assert line.first() is first
 
 
-def test_ever_new_tenants_do_not_keep_the_second_call_of_one_waiting_for_ever():
+def test_a_stream_of_new_tenants_does_not_starve_the_second_call_of_an_old_one():
     """
     One new tenant joins before each admission. After a thousand of them the second tickets
     of the first two tenants must have had their turn.
@@ -423,7 +423,7 @@ def test_ever_new_tenants_do_not_keep_the_second_call_of_one_waiting_for_ever():
 
 def test_a_ticket_that_left_keeps_no_place_for_the_next_of_its_tenant():
     """
-    a, b, c are in line; a gives up and comes back. It is behind c now.
+    a, b, c are in line; a leaves and joins again. It is behind c now.
     """
     line = Line()
     gone = join(line, tenant="a")
@@ -439,7 +439,7 @@ backlogs = st.lists(
     st.tuples(
         st.integers(1, 7),  # share
         st.lists(st.integers(1, 1000), min_size=1, max_size=60),  # sizes of its tickets
-        st.integers(0, 40),  # joins after so many admissions
+        st.integers(0, 40),  # admissions before it joins
     ),
     min_size=2,
     max_size=6,
@@ -466,7 +466,7 @@ def test_no_two_tenants_with_tickets_in_line_drift_apart(tenants):
     c_max = max(size for _, sizes, _ in tenants for size in sizes)
     left = {}
     served = dict.fromkeys(range(len(tenants)), Fraction(0))  # service by share
-    drifts = {}  # of each pair that is backlogged now: the least and the most since it began
+    drifts = {}  # for each pair of tenants that both wait: the least and the most difference since then
     late = sorted(range(len(tenants)), key=lambda i: tenants[i][2])
     admitted = 0
     while late or left:
@@ -483,7 +483,7 @@ def test_no_two_tenants_with_tickets_in_line_drift_apart(tenants):
                     least, most = drifts.get((i, j), (drift, drift))
                     drifts[i, j] = least, most = min(least, drift), max(most, drift)
                     bound = Fraction(c_max, tenants[i][0]) + Fraction(c_max, tenants[j][0])
-                    assert most - least <= bound + Fraction(1, 1000)  # virtual time is rounded a bit
+                    assert most - least <= bound + Fraction(1, 1000)  # virtual time is rounded
         ticket = admit(line)
         admitted += 1
         served[ticket.tenant] += Fraction(ticket.size, ticket.share)
@@ -495,7 +495,7 @@ def test_no_two_tenants_with_tickets_in_line_drift_apart(tenants):
 
 def test_a_hundred_tenants_with_calls_of_all_sizes_share_evenly():
     """
-    Jain's index of what each was served is at least 0.99; so it is by share.
+    Jain's index of the service by weight is at least 0.99.
     """
     dice = random.Random(11)
     shares = {tenant: dice.choice([1, 2, 3, 5]) for tenant in range(100)}
@@ -513,10 +513,10 @@ def test_a_hundred_tenants_with_calls_of_all_sizes_share_evenly():
         assert sum(each) ** 2 / (len(each) * sum(x * x for x in each)) >= 0.99
 
 
-def test_what_a_call_cost_more_than_estimated_is_paid_by_its_tenant():
+def test_a_call_that_cost_more_than_estimated_is_charged_to_its_tenant():
     """
-    Both say 2; a's calls turn out to take 6, b's 2. Each is corrected when it ends: in the
-    long run a goes once for every three of b.
+    Both estimate 2; a's calls turn out to cost 6, b's 2. Each is corrected when it ends: in the
+    long run a is admitted once for every three times of b.
     """
     line = Line()
     for _ in range(400):
@@ -532,9 +532,9 @@ def test_what_a_call_cost_more_than_estimated_is_paid_by_its_tenant():
     assert abs(service["a"] - service["b"]) <= 12
 
 
-def test_what_a_call_cost_less_than_estimated_is_given_back_to_its_tenant():
+def test_a_call_that_cost_less_than_estimated_is_refunded_to_its_tenant():
     """
-    Both say 8; a's calls turn out to take 2: a goes four times as often.
+    Both estimate 8; a's calls turn out to cost 2: a is admitted four times as often.
     """
     line = Line()
     for _ in range(800):
@@ -551,10 +551,10 @@ def test_what_a_call_cost_less_than_estimated_is_given_back_to_its_tenant():
 
 
 @pytest.mark.parametrize(("estimate", "truth"), [(2, 6), (6, 2)])
-def test_what_was_corrected_while_a_tenant_was_alone_is_not_paid_by_it_or_others_later(estimate, truth):
+def test_corrections_while_a_tenant_is_alone_in_line_have_no_effect_later(estimate, truth):
     """
-    a is alone for a thousand calls, each corrected; there was nobody to be fair to. Then b
-    joins, and both get the same from there on.
+    a is alone for a thousand calls, each corrected. Then b joins, and both get the same service
+    from there on.
     """
     line = Line()
     for _ in range(3000):
@@ -572,14 +572,14 @@ def test_what_was_corrected_while_a_tenant_was_alone_is_not_paid_by_it_or_others
     assert abs(service["a"] - service["b"]) <= 24
 
 
-def test_the_correction_of_a_ticket_that_never_stood_in_line_is_nobodys():
+def test_the_correction_of_a_ticket_that_never_joined_a_line_does_nothing():
     correct(Ticket(COST, tenant="a"), 99)
 
 
-# -- the people, whatever happened to the line
+# -- the tickets in order, and the repair of a line
 
 
-def test_those_who_wait_are_told_in_the_order_they_came():
+def test_waiting_tickets_are_listed_in_the_order_they_joined():
     line = Line()
     tickets = [
         join(line, joined_at=k, tenant=tenant, priority=priority)
@@ -591,7 +591,7 @@ def test_those_who_wait_are_told_in_the_order_they_came():
     assert line.tickets() == [ticket for ticket in tickets if ticket not in (gone, tickets[3])]
 
 
-def test_a_mended_line_has_the_same_people_in_the_same_order():
+def test_a_repaired_line_has_the_same_tickets_in_the_same_order():
     line = Line()
     tickets = [join(line, joined_at=k, priority=k % 2) for k in range(50)]
     for ticket in tickets[::7]:
@@ -610,7 +610,7 @@ def test_a_mended_line_has_the_same_people_in_the_same_order():
     )
 
 
-def test_leaving_a_line_one_never_stood_in_changes_nothing():
+def test_leaving_a_line_that_was_never_joined_changes_nothing():
     line = Line()
     join(line)
     leave(line, Ticket(COST))
@@ -621,7 +621,7 @@ def test_leaving_a_line_one_never_stood_in_changes_nothing():
 # -- memory
 
 
-def test_a_hundred_thousand_who_join_and_leave_behind_a_stuck_first_are_forgotten():
+def test_a_hundred_thousand_tickets_that_join_and_leave_behind_a_stuck_first_are_forgotten():
     line = Line()
     stuck = join(line)
     for _ in range(1000):
@@ -634,7 +634,7 @@ def test_a_hundred_thousand_who_join_and_leave_behind_a_stuck_first_are_forgotte
     assert reachable(line) < 1000
 
 
-def test_a_hundred_thousand_who_leave_in_any_order_are_forgotten_while_others_wait():
+def test_a_hundred_thousand_tickets_that_leave_in_any_order_are_forgotten_while_others_wait():
     line = Line()
     dice = random.Random(5)
     waiting = [join(line) for _ in range(100)]
@@ -649,7 +649,7 @@ def test_a_hundred_thousand_who_leave_in_any_order_are_forgotten_while_others_wa
     assert waiting == drain(line)
 
 
-def test_ten_thousand_tenants_who_join_and_leave_behind_a_stuck_first_are_forgotten():
+def test_ten_thousand_tenants_that_join_and_leave_behind_a_stuck_first_are_forgotten():
     line = Line()
     stuck = join(line, tenant="stuck")
     for tenant in range(10_000):
@@ -669,7 +669,7 @@ def test_three_thousand_priorities_that_come_and_go_behind_a_stuck_first_are_for
     assert reachable(line) < 1000
 
 
-def test_tenants_who_have_been_served_are_forgotten_though_the_line_is_never_empty():
+def test_tenants_that_have_been_served_are_forgotten_though_the_line_is_never_empty():
     """
     A gate that is always busy, ten waiting at any time, each call of a new tenant: memory, and
     with it the time an admission takes, must not grow with the tenants there ever were.
@@ -685,9 +685,9 @@ def test_tenants_who_have_been_served_are_forgotten_though_the_line_is_never_emp
     assert reachable(line) < 3000
 
 
-def test_tenants_who_have_paid_are_forgotten_while_others_are_in_line():
+def test_tenants_that_have_waited_out_their_service_are_forgotten_while_others_are_in_line():
     """
-    Two tenants with a backlog throughout, a thousand others who come with one call each.
+    Two tenants have a backlog throughout; a thousand others come with one call each.
     """
     line = Line()
     for _ in range(3000):
@@ -714,10 +714,9 @@ def test_an_empty_line_remembers_nothing():
 
 
 @pytest.mark.parametrize("stuck", [True, False])
-def test_finding_the_first_is_no_search_through_those_who_wait(stuck):
+def test_finding_the_first_ticket_does_not_search_all_waiting_tickets(stuck):
     """
-    Five thousand wait; counted in looks at a ticket, not in seconds, each admission and each
-    question takes a handful.
+    With five thousand waiting, each admission and each question looks at a handful of tickets.
     """
     looks = 0
 
@@ -743,9 +742,9 @@ def test_finding_the_first_is_no_search_through_those_who_wait(stuck):
     assert looks <= 5000 * 4
 
 
-def test_a_priority_for_each_goes_in_exactly_that_order():
+def test_calls_that_each_have_their_own_priority_are_admitted_in_that_order():
     """
-    Thirty calls, each with a priority of its own (a deadline, say): nobody is passed over.
+    Thirty calls, each with a priority of its own (a deadline, say).
     """
     line = Line()
     for priority in range(30):

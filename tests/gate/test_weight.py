@@ -9,7 +9,7 @@ from headgate.gate.weight import WeightRule
 
 
 def enter(rule, weight):
-    """What the rules do."""
+    """Enter as a gate's rules do."""
     if not rule.fits(weight):
         return False
     rule.in_flight += weight
@@ -35,7 +35,7 @@ def test_bytes_are_held_while_calls_run_and_given_back_after():
     assert enter(rule, 40)
 
 
-def test_what_weighs_nothing_fits_a_budget_that_is_used_up():
+def test_a_call_without_bytes_fits_a_budget_that_is_used_up():
     rule = WeightRule(100, penalty=20)
     assert enter(rule, 100)
 
@@ -44,7 +44,7 @@ def test_what_weighs_nothing_fits_a_budget_that_is_used_up():
     assert not enter(rule, 1)
 
 
-def test_something_larger_than_the_whole_budget_runs_alone():
+def test_a_call_larger_than_the_whole_budget_runs_alone():
     """
     It waits until nothing is in flight, and while it runs nothing else does.
     """
@@ -75,7 +75,7 @@ def test_a_refused_weight_changes_nothing():
     st.lists(st.tuples(st.booleans(), st.integers(0, 70), st.integers(0, 99)), max_size=80),
 )
 @settings(deadline=None, max_examples=150)
-def test_what_is_in_flight_never_exceeds_the_budget_unless_it_runs_alone(budget, steps):
+def test_bytes_in_flight_never_exceed_the_budget_unless_one_call_runs_alone(budget, steps):
     rule, running = WeightRule(budget, penalty=1), []
     for leaves, weight, which in steps:
         if leaves:

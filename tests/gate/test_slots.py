@@ -1,4 +1,4 @@
-"""Places inside, and how they shrink and grow back around throttling."""
+"""Concurrency: places for calls in flight, and how they shrink and grow back around throttling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def state(rule):
 
 
 def enter(rule):
-    """What the rules do when nothing throttles."""
+    """Enter as a gate's rules do when no window is active."""
     if not rule.fits():
         return False
     rule.in_flight += 1
@@ -24,7 +24,7 @@ def enter(rule):
 
 
 def enter_throttled(rule):
-    """What the rules do while throttled."""
+    """Enter as a gate's rules do while throttled."""
     if not rule.fits_throttled():
         return False
     rule.in_flight += 1
@@ -46,7 +46,7 @@ def filled(rule, count):
 # -- places
 
 
-def test_so_many_go_in_and_the_next_when_one_leaves():
+def test_calls_enter_up_to_the_limit_and_the_next_one_when_a_call_leaves():
     rule = ConcurrencyRule(3, None)
     assert [enter(rule) for _ in range(4)] == [True, True, True, False]
     assert not rule.fits()
@@ -67,7 +67,7 @@ def test_without_a_limit_there_is_always_a_place():
     assert rule.in_flight == 10_001
 
 
-def test_saying_no_changes_nothing():
+def test_a_refusal_changes_nothing():
     rule = filled(ConcurrencyRule(2, 1), 2)
     before = state(rule)
 
@@ -76,7 +76,7 @@ def test_saying_no_changes_nothing():
     assert before == state(rule)
 
 
-def test_a_lowered_limit_throws_nobody_out_and_lets_nobody_in():
+def test_a_lowered_limit_keeps_the_calls_that_are_in_and_admits_no_new_ones():
     rule = filled(ConcurrencyRule(5, None), 5)
     rule.limit = 2
 
@@ -94,10 +94,10 @@ def test_a_lowered_limit_throws_nobody_out_and_lets_nobody_in():
 # -- places while throttled
 
 
-def test_while_throttled_fewer_are_admitted_beside_those_who_are_in_already():
+def test_while_throttled_fewer_calls_are_admitted_beside_those_already_in_flight():
     """
-    Limit 10, throttled 2: seven are inside from before; two more go in throttled, no third,
-    until one of the two leaves. One of the seven leaving makes no room.
+    Limit 10, throttled 2: seven calls are in flight from before; two more enter throttled, but
+    no third until one of the two leaves. One of the seven leaving makes no room.
     """
     rule = filled(ConcurrencyRule(10, 2), 7)
     assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
@@ -117,7 +117,7 @@ def test_the_limit_holds_while_throttled_too():
     assert rule.in_flight == 3
 
 
-def test_throttled_places_without_a_limit_hold_on_their_own():
+def test_throttled_places_hold_without_an_ordinary_limit():
     rule = filled(ConcurrencyRule(None, 2), 50)
 
     assert [enter_throttled(rule) for _ in range(3)] == [True, True, False]
@@ -131,9 +131,9 @@ def test_with_no_throttled_limit_throttling_takes_no_place_away():
     assert rule.throttled_places(0) is None
 
 
-def test_those_admitted_while_throttled_keep_their_throttled_place_until_they_leave():
+def test_a_call_admitted_while_throttled_keeps_its_throttled_place_until_it_leaves():
     """
-    Throttled twice in a row: who went in the first time still counts the second time.
+    Throttled twice in a row: a call admitted the first time still counts the second time.
     """
     rule = ConcurrencyRule(10, 2)
     assert enter_throttled(rule)
@@ -160,9 +160,9 @@ def test_before_any_episode_all_places_are_there():
     assert rule.grows_at() is None
 
 
-def test_an_episode_leaves_seventy_per_cent_of_the_places_to_everybody():
+def test_an_episode_leaves_seventy_per_cent_of_the_places():
     """
-    Limit 10, nine inside: an episode leaves seven, so nobody goes in until only six are.
+    Limit 10, nine in flight: an episode leaves seven, so no call enters until only six are left.
     """
     rule = filled(adaptive(10), 9)
     rule.hear(1, 0, 5)
@@ -178,7 +178,7 @@ def test_an_episode_leaves_seventy_per_cent_of_the_places_to_everybody():
     assert not enter_throttled(rule)
 
 
-def test_one_episode_cuts_once_however_often_it_is_heard_of():
+def test_one_episode_cuts_once_however_often_it_is_signalled():
     rule = adaptive(100)
     for now in range(50):
         rule.hear(1, 0, 100)
@@ -201,7 +201,7 @@ def test_episode_after_episode_leaves_at_least_one_place():
     assert not enter_throttled(rule)
 
 
-def test_the_places_grow_back_evenly_after_the_throttling():
+def test_places_grow_back_evenly_after_the_throttling():
     """
     Limit 10 cut to 7; over ten seconds from its end at 5 s the three come back one by one.
     """
@@ -257,7 +257,7 @@ def test_without_time_to_grow_back_the_places_are_back_at_once():
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
-def test_looking_changes_nothing(limit):
+def test_asking_about_places_changes_nothing(limit):
     rule = adaptive(limit)
     rule.hear(1, 0, 5)
     before = state(rule)
@@ -278,7 +278,7 @@ def test_looking_changes_nothing(limit):
     st.sampled_from([0, -(10**18), 10**18]),
 )
 @settings(deadline=None, max_examples=200)
-def test_the_moment_it_names_is_the_first_at_which_there_is_room(limit, regrow, episodes, inside, ended_at):
+def test_the_earliest_moment_is_the_first_at_which_there_is_room(limit, regrow, episodes, inside, ended_at):
     rule = adaptive(limit, regrow)
     for episode in range(1, episodes + 1):
         rule.hear(episode, ended_at - 1, ended_at)
@@ -295,7 +295,7 @@ def test_the_moment_it_names_is_the_first_at_which_there_is_room(limit, regrow, 
 @pytest.mark.parametrize("limit", [*range(1, 60), 100, 400, 1000])
 def test_every_limit_grows_back_to_itself(limit):
     """
-    No truncation may leave a limit short of what it was, nor raise it.
+    Truncation must leave no limit below or above what it was.
     """
     rule = adaptive(limit, regrow=1000)
     for episode in (1, 2, 3):
