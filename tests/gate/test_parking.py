@@ -1,4 +1,4 @@
-"""How a task sleeps at a gate: it is cancelled, interrupted and left behind as if on a future."""
+"""How tasks sleep at a gate and wake: cancelled, interrupted and abandoned as if they awaited a future."""
 
 import asyncio
 import gc
@@ -18,13 +18,13 @@ from patience import PATIENCE, eventually
 
 KINDS_OF_TASK = {
     "compiled": asyncio.Task,
-    "in Python": asyncio.tasks._PyTask,  # what PyPy has, and debuggers put in place
+    "in Python": asyncio.tasks._PyTask,  # the task class of PyPy, also used by some debuggers
 }
 
 
 @pytest.fixture(params=KINDS_OF_TASK)
 def loop(request):
-    """A loop that makes its tasks of either kind."""
+    """A loop that creates its tasks with the given class."""
     kind = KINDS_OF_TASK[request.param]
     loop = asyncio.new_event_loop()
     loop.set_task_factory(lambda loop, coroutine, **more: kind(coroutine, loop=loop, **more))
@@ -40,12 +40,12 @@ async def visit(gate, seen=None, name=None):
 
 
 async def until_waiting(gate, count):
-    """Let the tasks made just now come as far as they can."""
+    """Run the tasks created just now until each of them waits."""
     await asyncio.sleep(0)
     assert gate.snapshot().waiting == count
 
 
-def test_those_let_in_together_take_one_callback_of_their_loop(loop):
+def test_tasks_admitted_together_take_one_callback_of_their_loop(loop):
     window = BackoffWindow()
     gate = Dispatch(window=window, pause=True)
     calls, seen = [], []
@@ -69,7 +69,7 @@ def test_those_let_in_together_take_one_callback_of_their_loop(loop):
     assert seen == list(range(50))
 
 
-def test_each_goes_on_in_its_own_context(loop):
+def test_each_admitted_task_continues_in_its_own_context(loop):
     gate = Dispatch(concurrency=1)
     who = ContextVar("who", default="nobody")
     found = []
@@ -91,7 +91,7 @@ def test_each_goes_on_in_its_own_context(loop):
     assert found == [(i, i) for i in range(5)]
 
 
-def test_a_cancelled_one_hears_what_it_was_told_and_the_others_move_up(loop):
+def test_a_cancelled_task_gets_its_message_and_the_others_move_up(loop):
     gate = Dispatch(concurrency=1)
 
     async def main():
@@ -109,7 +109,7 @@ def test_a_cancelled_one_hears_what_it_was_told_and_the_others_move_up(loop):
     assert gate.snapshot().in_flight == 0
 
 
-def test_one_that_cancels_itself_on_its_way_to_the_line_does_not_stay_there(loop):
+def test_a_task_that_cancels_itself_before_it_joins_does_not_stay_in_line(loop):
     gate = Dispatch(concurrency=1)
 
     async def visitor():
@@ -128,7 +128,7 @@ def test_one_that_cancels_itself_on_its_way_to_the_line_does_not_stay_there(loop
 
 
 @pytest.mark.parametrize("first", ["cancelled", "let in"])
-def test_cancelled_and_let_in_at_one_moment_it_keeps_no_place(loop, first):
+def test_a_task_cancelled_in_the_moment_of_its_admission_keeps_no_place(loop, first):
     gate = Dispatch(concurrency=1)
 
     async def main():
@@ -145,8 +145,8 @@ def test_cancelled_and_let_in_at_one_moment_it_keeps_no_place(loop, first):
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 
-def test_one_that_is_let_in_while_its_task_goes_to_sleep_is_woken(loop, monkeypatch):
-    """The collector may run at any moment, and find a place that somebody dropped."""
+def test_a_task_admitted_while_it_goes_to_sleep_is_woken(loop, monkeypatch):
+    """The garbage collector may run at any moment and find a permit that was dropped."""
     gate = Dispatch(concurrency=1)
     fall_asleep = LoopParker.add_done_callback
 
@@ -165,7 +165,7 @@ def test_one_that_is_let_in_while_its_task_goes_to_sleep_is_woken(loop, monkeypa
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
-def test_one_that_ends_the_program_leaves_nobody_asleep_who_was_woken_with_it(loop, end):
+def test_a_task_that_ends_the_program_leaves_no_task_asleep_that_was_woken_with_it(loop, end):
     window = BackoffWindow()
     gate = Dispatch(window=window, pause=True)
     seen = []
@@ -189,28 +189,28 @@ def test_one_that_ends_the_program_leaves_nobody_asleep_who_was_woken_with_it(lo
     with pytest.raises(end):
         loop.run_until_complete(tasks[-1])
     assert seen == [0, 1]
-    loop.run_until_complete(asyncio.gather(*tasks))  # somebody caught it and goes on
+    loop.run_until_complete(asyncio.gather(*tasks))  # the error was caught, and the loop runs again
     assert seen == [0, 1, 2, 3, 4]
     assert type(ending.exception()) is end
 
 
 def run_from_within(loop, task):
-    """What notebooks do, with the help of nest_asyncio: a task runs its own loop until another is done."""
+    """A task runs its own loop until another task is done, as notebooks do with nest_asyncio."""
     current = asyncio.current_task()
     asyncio.tasks._leave_task(loop, current)
     try:
         for _ in range(1000):
             if task.done():
                 return
-            loop.call_soon(lambda: None)  # so that it does not sleep, for ever perhaps
+            loop.call_soon(lambda: None)  # so that the loop does not sleep
             loop._run_once()
     finally:
         asyncio.tasks._enter_task(loop, current)
-    raise AssertionError("it was woken at the same moment, or later, and never ran")
+    raise AssertionError("the task was woken and never ran")
 
 
 @pytest.mark.parametrize("waits_for", [2, 5], ids=["one woken with it", "one woken later"])
-def test_one_that_runs_the_loop_from_within_does_not_keep_the_others_asleep(loop, waits_for):
+def test_a_task_that_runs_the_loop_from_within_does_not_keep_the_others_asleep(loop, waits_for):
     gate = Dispatch(concurrency=3)
     holders = [gate.try_admit() for _ in range(3)]
     tasks, seen = [], []
@@ -233,8 +233,8 @@ def test_one_that_runs_the_loop_from_within_does_not_keep_the_others_asleep(loop
     assert seen.index(waits_for) < seen.index("the first")
 
 
-def test_a_chain_of_calls_that_never_wait_lets_others_of_the_loop_run_in_between(loop):
-    """A place that is handed on from task to task, hundreds of times, must not hold up a reply."""
+def test_a_chain_of_calls_that_never_wait_lets_other_tasks_of_the_loop_run(loop):
+    """A place that is handed from task to task hundreds of times must not delay a reply."""
     gate = Dispatch(concurrency=1)
     seen, ticks = [], []
 
@@ -257,7 +257,7 @@ def test_a_chain_of_calls_that_never_wait_lets_others_of_the_loop_run_in_between
 
 
 def forget(tasks):
-    """Nobody knows those tasks any more."""
+    """Drop the last references to these tasks."""
     for task in tasks:
         task._log_destroy_pending = False
     tasks.clear()
@@ -289,13 +289,13 @@ async def join(gate, count):
     return tasks
 
 
-def test_a_place_that_comes_free_after_a_loop_closed_passes_by_those_who_slept_there(loop):
-    """One was woken on the loop before it closed and never ran; a second grant must not follow it."""
+def test_a_place_freed_after_a_loop_closed_is_not_given_to_the_tasks_of_that_loop(loop):
+    """One task was woken before its loop closed and never ran; a second grant must not go there too."""
     gate = Dispatch(concurrency=2)
     holders = [gate.try_admit(), gate.try_admit()]
     tasks = loop.run_until_complete(join(gate, 2))
     thread = Thread(gate)
-    holders[0].settle()  # nobody runs the loop: the first of its tasks is woken, and does not get to run
+    holders[0].settle()  # the loop is not running: its first task is woken and never runs
     loop.close()
     holders[1].settle()
     thread.join()
@@ -303,22 +303,24 @@ def test_a_place_that_comes_free_after_a_loop_closed_passes_by_those_who_slept_t
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 
-def test_what_was_given_to_a_loop_that_closed_comes_back_though_others_of_it_still_wait(loop):
-    """Those who wait stand in the line and so are remembered; whom it let in must not be for that."""
+def test_a_place_given_to_a_closed_loop_comes_back_though_other_tasks_of_it_are_still_in_line(loop):
+    """Waiting tickets keep each other alive in the line; an admitted one must not be kept alive by them."""
     gate = Dispatch(concurrency=1)
     holder = gate.try_admit()
     tasks = loop.run_until_complete(join(gate, 3))
     thread = Thread(gate)
-    holder.settle()  # to the first task, which does not get to run
+    holder.settle()  # granted to the first task, which never runs
     loop.close()
-    forget(tasks)  # so its place is free, for the second, who cannot be reached; nor can the third
+    forget(
+        tasks
+    )  # its place goes to the second and the third task, which cannot be reached, and to the thread
     thread.join()
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_loop_may_be_run_by_one_thread_after_another(loop, debug):
-    """Whoever ran it last, or joined there last: it is woken where it runs now, and at once."""
+    """The loop is woken at once in the thread that runs it now, whichever thread ran it before."""
     gate, other = Dispatch(concurrency=1), Dispatch(concurrency=1)
     holder, other_holder = gate.try_admit(), other.try_admit()
     loop.set_debug(debug)
@@ -329,7 +331,7 @@ def test_a_loop_may_be_run_by_one_thread_after_another(loop, debug):
     thread.join(PATIENCE)
 
     def leave():
-        eventually(loop.is_running, "it runs again, in the thread it began in")
+        eventually(loop.is_running, "the loop runs again in its first thread")
         holder.settle()
         other_holder.settle()
 
@@ -340,8 +342,8 @@ def test_a_loop_may_be_run_by_one_thread_after_another(loop, debug):
     assert done == {here, *elsewhere}
 
 
-def test_a_loop_closed_while_its_error_is_at_hand_does_not_keep_a_place(loop):
-    """The error knows the frames of the callback, and so those whom it was about to run."""
+def test_a_loop_closed_while_an_error_refers_to_its_tasks_keeps_no_place(loop):
+    """The error refers to the frames of the callback, and so to the tasks that it was about to run."""
     window = BackoffWindow()
     gate = Dispatch(window=window, pause=True, concurrency=3)
 
@@ -364,15 +366,15 @@ def test_a_loop_closed_while_its_error_is_at_hand_does_not_keep_a_place(loop):
     except KeyboardInterrupt:
         thread = Thread(gate)
         loop.close()
-        tasks[0].exception()  # so that nobody complains about it
+        tasks[0].exception()  # so that no warning is given
         forget(tasks)
     thread.join()
     gc.collect()
     assert gate.snapshot().in_flight == gate.snapshot().waiting == 0
 
 
-def test_ctrl_c_just_when_the_loop_takes_up_those_who_were_woken_leaves_them_to_be_cancelled(loop):
-    """What asyncio.run does then: it cancels everybody, and waits until they are done."""
+def test_ctrl_c_while_the_loop_runs_woken_tasks_leaves_them_to_be_cancelled(loop):
+    """As asyncio.run does then: it cancels every task and waits until they are done."""
     window = BackoffWindow()
     gate, other = Dispatch(window=window, pause=True), Dispatch(concurrency=1)
     holder = other.try_admit()
@@ -411,7 +413,7 @@ def test_ctrl_c_just_when_the_loop_takes_up_those_who_were_woken_leaves_them_to_
     assert gate.snapshot().in_flight == other.snapshot().in_flight == 0
 
 
-def test_a_loop_that_has_ended_is_let_go():
+def test_a_closed_loop_is_not_kept_alive():
     gate = Dispatch(concurrency=1)
     holder = gate.try_admit()
 
@@ -430,8 +432,8 @@ def test_a_loop_that_has_ended_is_let_go():
     assert gone() is None
 
 
-def test_a_loop_that_remembers_what_it_has_run_wakes_the_next_all_the_same(loop):
-    """As debuggers and profilers make it: what it was given to run does not vanish with having run."""
+def test_a_loop_that_keeps_references_to_callbacks_still_wakes_the_next_task(loop):
+    """Debuggers and profilers keep callbacks after they have run."""
     gate = Dispatch(concurrency=1)
     kept, seen = [], []
     call_soon = loop.call_soon
@@ -455,11 +457,11 @@ def test_a_loop_that_remembers_what_it_has_run_wakes_the_next_all_the_same(loop)
 
 
 class Thing:
-    """What a caller has in hand."""
+    """An object in the context of a caller."""
 
 
 async def with_one_waiting(gate):
-    """Who holds its only place, and who is first in line."""
+    """The permit that holds the only place of the gate, and the first task in line."""
     holder = gate.try_admit()
     first = asyncio.create_task(visit(gate))
     await until_waiting(gate, 1)
@@ -476,8 +478,8 @@ def no_collector():
 
 
 @pytest.mark.parametrize("end", ["served", "cancelled"])
-def test_one_that_is_gone_leaves_nothing_of_its_context(end):
-    """Contexts hold requests, spans and sessions. Its ticket may lie in the line for a while."""
+def test_a_cancelled_task_leaves_nothing_of_its_context_behind(end):
+    """Contexts hold requests, spans and sessions; a ticket that left may stay in the line for a while."""
     who = ContextVar("who")
 
     async def main(clock):
@@ -510,8 +512,8 @@ def test_one_that_is_gone_leaves_nothing_of_its_context(end):
 
 
 @pytest.mark.parametrize("timeout", [0, 1])
-def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
-    """Its ticket may stay there for a while; its error, and with it the caller's frames, may not."""
+def test_a_refused_caller_leaves_none_of_its_frames_in_the_line(timeout):
+    """A ticket may stay in the line for a while; its error, which refers to the caller's frames, must not."""
 
     async def main(clock):
         gate = Dispatch(concurrency=1, clock=clock)
@@ -534,7 +536,7 @@ def test_one_that_is_refused_leaves_nothing_of_its_caller_in_the_line(timeout):
 
 
 @pytest.mark.parametrize("world", ["thread", "task"])
-def test_one_that_was_served_leaves_no_ticket_to_the_collector(world):
+def test_an_admitted_task_leaves_no_ticket_to_the_garbage_collector(world):
     def tickets():
         return sum(type(thing) is Ticket for thing in gc.get_objects())
 

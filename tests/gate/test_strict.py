@@ -1,4 +1,4 @@
-"""A strict window, held against a log that forgets nothing."""
+"""A strict rate, compared with a log that forgets nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-EXACT_UP_TO = 128  # amounts up to here are kept as a log; above, by at most one part in so many
+EXACT_UP_TO = 128  # amounts up to this are exact; larger ones are exact to one part in this many
 
 
 # -- the oracle
 
 
 class Log:
-    """Every charge with its moment, for ever. What was taken at t counts before t + per."""
+    """Every charge with its moment, never forgotten. A charge at t counts before t + per."""
 
     def __init__(self, amount, per_ns):
         self.amount = amount
@@ -48,7 +48,7 @@ class Log:
         return min(moment for moment in moments if moment >= now and self.fits(units, moment))
 
     def most_in_any_window(self):
-        """Half-open windows of `per_ns` that begin with a charge: there is the most."""
+        """The most units in any stretch of `per_ns`: one of those that begin with a charge."""
         return max(
             (
                 sum(units for at, units in self.charges if first <= at < first + self.per_ns)
@@ -80,11 +80,11 @@ amounts = st.one_of(st.integers(1, 5), st.integers(1, EXACT_UP_TO), st.just(EXAC
 large_amounts = st.sampled_from([129, 130, 200, 1000, 10**6, 10**9])
 a_step = st.tuples(
     st.sampled_from(["take", "take", "take", "take", "settle", "look"]),
-    # the gap, in 1024 parts of the period; an entry that is shared spans eight of them
+    # the gap in 1024ths of the period; a shared entry spans eight of them
     st.tuples(
         st.sampled_from([0, 0, 1, 4, 7, 8, 9, 16, 128, 512, 1000, 1008, 1016, 1023, 1024]), st.integers(-1, 1)
     ),
-    st.integers(0, 20),  # of 16 parts of the amount
+    st.integers(0, 20),  # the cost in sixteenths of the amount
     st.integers(0, 99),
 )
 steps = st.lists(a_step, max_size=40)
@@ -119,7 +119,7 @@ def play(amount, per_ns, start, steps, *, debts=True):
 # -- timelines
 
 
-def test_the_amount_goes_at_once_and_the_next_when_the_first_has_left_the_window():
+def test_the_whole_amount_is_admitted_at_once_and_the_next_call_when_the_first_has_left_the_window():
     """
     Three a second: at 0, 0.2 and 0.9 s; the fourth at 1 s exactly, the fifth at 1.2 s.
     """
@@ -145,7 +145,7 @@ def test_a_strict_rate_makes_a_strict_rule_that_counts_its_column():
     assert rule.enter((99, 0, 99), 0) == 1
 
 
-def test_a_full_load_just_before_an_edge_does_not_come_again_just_after_it():
+def test_a_full_amount_just_before_a_minute_ends_is_not_admitted_again_just_after_it():
     """
     Sixty a minute at 59.999999999 s, and again as soon as it may: 60 s later, to the
     nanosecond. A fixed window would have let 120 through at the turn of the minute.
@@ -159,9 +159,9 @@ def test_a_full_load_just_before_an_edge_does_not_come_again_just_after_it():
     assert rule.enter((60,), 2 * MINUTE - 1) == 1
 
 
-def test_no_rhythm_of_asking_sees_more_than_sixty_in_any_minute():
+def test_calls_that_ask_all_the_time_get_sixty_in_any_minute():
     """
-    Asked without end for five minutes: 60 at once, then 60 each minute, on the minute.
+    Asked all the time for five minutes: 60 at once, then 60 each minute, on the minute.
     """
     rule, log = a_rule(60, MINUTE), Log(60, MINUTE)
     for now in range(0, 5 * MINUTE, SECOND // 4):
@@ -172,7 +172,7 @@ def test_no_rhythm_of_asking_sees_more_than_sixty_in_any_minute():
     assert log.most_in_any_window() == 60
 
 
-def test_what_costs_nothing_always_enters_and_is_charged_nothing():
+def test_a_call_that_costs_nothing_always_enters_and_is_charged_nothing():
     rule = a_rule(2)
     assert rule.enter((2,), 0) == 1
     rule.settle(2, 9, 0, 0)
@@ -194,7 +194,7 @@ def test_a_cost_above_the_amount_can_never_be_taken():
 
 
 @pytest.mark.parametrize("start", [-(1 << 100), -1, 0, 10 * 365 * DAY])
-def test_a_window_starts_empty_whatever_the_clock_says(start):
+def test_a_strict_window_starts_empty_whatever_the_clock_says(start):
     rule = a_rule(2, DAY)
 
     assert [rule.enter((1,), start) for _ in range(3)] == [1, 1, 0]
@@ -215,7 +215,7 @@ def test_a_window_of_one_nanosecond_is_over_at_the_next():
 
 @given(amounts, periods, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_up_to_128_every_answer_is_that_of_a_log(amount, per_ns, start, steps):
+def test_an_amount_up_to_128_answers_as_a_complete_log_does(amount, per_ns, start, steps):
     for rule, log, now, take in play(amount, per_ns, start, steps):
         if take is not None:
             assert take[0] == take[1]
@@ -227,9 +227,9 @@ def test_up_to_128_every_answer_is_that_of_a_log(amount, per_ns, start, steps):
 
 @given(st.one_of(amounts, large_amounts), periods, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_no_window_however_laid_sees_more_than_the_amount(amount, per_ns, start, steps):
+def test_no_stretch_as_long_as_the_window_admits_more_than_the_amount(amount, per_ns, start, steps):
     """
-    P1 for what calls truly cost, all estimates being high enough.
+    Counted are true costs; all estimates are high enough.
     """
     log = None
     for _rule, log, _now, _take in play(amount, per_ns, start, steps, debts=False):  # noqa: B007 - the last one
@@ -239,10 +239,10 @@ def test_no_window_however_laid_sees_more_than_the_amount(amount, per_ns, start,
 
 @given(large_amounts, periods, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_above_128_it_under_uses_by_at_most_one_part_in_128(amount, per_ns, start, steps):
+def test_an_amount_above_128_is_under_used_by_at_most_one_part_in_128(amount, per_ns, start, steps):
     """
-    It never admits what the log would refuse; and it refuses only what a log whose window is
-    a 128th longer would refuse as well.
+    The rule never admits a call that the log would refuse, and refuses only calls that a log
+    whose window is a 128th longer would refuse as well.
     """
     for rule, log, now, take in play(amount, per_ns, start, steps):
         if take is not None:
@@ -263,7 +263,7 @@ def test_above_128_it_under_uses_by_at_most_one_part_in_128(amount, per_ns, star
 @settings(deadline=None, max_examples=250)
 def test_looking_and_being_refused_change_nothing(amount, per_ns, start, steps, probes):
     """
-    P2 and P7: every slot is what it was, whenever and whatever somebody asked.
+    Every attribute of the rule has the value that it had before.
     """
     for rule, _log, now, _take in play(amount, per_ns, start, steps):
         before = state(rule)
@@ -285,7 +285,7 @@ def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
     amount, per_ns, start, steps, sixteenths
 ):
     """
-    P3, after any history.
+    After any history.
     """
     cost = (amount * sixteenths // 16,)
     rule, now = a_rule(amount, per_ns), start
@@ -300,10 +300,10 @@ def test_waiting_exactly_until_the_earliest_moment_succeeds_and_less_fails(
 
 
 @pytest.mark.parametrize("amount", [3, 128, 129, 10_000])
-def test_a_greedy_caller_at_the_edges_gets_the_amount_and_no_more(amount):
+def test_a_caller_that_always_asks_for_all_that_fits_gets_the_amount_and_no_more(amount):
     """
-    Always as much as fits, one nanosecond before, at and after every edge there is: never
-    above the amount, and in the long run at least 128 parts in 129 of it.
+    Asking one nanosecond before, at and after every edge: never above the amount, and in the
+    long run at least 128 parts in 129 of it.
     """
     dice = random.Random(amount)
     rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
@@ -321,10 +321,10 @@ def test_a_greedy_caller_at_the_edges_gets_the_amount_and_no_more(amount):
 
 @pytest.mark.parametrize("amount", [128, 129, 10_000])
 @pytest.mark.parametrize("pace", [MINUTE // 1280, MINUTE // 1000, MINUTE // 129, MINUTE // 128])
-def test_a_steady_stream_leaves_the_window_as_steadily_as_it_came(amount, pace):
+def test_calls_of_a_steady_stream_leave_the_window_as_steadily_as_they_came(amount, pace):
     """
-    One call every so often for three minutes: each is forgotten after a minute, or at most a
-    128th of one later, and not when the stream ends.
+    Calls at equal distances for three minutes: each is forgotten after a minute, or at most a
+    128th of a minute later, and not only when the stream ends.
     """
     rule, log = a_rule(amount, MINUTE), Log(amount, MINUTE)
     late = 0 if amount <= EXACT_UP_TO else MINUTE // EXACT_UP_TO
@@ -337,7 +337,7 @@ def test_a_steady_stream_leaves_the_window_as_steadily_as_it_came(amount, pace):
 
 def test_time_that_goes_back_grants_nothing():
     """
-    P5: ten at 1 s, then the clock says 0: what counts still counts, and until it would have.
+    Ten at 1 s, then the clock says 0: the ten still count, until 2 s.
     """
     rule = a_rule(10)
     assert rule.enter((9,), SECOND) == 1
@@ -353,7 +353,7 @@ def test_time_that_goes_back_grants_nothing():
 @settings(deadline=None, max_examples=250)
 def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(amount, per_ns, start, steps):
     """
-    P5: a third of the steps go back. The clock of the log stops at the last charge meanwhile.
+    A third of the steps go back in time. The clock of the log stops at the last charge meanwhile.
     """
     rule, log = a_rule(amount, per_ns), Log(amount, per_ns)
     now, still, permits = start, -(10**30), []
@@ -377,9 +377,9 @@ def test_time_that_goes_back_grants_no_more_than_time_that_stands_still(amount, 
         assert rule.level(now) <= log.level(max(now, still))
 
 
-def test_a_look_ahead_grants_nothing_to_a_clock_that_steps_back():
+def test_asking_about_a_later_moment_grants_nothing_to_a_clock_that_steps_back():
     """
-    P2 and P5: ten at 0. Whether or not somebody looked at 1 s, at 0.5 s nothing is left.
+    Ten at 0. At 0.5 s nothing is left, whether or not the level at 1 s was asked for before.
     """
     looked, quiet = a_rule(10), a_rule(10)
     for rule in (looked, quiet):
@@ -393,7 +393,7 @@ def test_a_look_ahead_grants_nothing_to_a_clock_that_steps_back():
 # -- settling
 
 
-def test_what_was_estimated_too_high_comes_back():
+def test_an_estimate_that_was_too_high_is_refunded():
     rule = a_rule(10)
     assert rule.enter((8,), 0) == 1
     assert rule.enter((2,), 5) == 1
@@ -405,7 +405,7 @@ def test_what_was_estimated_too_high_comes_back():
     assert rule.earliest((3,), 10) == SECOND
 
 
-def test_what_has_left_the_window_is_not_given_back():
+def test_a_call_that_has_left_the_window_is_not_refunded():
     rule = a_rule(10)
     assert rule.enter((8,), 0) == 1
     assert rule.enter((9,), SECOND) == 1
@@ -415,7 +415,7 @@ def test_what_has_left_the_window_is_not_given_back():
     assert rule.level(SECOND) == 1
 
 
-def test_what_was_estimated_too_low_counts_from_now_on():
+def test_an_estimate_that_was_too_low_counts_from_the_time_of_the_settle():
     rule = a_rule(10)
     assert rule.enter((2,), 0) == 1
 
@@ -426,7 +426,7 @@ def test_what_was_estimated_too_low_counts_from_now_on():
     assert rule.level(1_600_000_000) == 10
 
 
-def test_calls_that_share_an_entry_are_refunded_each_on_its_own():
+def test_calls_that_share_an_entry_are_refunded_separately():
     """
     A thousand a second share entries of 1/128 s: 100, 200 and 300 at 0, 1 and 2 ms are one.
     """
@@ -467,10 +467,10 @@ def test_ten_minutes_of_calls_at_every_pace_are_remembered_in_130_groups():
             assert len(rule._groups) <= 130
 
 
-def test_calls_that_cost_nothing_in_the_end_leave_nothing_to_remember():
+def test_calls_that_turn_out_to_cost_nothing_use_no_memory():
     """
-    Ten a minute; ten thousand calls that never ran are given back one by one. None counts,
-    so none need be remembered.
+    Ten a minute; ten thousand calls that never ran are refunded one by one. None counts, so
+    none is remembered.
     """
     rule = a_rule(10, MINUTE)
     for now in range(10_000):
@@ -481,10 +481,10 @@ def test_calls_that_cost_nothing_in_the_end_leave_nothing_to_remember():
     assert len(rule._groups) <= 130
 
 
-def test_calls_that_cost_more_than_the_nothing_they_said_are_remembered_in_130_groups():
+def test_calls_estimated_as_free_that_cost_something_are_remembered_in_130_groups():
     """
-    What costs nothing always enters: the truth about ten thousand such calls must be kept in
-    bounded memory too.
+    A call that costs nothing always enters: the true costs of ten thousand such calls must be
+    kept in bounded memory too.
     """
     rule = a_rule(10, MINUTE)
     for now in range(10_000):
@@ -498,7 +498,7 @@ def test_calls_that_cost_more_than_the_nothing_they_said_are_remembered_in_130_g
 # -- changing the limits
 
 
-def test_a_strict_window_that_follows_another_still_counts_what_was_taken():
+def test_a_strict_rate_that_follows_another_still_counts_its_calls():
     """
     Ten a second, seven taken at 0, then five a second: nothing until 1 s.
     """
@@ -513,7 +513,7 @@ def test_a_strict_window_that_follows_another_still_counts_what_was_taken():
     assert old.level(600_000_000) == 3
 
 
-def test_a_strict_window_that_follows_a_bucket_has_no_more_than_that_had_left():
+def test_a_strict_rate_that_follows_a_bucket_admits_no_more_than_the_level_of_the_bucket():
     """
     Sixty a minute with a burst of one, just used: nothing is left. Made strict, it must not
     let fifty-nine through at once after the sixty of the last minute.
@@ -528,7 +528,7 @@ def test_a_strict_window_that_follows_a_bucket_has_no_more_than_that_had_left():
     assert new.level(59 * SECOND) <= 0
 
 
-def test_a_strict_window_that_follows_a_bucket_has_what_that_had_left():
+def test_a_strict_rate_that_follows_a_bucket_has_the_level_of_the_bucket():
     old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
     assert old.enter((20,), 0) == 1
     new.follow(old, 0)
@@ -539,7 +539,7 @@ def test_a_strict_window_that_follows_a_bucket_has_what_that_had_left():
     assert smaller.level(0) == 30
 
 
-def test_a_strict_window_that_follows_a_bucket_keeps_its_debt():
+def test_a_strict_rate_that_follows_a_bucket_keeps_its_debt():
     old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
     assert old.enter((60,), 0) == 1
     old.settle(60, 75, 0, 0)
@@ -552,8 +552,8 @@ def test_a_strict_window_that_follows_a_bucket_keeps_its_debt():
 
 def test_raising_a_strict_limit_creates_nothing():
     """
-    Ten a minute, all used; made six hundred a minute: what was used leaves the window when it
-    would have, and until then nothing is there that was not there before (P6, ML-10).
+    Ten a minute, all used; made six hundred a minute: the ten leave the window when they would
+    have left it, and until then there is no more than before.
     """
     old, new = a_rule(10, MINUTE), a_rule(600, MINUTE)
     assert old.enter((10,), 0) == 1
@@ -568,7 +568,7 @@ def test_raising_a_strict_limit_creates_nothing():
 # -- exact while there are few, and beyond by at most one part in 128
 
 
-def test_a_large_amount_is_exact_too_while_there_are_few_calls():
+def test_a_large_amount_is_exact_while_there_are_few_calls():
     """
     A million a minute: 600 000 at 0 s, 400 000 at 0.1 s, which is less than a 128th of a minute later.
     Each leaves the window after its own minute.
@@ -587,7 +587,7 @@ def test_a_large_amount_is_exact_too_while_there_are_few_calls():
 
 @given(large_amounts, periods, starts, steps)
 @settings(deadline=None, max_examples=250)
-def test_any_amount_gives_the_answers_of_a_log_while_there_are_few_calls(amount, per_ns, start, steps):
+def test_any_amount_answers_as_a_complete_log_does_while_there_are_few_calls(amount, per_ns, start, steps):
     for rule, log, now, take in play(amount, per_ns, start, steps):
         if take is not None:
             assert take[0] == take[1]
@@ -596,7 +596,7 @@ def test_any_amount_gives_the_answers_of_a_log_while_there_are_few_calls(amount,
             assert log.earliest(cost, now) == rule.earliest((cost,), now)
 
 
-def test_256_moments_are_exact_and_the_oldest_of_more_are_known_by_their_group():
+def test_the_latest_256_moments_are_exact_and_older_ones_are_kept_in_groups():
     """
     One unit every 10 ms: after 256 of them everything is exact to the nanosecond; the 257th
     makes the first leave with the last of its group, less than a 128th of a minute later.
@@ -619,18 +619,18 @@ def test_256_moments_are_exact_and_the_oldest_of_more_are_known_by_their_group()
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three moments and four groups: a history of a few steps is beyond them."""
+    """A rule that keeps three moments and four groups, so that a few steps exceed them."""
     monkeypatch.setattr(rates, "_MOST_MOMENTS", 3)
     monkeypatch.setattr(rates, "_MOST_GROUPS", 4)
 
 
 def bound(log, now):
-    """What counts if each call stayed for a quarter longer: the error of four groups."""
+    """The usage if each call stayed a quarter longer, which is the largest error of four groups."""
     return log.amount - log.used(now, longer=-(-log.per_ns // 4))
 
 
 def check_kept(rule):
-    """What the rule relies on."""
+    """Check the invariants of the rule."""
     assert rule._used == sum(group[2] for group in rule._groups)
     assert len(rule._moments) <= rates._MOST_MOMENTS
     ends = [end for group in rule._groups for end in group[:2]]
@@ -643,11 +643,11 @@ def check_kept(rule):
 
 @given(st.one_of(amounts, large_amounts), periods, starts, steps)
 @settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_beyond_what_it_remembers_it_is_never_above_the_log_and_not_far_below(
+def test_with_more_moments_than_it_keeps_a_strict_rate_is_never_above_the_log_and_not_far_below(
     few, amount, per_ns, start, steps
 ):
     """
-    Settled early or late, refunded or in debt: what has left the window is not given back.
+    Settled early or late, refunded or in debt: a call that has left the window is not refunded.
     """
     for rule, log, now, take in play(amount, per_ns, start, steps):
         check_kept(rule)
@@ -661,7 +661,7 @@ def test_beyond_what_it_remembers_it_is_never_above_the_log_and_not_far_below(
         assert at == now or not rule.fits((1,), at - 1)
 
 
-def test_a_call_that_left_the_window_is_not_given_back_out_of_what_others_took(few):
+def test_a_late_refund_of_a_call_that_left_the_window_takes_nothing_from_others_of_its_group(few):
     """
     Calls at 0, 100 and 200 share a group. The first leaves by itself, then the second is known
     by the group only: a late refund of the first must not come out of what the others took.
@@ -684,7 +684,7 @@ def test_a_call_that_left_the_window_is_not_given_back_out_of_what_others_took(f
     st.one_of(amounts, large_amounts), periods, starts, steps, st.integers(1, 40), st.sampled_from([0, 0, 16])
 )
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_units_put_back_are_the_latest_and_never_more_than_count(
+def test_units_put_back_are_the_latest_ones_and_never_more_than_are_counted(
     few, amount, per_ns, start, steps, units, parts
 ):
     rule, now = a_rule(amount, per_ns), start
@@ -703,7 +703,7 @@ def test_units_put_back_are_the_latest_and_never_more_than_count(
 
 @given(st.one_of(amounts, large_amounts), periods, starts, steps, st.booleans())
 @settings(deadline=None, max_examples=250)
-def test_what_was_saved_goes_on_as_if_nothing_had_happened(amount, per_ns, start, steps, small):
+def test_a_restored_state_gives_the_answers_of_the_saved_one(amount, per_ns, start, steps, small):
     """
     Through plain integers: every answer of the restored rule is that of the old.
     """
@@ -724,9 +724,9 @@ def test_what_was_saved_goes_on_as_if_nothing_had_happened(amount, per_ns, start
 
 @given(large_amounts, periods, starts, steps, st.integers(0, 48))
 @settings(deadline=None, max_examples=250)
-def test_a_state_from_the_future_counts_from_now(amount, per_ns, start, steps, sixteenths):
+def test_a_saved_state_from_the_future_counts_from_now(amount, per_ns, start, steps, sixteenths):
     """
-    The clock was put back meanwhile: nothing is forgotten, and everything is gone after one window.
+    The clock was set back meanwhile: nothing is forgotten, and everything has left after one window.
     """
     for rule, _log, now, _take in play(amount, per_ns, start, steps):
         earlier = now - per_ns * sixteenths // 16
@@ -739,9 +739,9 @@ def test_a_state_from_the_future_counts_from_now(amount, per_ns, start, steps, s
 
 @given(st.lists(st.integers(-20, 20), max_size=14), st.integers(-5, 5))
 @settings(deadline=None, max_examples=1000)
-def test_what_was_never_saved_is_refused_or_can_be_counted(numbers, now):
+def test_arbitrary_numbers_are_refused_or_give_a_rule_that_works(numbers, now):
     """
-    Whatever a file says: ValueError, or a rule that goes on without one.
+    For any numbers in a file: ValueError, or a rule that works without one.
     """
     rule = a_rule(100, 10)
     try:
@@ -761,29 +761,29 @@ def test_what_was_never_saved_is_refused_or_can_be_counted(numbers, now):
         [1],
         [2, 1, 1, 5, 0],
         [1, 5, 4, 1, 0],  # ends before it begins
-        [1, 5, 5, 0, 0],  # of nothing
-        [2, 5, 6, 1, 6, 7, 1, 0],  # one inside the other
-        [1, 5, 5, 1, 0, 5],  # half a moment
-        [1, 5, 5, 1, 0, 5, 2],  # more than its group
-        [1, 5, 9, 3, 6, 6, 1],  # known though merged
-        [1, 5, 9, 3, 0, 10, 1],  # later than all groups
-        [1, 5, 9, 3, 0, 4, 1],  # earlier
+        [1, 5, 5, 0, 0],  # a group without units
+        [2, 5, 6, 1, 6, 7, 1, 0],  # one group inside the other
+        [1, 5, 5, 1, 0, 5],  # a moment without its units
+        [1, 5, 5, 1, 0, 5, 2],  # a moment with more units than its group
+        [1, 5, 9, 3, 6, 6, 1],  # a moment that is kept and merged
+        [1, 5, 9, 3, 0, 10, 1],  # a moment later than all groups
+        [1, 5, 9, 3, 0, 4, 1],  # a moment earlier than all groups
         [10**6, *[1] * 50],
     ],
 )
-def test_numbers_that_are_no_state_are_refused(numbers):
+def test_numbers_that_are_not_a_state_are_refused(numbers):
     with pytest.raises(ValueError):
         a_rule(100, 10).restore(numbers, 20)
 
 
-def test_nothing_is_saved_as_nothing():
+def test_an_empty_window_is_saved_as_an_empty_state():
     rule = a_rule(10)
     assert rule.saved() == []
     rule.restore([], 0)
     assert rule.level(0) == 10
 
 
-def test_a_change_that_was_broken_off_is_mended_to_what_the_groups_hold():
+def test_an_interrupted_change_is_repaired_from_the_groups():
     """
     The total was raised and the group not, or the other way round: the groups are believed.
     """
@@ -803,9 +803,9 @@ def test_a_change_that_was_broken_off_is_mended_to_what_the_groups_hold():
     assert rule.level(2 * SECOND) == 100
 
 
-def test_what_another_counts_is_carried_on_and_nothing_is_added():
+def test_usage_carried_over_from_another_rate_is_neither_scaled_nor_raised():
     """
-    Unlike `follow`: seven of ten used is seven of a thousand used.
+    Unlike with `follow`, seven of ten used become seven of a thousand used.
     """
     old, new = a_rule(10), a_rule(1000)
     assert old.enter((7,), 0) == 1

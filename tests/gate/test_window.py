@@ -1,4 +1,4 @@
-"""Until when nobody goes, and how the crowd is let back in."""
+"""When a backoff window is active, which signals are one episode, and how calls come back after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def facts(window):
 # -- the end
 
 
-def test_a_window_is_open_until_somebody_closes_it():
+def test_a_window_that_was_never_set_is_not_active():
     window = Window()
 
     for now in (-(10**18), 0, 10**18):
@@ -29,9 +29,9 @@ def test_a_window_is_open_until_somebody_closes_it():
 
 
 @pytest.mark.parametrize("start", [0, -5, -10 * SECOND, 10**18])
-def test_at_the_end_itself_the_window_is_over(start):
+def test_a_window_is_not_active_at_the_instant_of_its_end(start):
     """
-    A window that ends at moment 0 is as good as any other.
+    Also for a window that ends at moment 0 or before.
     """
     window = Window()
     assert window.set(10 * SECOND, start) == "set"
@@ -63,7 +63,7 @@ def test_the_generation_grows_with_every_signal_that_moved_the_end():
     assert generations == [1, 1, 2, 2, 3]
 
 
-def test_the_ceiling_shortens_what_is_longer_and_nothing_else():
+def test_the_ceiling_shortens_only_longer_durations():
     window = Window(ceiling=100)
     window.set(99, 0)
     assert window.until == 99
@@ -73,7 +73,7 @@ def test_the_ceiling_shortens_what_is_longer_and_nothing_else():
     assert window.until == 130
 
 
-def test_a_window_of_no_length_closes_nothing():
+def test_a_window_of_no_length_is_never_active():
     window = Window()
     window.set(0, 5)
 
@@ -84,7 +84,7 @@ def test_a_window_of_no_length_closes_nothing():
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 30)), max_size=40), st.integers(1, 25))
 @settings(deadline=None, max_examples=100)
-def test_the_end_is_the_latest_that_was_ever_asked_for(signals, ceiling):
+def test_the_end_is_the_latest_that_any_signal_asked_for(signals, ceiling):
     window, now, latest = Window(ceiling), 0, None
     for gap, duration in signals:
         now += gap
@@ -100,7 +100,7 @@ def test_the_end_is_the_latest_that_was_ever_asked_for(signals, ceiling):
 # -- clearing
 
 
-def test_a_cleared_window_is_over_at_once_and_may_be_closed_again_for_less():
+def test_a_cleared_window_has_ended_and_may_start_again_with_an_earlier_end():
     window = Window()
     window.set(100, 0)
     assert window.clear(10)
@@ -125,7 +125,7 @@ def test_a_clear_for_an_older_signal_does_not_undo_a_newer_one():
     assert not window.closed(2)
 
 
-def test_a_window_that_is_over_cannot_be_cleared():
+def test_a_window_that_has_ended_cannot_be_cleared():
     window = Window()
     window.set(10, 0)
     before = facts(window)
@@ -154,7 +154,7 @@ def test_the_end_of_a_window_is_noticed_once():
 def test_a_hundred_refusals_of_one_burst_are_one_episode():
     """
     A hundred calls sent from 0 to 99 ms are refused from 100 ms on: all of them were sent
-    before the first refusal opened the window.
+    before the first refusal started the window.
     """
     window = Window()
     for k in range(100):
@@ -164,10 +164,10 @@ def test_a_hundred_refusals_of_one_burst_are_one_episode():
     assert window.generation == 100
 
 
-def test_refusals_of_calls_sent_in_the_instant_the_window_opened_are_the_same_episode():
+def test_refusals_of_calls_sent_in_the_instant_the_window_started_are_the_same_episode():
     """
     On a clock that stands still (a virtual one, or a coarse one) a burst is sent, refused
-    and answered in one instant. No call of it was made after the episode began.
+    and answered in one instant. None of its calls was sent after the episode began.
     """
     window = Window()
     for _ in range(100):
@@ -176,9 +176,9 @@ def test_refusals_of_calls_sent_in_the_instant_the_window_opened_are_the_same_ep
     assert window.episode == 1
 
 
-def test_a_refusal_of_a_call_made_after_the_last_episode_began_begins_another():
+def test_a_refusal_of_a_call_sent_after_the_last_episode_began_begins_another_episode():
     """
-    Also while the window is on, and also if the end does not move.
+    Also while the window is active, and also if its end does not move.
     """
     window = Window()
     window.set(1000, 100, sent_at=50)
@@ -190,7 +190,7 @@ def test_a_refusal_of_a_call_made_after_the_last_episode_began_begins_another():
     assert window.episode == 2
 
 
-def test_a_late_answer_to_an_old_call_begins_no_episode_though_the_window_is_over():
+def test_a_late_refusal_of_an_old_call_begins_no_episode_though_the_window_has_ended():
     window = Window()
     window.set(10, 100, sent_at=50)
     assert window.set(10, 500, sent_at=60) == "set"
@@ -199,18 +199,18 @@ def test_a_late_answer_to_an_old_call_begins_no_episode_though_the_window_is_ove
     assert window.closed(505)
 
 
-def test_a_signal_about_no_call_begins_an_episode_unless_the_window_is_on():
+def test_a_signal_without_a_call_begins_an_episode_unless_the_window_is_active():
     window = Window()
     for now, episode in [(0, 1), (5, 1), (9, 1), (19, 2), (100, 3)]:
         window.set(10, now)
         assert episode == window.episode, now
 
 
-# -- the crowd comes back
+# -- coming back after the window
 
 
 def let_in(reentry, now, waiting):
-    """Let everybody in as soon as it says; answer the moments."""
+    """Admit each waiting call as soon as it may go; return the moments."""
     moments = []
     while waiting:
         now = max(now, reentry.earliest(now, waiting))
@@ -221,13 +221,13 @@ def let_in(reentry, now, waiting):
     return moments
 
 
-def test_without_a_window_everybody_goes_at_once():
+def test_without_a_window_all_waiting_calls_go_at_once():
     assert let_in(Reentry(Window(), 10 * SECOND), 7, 5) == [7] * 5
 
 
-def test_the_crowd_goes_one_by_one_from_the_end_on():
+def test_waiting_calls_go_one_by_one_from_the_end_of_the_window():
     """
-    Five waited for a window that ends at 10 s; over the next ten seconds one goes every two.
+    Five calls waited for a window that ends at 10 s; over the next ten seconds one goes every two.
     """
     window = Window()
     window.set(10 * SECOND, 0)
@@ -237,7 +237,7 @@ def test_the_crowd_goes_one_by_one_from_the_end_on():
     assert moments == [10 * SECOND, 12 * SECOND, 14 * SECOND, 16 * SECOND, 18 * SECOND]
 
 
-def test_without_a_spread_everybody_goes_at_the_end():
+def test_without_a_spread_all_waiting_calls_go_at_the_end():
     window = Window()
     window.set(10, 0)
 
@@ -251,7 +251,7 @@ def test_without_a_spread_everybody_goes_at_the_end():
     st.sampled_from([0, -(10**18), -3, 10**18]),
 )
 @settings(deadline=None, max_examples=100)
-def test_the_crowd_is_spread_evenly_and_nobody_goes_early(crowd, spread, duration, start):
+def test_waiting_calls_are_spread_evenly_and_none_goes_early(crowd, spread, duration, start):
     window = Window()
     window.set(duration, start)
     end = start + duration
@@ -264,7 +264,7 @@ def test_the_crowd_is_spread_evenly_and_nobody_goes_early(crowd, spread, duratio
         assert abs(moment - end - k * spread / crowd) <= 1 + spread / 2**50
 
 
-def test_ten_thousand_come_back_at_an_even_rate():
+def test_ten_thousand_waiting_calls_come_back_at_an_even_rate():
     """
     Over ten seconds, in no tenth of a second more than 1.1 times their share.
     """
@@ -279,9 +279,9 @@ def test_ten_thousand_come_back_at_an_even_rate():
     assert sum(per_slot[:10]) == 0
 
 
-def test_whoever_joins_while_the_crowd_comes_back_goes_last():
+def test_a_call_that_joins_while_others_come_back_goes_last():
     """
-    Two waited; a third joins as they come back: 10 s, 15 s, and the third at 20 s.
+    Two calls waited; a third joins as they come back: 10 s, 15 s, and the third at 20 s.
     """
     window = Window()
     window.set(10, 0)
@@ -295,7 +295,7 @@ def test_whoever_joins_while_the_crowd_comes_back_goes_last():
     assert reentry.earliest(20, 1) == 20
 
 
-def test_after_the_spread_nobody_is_held():
+def test_after_the_spread_no_call_is_held_back():
     window = Window()
     window.set(10, 0)
     reentry = Reentry(window, 10)
@@ -304,7 +304,7 @@ def test_after_the_spread_nobody_is_held():
     assert let_in(reentry, 20, 100) == [20] * 100
 
 
-def test_a_window_that_closes_again_gathers_a_new_crowd():
+def test_a_window_that_starts_again_spreads_its_waiting_calls_anew():
     window = Window()
     window.set(10, 0)
     reentry = Reentry(window, 10)
@@ -316,7 +316,7 @@ def test_a_window_that_closes_again_gathers_a_new_crowd():
     assert let_in(reentry, 14, 2) == [23, 28]
 
 
-def test_a_window_that_is_cleared_lets_the_crowd_back_from_then_on():
+def test_calls_come_back_from_a_cleared_window_from_the_instant_of_the_clear():
     window = Window()
     window.set(100, 0)
     reentry = Reentry(window, 10)
