@@ -27,8 +27,7 @@ from typing import NamedTuple
 
 from headgate import DistributedLimiter, MemoryLimiter
 from headgate.cli.demo.chart import Panel, Series, draw
-from headgate.swarm.bus.unreliable import RoughBus
-from headgate.testing import run
+from headgate.testing import UnreliableBus, run
 from measure import table
 
 CAPACITY = 100
@@ -123,10 +122,12 @@ async def drive(seconds, agents, acquire, call):
 async def ours(clock, *, size, seed, options):
     dice = random.Random(size + 1000 * seed)
     names = [f"agent-{1000 * seed + n:03}" for n in range(size)]  # by which they come in another order
-    bus = RoughBus(clock, dice.random, fastest=0.005, slowest=0.02)
+    bus = UnreliableBus(clock, dice.random, fastest=0.005, slowest=0.02)
     bus.splits = False
     bus.settles = 0.5
-    agents = [DistributedLimiter(bus=bus.seat(name), agent_id=name, clock=clock, **options) for name in names]
+    agents = [
+        DistributedLimiter(bus=bus.endpoint(name), agent_id=name, clock=clock, **options) for name in names
+    ]
     for agent in agents:  # one after the other, as machines start
         agent.set_capacity("api", CAPACITY, 1, burst=CAPACITY // 10)
         await asyncio.sleep(1 if agent is agents[0] else 0.01)
@@ -200,7 +201,7 @@ async def by_hand(clock, *, size, seed, options):
 
 RULES = {
     "cubic": (ours, {"recovery": "cubic"}),
-    "×1.1 every 30 s, exact and shared": (ours, {"recovery": "seed"}),
+    "×1.1 every 30 s, exact and shared": (ours, {"recovery": "stepwise"}),
     "the seed's own": (by_hand, {}),
 }
 

@@ -16,6 +16,7 @@ from .arguments import SECOND, seconds_to_ns
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
 from .sharing.store import MemoryStore
+from .swarm.bus.unreliable import UnreliableBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .events import Event
     from .typing import Seconds
 
-__all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "run"]
+__all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "UnreliableBus", "run"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound="Event")

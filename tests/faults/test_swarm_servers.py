@@ -284,8 +284,8 @@ def test_what_a_nats_server_said_explains_more_than_a_line_that_was_cut():
 
     async def complaints(*errors):
         for error in errors:
-            await bus._complain(error)
-        return bus._complaint
+            await bus.note_error(error)
+        return bus._last_error
 
     cut, said = ConnectionResetError("cut"), RuntimeError("Authorization Violation")
     assert asyncio.run(complaints(cut)) is cut

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate import DistributedLimiter
 from headgate.arguments import SECOND
-from headgate.swarm.bus.bus import MemoryBus
+from headgate.swarm.bus.memory import MemoryBus
 from headgate.swarm.recovery import Cubic, Total
 from headgate.testing import ManualClock
 

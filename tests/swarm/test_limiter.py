@@ -9,9 +9,8 @@ import pytest
 
 from forks import in_a_child, needs_fork
 from headgate import DistributedLimiter, Rate, WaitTimeout, events
-from headgate.swarm.bus.bus import MemoryBus
-from headgate.swarm.bus.unreliable import RoughBus
-from headgate.testing import ManualClock, Recorder, run
+from headgate.swarm.bus.memory import MemoryBus
+from headgate.testing import ManualClock, Recorder, UnreliableBus, run
 
 LEASE = 10.0
 FORGET = 120.0
@@ -22,7 +21,7 @@ class Team:
 
     def __init__(self, many, **options):
         self.clock = ManualClock()
-        self.bus = RoughBus(self.clock, random.Random(many).random)
+        self.bus = UnreliableBus(self.clock, random.Random(many).random)
         self.bus.splits = options.pop("splits", False)
         self.bus.settles = 0.5
         self.options = options
@@ -32,8 +31,9 @@ class Team:
         self.clock.advance(20)
 
     def join(self, name, **options):
-        seat = self.bus.seat(name)
-        agent = DistributedLimiter(bus=seat, agent_id=name, clock=self.clock, **{**self.options, **options})
+        options = {**self.options, **options}
+        bus = self.bus.endpoint(name)
+        agent = DistributedLimiter(bus=bus, agent_id=name, clock=self.clock, **options)
         agent.set_capacity("api", 100, 60)
         self.agents.append(agent)
         self.clock.advance(1)
@@ -102,12 +102,14 @@ def test_after_a_cut_a_crowd_goes_evenly_one_by_one():
     those refusals would be taken for the reason of another cut.
     """
     clock = ManualClock()
-    bus = RoughBus(clock, random.Random(7).random, fastest=0.005, slowest=0.02)
+    bus = UnreliableBus(clock, random.Random(7).random, fastest=0.005, slowest=0.02)
     bus.splits = False
     agents = []
     for n in range(60):
-        seat = bus.seat(f"agent-{n}")
-        agents.append(DistributedLimiter(bus=seat, agent_id=f"agent-{n}", recovery="seed", clock=clock))
+        endpoint = bus.endpoint(f"agent-{n}")
+        agents.append(
+            DistributedLimiter(bus=endpoint, agent_id=f"agent-{n}", recovery="stepwise", clock=clock)
+        )
         agents[-1].set_capacity("api", 120, 10, burst=1)
         clock.advance(0.1)
 
@@ -185,10 +187,10 @@ def test_a_strict_rate_is_shared_strictly():
 @pytest.mark.parametrize(("on_loss", "left"), [("share", 12), ("closed", 0), ("open", 25)])
 def test_an_agent_that_lost_the_others_goes_by_what_it_was_told(team, on_loss, left):
     swarm = team(4, on_loss=on_loss)
-    swarm.bus.deaf.add("agent-1")
+    swarm.bus.disconnected.add("agent-1")
     swarm.clock.advance(2 * LEASE)
     assert swarm.shares[1] == left
-    swarm.bus.deaf.clear()
+    swarm.bus.disconnected.clear()
     swarm.clock.advance(2 * LEASE)
     assert swarm.shares == [25, 25, 25, 25]
 
@@ -196,14 +198,14 @@ def test_an_agent_that_lost_the_others_goes_by_what_it_was_told(team, on_loss, l
 def test_waiting_without_a_share_is_waiting_for_one(team):
     """Nobody is refused because the others are lost: it waits, or runs out of time, as at any gate."""
     swarm = team(2, on_loss="closed")
-    swarm.bus.deaf.add("agent-1")
+    swarm.bus.disconnected.add("agent-1")
     swarm.clock.advance(2 * LEASE)
     assert not swarm.agents[1].try_acquire("api")
     swarm.clock.auto_advance = True
     with pytest.raises(WaitTimeout) as refused:
         swarm.agents[1].acquire("api", timeout=1)
     assert refused.value.rule == "share"
-    swarm.bus.deaf.clear()
+    swarm.bus.disconnected.clear()
     swarm.agents[1].acquire("api", timeout=60)
 
 
@@ -219,7 +221,7 @@ def test_whoever_leads_may_go_and_another_goes_on_at_once(team):
 def test_whoever_leads_may_crash_and_another_takes_over(team, splits):
     """Where the bus cannot split within a lease; where it can, when a majority has waited for another one."""
     swarm = team(4, splits=splits)
-    swarm.bus.deaf.add("agent-0")
+    swarm.bus.disconnected.add("agent-0")
     swarm.agents.pop(0)
     swarm.clock.advance(LEASE if not splits else 3 * LEASE)
     assert sum(swarm.shares) >= 85  # all but what is safe for it
@@ -229,28 +231,28 @@ def test_whoever_leads_may_crash_and_another_takes_over(team, splits):
 
 def test_a_minority_waits_and_a_majority_goes_on(team):
     swarm = team(5, splits=True)
-    swarm.bus.apart = {"agent-0": 1, "agent-1": 1}
+    swarm.bus.partitions = {"agent-0": 1, "agent-1": 1}
     swarm.clock.advance(4 * LEASE)
     assert swarm.shares[:2] == [10, 10]
     assert sum(swarm.shares[2:]) >= 78
-    swarm.bus.apart = {}
+    swarm.bus.partitions = {}
     swarm.clock.advance(2 * LEASE)
     assert swarm.shares == [20] * 5
 
 
 def test_those_cut_together_come_back_together_although_they_were_apart(team):
     """D-70: whoever leads lets the total grow; who was away takes over what has grown meanwhile."""
-    swarm = team(3, recovery="seed", recovery_interval=5)
+    swarm = team(3, recovery="stepwise", recovery_interval=5)
     swarm.agents[0].announce_reduced("api", "429")
     swarm.clock.advance(1)
     assert swarm.totals == {50}
-    swarm.bus.deaf.add("agent-2")
+    swarm.bus.disconnected.add("agent-2")
     for _ in range(20):
         swarm.clock.advance(1)
         for agent in swarm.agents[:2]:
             agent.try_acquire("api")
     assert len(swarm.totals) == 2
-    swarm.bus.deaf.clear()
+    swarm.bus.disconnected.clear()
     swarm.clock.advance(LEASE)
     (total,) = swarm.totals
     assert total > 55
@@ -281,9 +283,9 @@ def test_calls_are_admitted_in_line_when_a_share_arrives():
     """A newcomer that waits for its share stands in line as everybody does, in tasks too."""
 
     async def main(clock):
-        bus = RoughBus(clock, random.Random(5).random)
+        bus = UnreliableBus(clock, random.Random(5).random)
         bus.settles = 0.5
-        agent = DistributedLimiter(bus=bus.seat("one"), agent_id="one", clock=clock)
+        agent = DistributedLimiter(bus=bus.endpoint("one"), agent_id="one", clock=clock)
         agent.set_capacity("api", 10, 1)
         assert not agent.try_acquire("api")
         await agent.acquire_async("api", timeout=5)

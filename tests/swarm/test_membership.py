@@ -37,7 +37,7 @@ def steps_of(way, capacity, many, step=INTERVAL):
     return [way.total(level._replace(grown=level.grown + k * step)) for k in range(many)]
 
 
-# -- recovery="seed"
+# -- recovery="stepwise"
 
 
 def test_dl19_a_hundred_comes_back_by_the_steps_that_the_seed_names():

@@ -59,7 +59,7 @@ class DistributedLimiter(MemoryLimiter):
     `bus` is "nats://host:4222", "redis://host:6379/0" (or valkey:), "memory:" or an object. `agent_id` names
     this agent, and no other. Whoever announces a reduction cuts the total to `reduce_factor`, once an
     episode, for everybody; it comes back while calls succeed: `recovery="cubic"`, within a minute or two, or
-    `recovery="seed"`, by `recovery_factor` every `recovery_interval`. `max_recovery=False` lets the last
+    `recovery="stepwise"`, by `recovery_factor` every `recovery_interval`. `max_recovery=False` lets the last
     step lead above what was configured.
 
     `sharing="each"` gives every agent the whole figure. An agent of `weight` 2 gets twice what one of weight
@@ -98,7 +98,7 @@ class DistributedLimiter(MemoryLimiter):
         if not isinstance(agent_id, str) or not agent_id or len(agent_id) > 200:
             raise InvalidConfig(f'agent_id={agent_id!r} is not a name; write one of its own, e.g. "agent-1"')
         _one_of("sharing", sharing, ("total", "each"))
-        _one_of("recovery", recovery, ("cubic", "seed"))
+        _one_of("recovery", recovery, ("cubic", "stepwise"))
         _one_of("on_loss", on_loss, ("share", "open", "closed"))
         _check_namespace(namespace)
         if secret is not None and (not isinstance(secret, (str, bytes)) or not secret):

@@ -19,7 +19,7 @@ from .messages import sign, verified
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .bus.bus import Bus, Subscribed
+    from .bus.bus import Bus, Subscription
     from .messages import CapacityUpdate
 
 SUBJECT_PREFIX = "ratelimit."
@@ -37,8 +37,8 @@ class Post:
         self._run = run
         self._secret = secret
         self._lock = threading.Lock()
-        self._subscriptions: list[Subscribed] = []
-        self._leading: Subscribed | None = None
+        self._subscriptions: list[Subscription] = []
+        self._leading: Subscription | None = None
 
     @property
     def settles(self) -> float:

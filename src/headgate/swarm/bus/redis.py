@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import StoreError
 from ...sharing.courier import COURIER
 from ...sharing.redis_connection import Listener, client_of, send_again_if_lost
-from .bus import RETAINED, Message, NetworkBus, call, check_subject
+from .bus import RETAINED, Message, call, check_subject
+from .network import CONNECT_TIMEOUT, NetworkBus
 
 if TYPE_CHECKING:
     from .bus import Deliver
 
-# How long the first connection, and the confirmation of a subscription, may take in seconds.
-_FIRST = 5.0
 # How long the server may be silent before it is asked to answer, and how long it may take to answer.
 _PING = 2.0
 # A channel without messages: a connection without any subscription would not notice that it is lost.
@@ -25,7 +24,7 @@ _SILENT = b"headgate.silent"
 class RedisBus(NetworkBus):
     """`RedisBus("redis://host:6379/0")` or `"valkey://…"`."""
 
-    def __init__(self, address: str, *, connect_timeout: float = _FIRST) -> None:
+    def __init__(self, address: str, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
         self._client_of = client_of(
             address,
             "bus",
@@ -92,7 +91,7 @@ class RedisBus(NetworkBus):
             confirmed = self._confirmed.setdefault(channel, asyncio.Event())
             await self._listener.subscribe(channel)
             try:
-                await asyncio.wait_for(confirmed.wait(), _FIRST)
+                await asyncio.wait_for(confirmed.wait(), CONNECT_TIMEOUT)
             except TimeoutError:
                 if waited:
                     raise
@@ -103,7 +102,7 @@ class RedisBus(NetworkBus):
             COURIER.send(begin)
         else:
             try:
-                COURIER.wait_for(begin, _FIRST + 1)
+                COURIER.wait_for(begin, CONNECT_TIMEOUT + 1)
             except Exception as error:
                 raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error
         return subscription
@@ -156,7 +155,7 @@ class RedisBus(NetworkBus):
             for confirmed in self._confirmed.values():
                 confirmed.clear()
         if self._ready.is_set():  # the first connection is not a change
-            self._tell(hears=connected)
+            self._tell(connected=connected)
         self._ready.set()
 
     async def _end(self) -> None:

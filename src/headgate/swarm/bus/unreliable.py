@@ -1,30 +1,33 @@
-"""A bus that behaves like the worst of networks, by plan: for tests and simulations.
+"""A bus that delays, loses and repeats messages, for tests and simulations; `headgate.testing` exports it.
 
-Rules of this room: time is a ManualClock and the dice are given, so every run with the same seed is the same.
+Rules of this room: time is a ManualClock and random numbers are given, so equal runs are equal.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .bus import MemoryBus, Message
+from .bus import Message, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from .bus import Deliver, Subscription
+    from ...testing import ManualClock
+    from .bus import Deliver
 
 
-class RoughBus:
-    """Messages take from `fastest` to `slowest` seconds, so they overtake each other; some are lost
-    (`loss`), some come twice (`twice`). Who is on another side by `apart`, or `deaf`, does not hear them.
+class UnreliableBus:
+    """A bus that behaves like a bad network. Each agent gets an `endpoint` of its own.
+
+    Messages take from `fastest` to `slowest` seconds, so one may overtake another; the fraction `loss` of
+    them is lost and the fraction `repeats` arrives twice. Endpoints that `partitions` puts into different
+    partitions do not hear each other; those in `disconnected` neither hear nor are heard.
 
     >>> import random
     >>> from headgate.testing import ManualClock
     >>> clock = ManualClock()
-    >>> bus = RoughBus(clock, random.Random(7).random)
-    >>> one, two = bus.seat("one"), bus.seat("two")
+    >>> bus = UnreliableBus(clock, random.Random(7).random)
+    >>> one, two = bus.endpoint("one"), bus.endpoint("two")
     >>> heard = []
     >>> _ = two.subscribe("greetings", lambda message: heard.append(message.data))
     >>> one.publish("greetings", b"good morning")
@@ -34,68 +37,97 @@ class RoughBus:
     """
 
     def __init__(
-        self, clock: Any, random: Callable[[], float], *, fastest: float = 0.001, slowest: float = 0.01
+        self,
+        clock: ManualClock,
+        random: Callable[[], float],
+        *,
+        fastest: float = 0.001,
+        slowest: float = 0.01,
     ) -> None:
         self._clock = clock
         self._random = random
-        self._bus = MemoryBus()
-        self._seats: dict[Subscription, str] = {}
+        self._subscriptions: dict[str, list[UnreliableSubscription]] = {}
+        self.retained: dict[str, Message] = {}
         self.fastest = fastest
         self.slowest = slowest
         self.loss = 0.0
-        self.twice = 0.0
-        self.apart: dict[str, int] = {}  # who is on which side; those not named are on side 0
-        self.deaf: set[str] = set()
+        self.repeats = 0.0
+        self.partitions: dict[str, int] = {}  # by name of an endpoint; 0 for those not listed
+        self.disconnected: set[str] = set()
         self.settles = 3.0
         self.splits = True
         self.sent = 0
 
-    def seat(self, who: str) -> Seat:
-        """The bus as one of those on it has it."""
-        return Seat(self, who)
+    def endpoint(self, name: str) -> Endpoint:
+        """The bus as the agent of that name uses it."""
+        return Endpoint(self, name)
 
-    def _spread(self, speaker: str, message: Message) -> None:
+    def subscribe(self, name: str, subject: str, deliver: Deliver) -> UnreliableSubscription:
+        """A subscription of the endpoint of that name."""
+        subscription = UnreliableSubscription(name, deliver)
+        self._subscriptions.setdefault(subject, []).append(subscription)
+        return subscription
+
+    def send(self, sender: str, message: Message) -> None:
+        """Deliver a message of the endpoint `sender`, as far as the network lets it through."""
         self.sent += 1
-        for listener in self._bus._listeners.get(message.subject, ()):
-            for _ in range(1 + (self._random() < self.twice)):
-                if self._reaches(speaker, self._seats[listener]):
+        listening = [each for each in self._subscriptions.get(message.subject, ()) if not each.closed]
+        self._subscriptions[message.subject] = listening
+        for each in listening:
+            for _ in range(1 + (self._random() < self.repeats)):
+                if self._reaches(sender, each.name):
                     delay = self.fastest + (self.slowest - self.fastest) * self._random()
-                    self._clock.at(self._clock.seconds() + delay, lambda heard=listener: heard._hear(message))
+                    self._clock.at(self._clock.seconds() + delay, lambda heard=each: heard.hear(message))  # type: ignore[misc]
 
-    def _reaches(self, speaker: str, listener: str) -> bool:
-        if speaker in self.deaf or listener in self.deaf:
+    def _reaches(self, sender: str, receiver: str) -> bool:
+        if sender in self.disconnected or receiver in self.disconnected:
             return False
-        if self.apart.get(speaker, 0) != self.apart.get(listener, 0):
+        if self.partitions.get(sender, 0) != self.partitions.get(receiver, 0):
             return False
         return self._random() >= self.loss
 
 
-class Seat:
-    """One agent's place on a RoughBus."""
+class Endpoint:
+    """The UnreliableBus of one agent: a bus to be given to a `DistributedLimiter`."""
 
-    def __init__(self, bus: RoughBus, who: str) -> None:
+    def __init__(self, bus: UnreliableBus, name: str) -> None:
         self._bus = bus
-        self._who = who
+        self._name = name
         self.settles = bus.settles
         self.splits = bus.splits
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
         message = Message(subject, data)
-        if retain and self._who not in self._bus.deaf:
-            self._bus._bus._retained[subject] = message
-        self._bus._spread(self._who, message)
+        if retain and self._name not in self._bus.disconnected:
+            self._bus.retained[subject] = message
+        self._bus.send(self._name, message)
 
-    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
-        subscription = self._bus._bus.subscribe(subject, deliver)
-        self._bus._seats[subscription] = self._who
-        return subscription
+    def subscribe(self, subject: str, deliver: Deliver) -> UnreliableSubscription:
+        return self._bus.subscribe(self._name, subject, deliver)
 
     def recall(self, subject: str, deliver: Deliver) -> None:
-        if self._who not in self._bus.deaf:
-            self._bus._bus.recall(subject, deliver)
+        retained = self._bus.retained.get(subject)
+        if retained is not None and self._name not in self._bus.disconnected:
+            deliver(retained)
 
     def watch(self, notify: Callable[[bool], object]) -> None:
-        """Nobody is told: whoever is cut off has to find out."""
+        """An agent that is cut off is not told so and has to find out: `notify` is never called."""
 
     def close(self) -> None:
-        """The bus is the others' as well."""
+        """Nothing to do: other endpoints use the same bus."""
+
+
+class UnreliableSubscription:
+    """One subscription of one endpoint."""
+
+    def __init__(self, name: str, deliver: Deliver) -> None:
+        self.name = name
+        self._deliver = deliver
+        self.closed = False
+
+    def hear(self, message: Message) -> None:
+        if not self.closed:
+            call(self._deliver, message)
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,137 @@
+"""A bus for the agents of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ...errors import Closed
+from .bus import Message, call, check_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .bus import Deliver
+
+
+class MemoryBus:
+    """A bus for the agents of one process. `publish` delivers, in order, before it returns.
+
+    >>> bus = MemoryBus()
+    >>> heard = []
+    >>> subscription = bus.subscribe("greetings", lambda message: heard.append(message.data))
+    >>> bus.publish("greetings", b"good morning")
+    >>> heard
+    [b'good morning']
+
+    While a call of `publish` delivers, in this thread or another, that call also delivers the messages
+    published meanwhile.
+    """
+
+    settles = 0.0
+    splits = False
+
+    _named: dict[str, MemoryBus] = {}  # noqa: RUF012 - every bus of this process that has a name
+    _naming = threading.Lock()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscriptions: dict[str, list[MemorySubscription]] = {}
+        self._retained: dict[str, Message] = {}
+        self._outbox: deque[Message] = deque()
+        self._delivering = False
+        self.closed = False
+
+    @classmethod
+    def named(cls, name: str) -> MemoryBus:
+        """The bus of that name in this process, made if there is none or it was closed."""
+        with cls._naming:
+            bus = cls._named.get(name)
+            if bus is None or bus.closed:
+                bus = cls._named[name] = cls()
+            return bus
+
+    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
+        """Deliver the message to every subscription of exactly this subject."""
+        message = Message(check_subject(subject), bytes(data))
+        with self._lock:
+            self._raise_if_closed()
+            if retain:
+                self._retained[subject] = message
+            self._outbox.append(message)
+            if self._delivering:
+                return
+            self._delivering = True
+        self._deliver_all()
+
+    def subscribe(self, subject: str, deliver: Deliver) -> MemorySubscription:
+        """Have `deliver` called with every message on the subject."""
+        subscription = MemorySubscription(self, check_subject(subject), deliver)
+        with self._lock:
+            self._raise_if_closed()
+            self._subscriptions.setdefault(subject, []).append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: MemorySubscription) -> None:
+        with self._lock:
+            listening = self._subscriptions.get(subscription.subject, [])
+            if subscription in listening:
+                listening.remove(subscription)
+            if not listening:
+                self._subscriptions.pop(subscription.subject, None)
+
+    def recall(self, subject: str, deliver: Deliver) -> None:
+        """Call `deliver` with the last message retained there."""
+        retained = self._retained.get(subject)
+        if retained is not None:
+            deliver(retained)
+
+    def watch(self, notify: Callable[[bool], object]) -> None:
+        """A bus in memory never loses its connection, so `notify` is never called."""
+
+    def close(self) -> None:
+        """End every subscription. Later calls of `publish` and `subscribe` raise Closed."""
+        with self._lock:
+            self.closed = True
+            subscriptions = [each for listening in self._subscriptions.values() for each in listening]
+            self._outbox.clear()
+        for each in subscriptions:
+            each.close()
+
+    def _deliver_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._outbox:
+                    self._delivering = False
+                    return
+                message = self._outbox.popleft()
+                listening = list(self._subscriptions.get(message.subject, ()))
+            for each in listening:
+                each.hear(message)
+
+    def _raise_if_closed(self) -> None:
+        if self.closed:
+            raise Closed("the bus was closed", rule="closed")
+
+    def __repr__(self) -> str:
+        return f"<MemoryBus of {sum(map(len, self._subscriptions.values()))} subscriptions>"
+
+
+class MemorySubscription:
+    """One subscription of a MemoryBus."""
+
+    def __init__(self, bus: MemoryBus, subject: str, deliver: Deliver) -> None:
+        self.subject = subject
+        self._bus = bus
+        self._deliver = deliver
+        self._closed = False
+
+    def hear(self, message: Message) -> None:
+        if not self._closed:
+            call(self._deliver, message)
+
+    def close(self) -> None:
+        """End the subscription. A second call does nothing."""
+        self._closed = True
+        self._bus.unsubscribe(self)

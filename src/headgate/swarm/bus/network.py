@@ -1,0 +1,67 @@
+"""What buses over a network have in common: the first connection, watchers, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ...errors import Closed, StoreError
+from ...sharing.courier import COURIER
+from ...sharing.store import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# How long the first connection, and the confirmation of a subscription, may take in seconds.
+CONNECT_TIMEOUT = 5.0
+
+
+class NetworkBus:
+    """A bus over a network. A subclass says how to `_begin` and how to `_end`, both on the courier's loop.
+
+    It connects when it is made, and raises StoreError if it cannot. After that it reconnects by itself.
+    """
+
+    settles = 0.5
+    splits = False
+    _client: Any = None
+    _last_error: Exception | None = None  # why the first connection failed, as far as the client told
+
+    def __init__(self, address: str, connect_timeout: float) -> None:
+        self._watchers: list[Callable[[bool], object]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
+        except Exception as error:
+            self.close()
+            why = str(error) or f"no answer within {connect_timeout:g} s"
+            if self._last_error is not None:
+                why += f" ({self._last_error})"
+            raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
+
+    async def _begin(self) -> None:
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        raise NotImplementedError
+
+    def watch(self, notify: Callable[[bool], object]) -> None:
+        """Have `notify` called with False when the connection is lost, with True when it is back."""
+        self._watchers.append(notify)
+
+    def close(self) -> None:
+        """Let published messages arrive, and disconnect. A second call does nothing."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed and self._client is not None:
+            COURIER.part(self._end)
+
+    def _tell(self, *, connected: bool) -> None:
+        for notify in [] if self._closed else list(self._watchers):
+            notify(connected)
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed("the bus was closed", rule="closed")
