@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .limiters.rate_limiter import RateLimiter
     from .limiters.resource import Capacity
     from .responses import parse_retry_after
-    from .retries.loop import RetryBudget, retry, retry_with_backoff, retry_with_backoff_async, retrying
+    from .retries.budget import RetryBudget
+    from .retries.loop import retry, retry_with_backoff, retry_with_backoff_async, retrying
     from .swarm import CapacityUpdate, DistributedLimiter
 
 __version__ = "0.1.0.dev0"
@@ -99,7 +100,7 @@ _LATER = {
     "Reservation": "budgets.budget",
     "ResilienceConfig": "client",
     "ResilientClient": "client",
-    "RetryBudget": "retries.loop",
+    "RetryBudget": "retries.budget",
     "TokenBudget": "budgets.budget",
     "parse_retry_after": "responses",
     "retry": "retries.loop",

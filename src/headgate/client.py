@@ -6,7 +6,6 @@ what really went wrong is never lost.
 
 from __future__ import annotations
 
-from . import events
 from .arguments import (
     SECOND,
     Coroutine,
@@ -17,7 +16,6 @@ from .arguments import (
     not_awaitable,
     positive_int,
     positive_seconds_to_ns,
-    seconds_to_ns,
 )
 from .breaker.breaker import BreakerRegistry
 from .budgets.budget import TokenBudget
@@ -27,18 +25,11 @@ from .errors import CircuitBreakerOpen, InvalidConfig, Refused
 from .frozen import Frozen
 from .gate.parking import SYSTEM, chance, sleep, sleep_async
 from .limits import Rate
-from .retries.classify import verdict_of
-from .retries.loop import (
-    RetryBudget,
-    begin_earning,
-    end_earning,
-    note_giving_up,
-    report,
-    seed_backoff,
-    told_by,
-    whole_retries,
-)
-from .retries.state import Attempts
+from .retries.budget import RetryBudget
+from .retries.call import RetriedCall
+from .retries.classify import retry_after_of, verdict_of
+from .retries.policy import RetryPolicy, default_backoff, number_of_retries
+from .retries.state import Stop, Wait
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -105,8 +96,8 @@ class ResilienceConfig(Frozen):
         deadline: Seconds | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> None:
-        whole_retries(max_retries)
-        seed_backoff(base_delay, max_delay, 2.0, jitter=True)
+        number_of_retries(max_retries)
+        default_backoff(base_delay, max_delay)
         if requests_per_minute is not None:
             positive_int(requests_per_minute, "requests_per_minute", example=60)
         positive_int(circuit_failure_threshold, "circuit_failure_threshold", example=5)
@@ -117,10 +108,7 @@ class ResilienceConfig(Frozen):
             positive_int(concurrency, "concurrency", example=20)
         if deadline is not None:
             positive_seconds_to_ns(deadline, "deadline")
-        if retry_budget is not None and not isinstance(retry_budget, RetryBudget):
-            raise InvalidConfig(
-                f"retry_budget={retry_budget!r} is not a RetryBudget; write e.g. RetryBudget(0.2)"
-            )
+        RetryBudget.checked(retry_budget)
         super().__init__(
             max_retries=max_retries,
             base_delay=base_delay,
@@ -175,14 +163,12 @@ class ResilientClient:
     """
 
     __slots__ = (
-        "_backoff",
         "_budget",
         "_classify",
         "_clock",
-        "_deadline",
         "_key",
         "_observer",
-        "_random",
+        "_policy",
         "_target",
         "_tokens",
         "_usage",
@@ -217,11 +203,16 @@ class ResilientClient:
         self.config = config
         self._key = key
         self._classify = verdict_of if classify is None else classify
-        self._observer = observer
         self._clock = clock
-        self._random = random
-        self._backoff = seed_backoff(config.base_delay, config.max_delay, 2.0, jitter=True)
-        self._deadline = None if config.deadline is None else seconds_to_ns(config.deadline, "deadline")
+        self._observer = observer
+        self._policy = RetryPolicy(
+            config.max_retries,
+            backoff=default_backoff(config.base_delay, config.max_delay),
+            deadline=config.deadline,
+            retry_budget=config.retry_budget,
+            clock=clock,
+            random=random,
+        )
         self.dispatch = Dispatch(
             key,
             window=BackoffWindow(spread=_SPREAD, clock=clock),
@@ -378,16 +369,14 @@ class _Run:
     """One call under way, from its first try to its last."""
 
     __slots__ = (
-        "_attempts",
         "_breaker",
         "_client",
         "_entry",
-        "_fn",
         "_inside",
         "_last",
         "_permit",
+        "_retried",
         "_sent_at",
-        "_within",
         "budget",
         "reservation",
         "tokens",
@@ -398,7 +387,6 @@ class _Run:
         self, client: ResilientClient, fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._client = client
-        self._fn = fn
         tokens, target, budget = client._tokens, client._target, client._budget
         self.tokens = tokens(*args, **kwargs) if callable(tokens) else tokens
         whom = target(*args, **kwargs) if callable(target) else target
@@ -406,19 +394,14 @@ class _Run:
         if budget is not None and not isinstance(budget, TokenBudget):
             budget = budget(*args, **kwargs)
         self.budget = budget
-        self._attempts = Attempts(
-            client._backoff, client.config.max_retries, client._clock.now(), deadline=client._deadline
-        )
+        self._retried = RetriedCall(client._policy, name_of(fn), on_retry=client._observer)
         self._last: Exception | None = None  # what the far side did, the time before
         self._permit: Permit | None = None
         self.reservation: Reservation | None = None
         self._entry: int | Probe | None = None
         self._inside: _Inside | None = None
         self._sent_at = 0
-        self._within: tuple[RetryBudget, ...] | None = None
         self.wait = 0  # before the next try, in nanoseconds
-        if client.config.retry_budget is not None:
-            client.config.retry_budget._earn()
 
     # -- the way in
 
@@ -433,7 +416,7 @@ class _Run:
 
     def left(self) -> float | None:
         """How many seconds there are until the deadline."""
-        left = self._attempts.left(self._client._clock.now())
+        left = self._retried.state.left(self._client._clock.now())
         return None if left is None else left / SECOND
 
     def send(self, permit: Permit) -> None:
@@ -447,13 +430,13 @@ class _Run:
                 permit.settle(tokens=0, cost=0)
                 raise self._because_of_last(refusal) from refusal.__cause__
         self._permit = permit
-        self._within = begin_earning(self._client.config.retry_budget)
+        self._retried.begin_attempt()
         self._sent_at = self._client._clock.now()
 
     def raise_what_came_before(self, refusal: Refused) -> None:
         """No place was to be had for another try: that is not what went wrong."""
         if self._permit is None and self._last is not None and not isinstance(refusal, CircuitBreakerOpen):
-            note_giving_up(self._last, self._attempts.retries, f"no place for another: {refusal}")
+            Stop(self._last, self._retried.state.retries, f"no place for another: {refusal}").annotate()
             raise self._last
 
     def _because_of_last(self, refusal: CircuitBreakerOpen) -> CircuitBreakerOpen:
@@ -470,8 +453,7 @@ class _Run:
             self._permit.settle(tokens=used)
         if self.reservation is not None:
             self.reservation.settle(used)
-        if self._client.config.retry_budget is not None and self._attempts.retries:
-            self._client.config.retry_budget._refund()
+        self._retried.succeeded()
 
     def goes_on_after(self, error: BaseException) -> bool:
         """Try again after this? If so, `wait` says when."""
@@ -486,36 +468,16 @@ class _Run:
         self._report_to_breaker(verdict.kind, error)
         if self.reservation is not None and not verdict.may_have_run:
             self.reservation.refund()
-        now = client._clock.now()
-        told = told_by(error, verdict.retry_after)
-        wait = self._attempts.again(now, client._random(), told)
-        shared = self._close_window(verdict, told, wait)
-        if not verdict.again:
-            return False
-        if isinstance(wait, int):
+        retry_after = retry_after_of(error, verdict)
+        decision = self._retried.decide(error, again=verdict.again, retry_after=retry_after)
+        held = self._start_backoff(verdict, retry_after, decision.delay)
+        if isinstance(decision, Wait):
             self._stop_if_open(error)
-            retry_budget = client.config.retry_budget
-            if retry_budget is not None and not retry_budget._spend():
-                wait = "the retry budget is used up"
-        if isinstance(wait, str):
-            note_giving_up(error, self._attempts.retries + 1, wait)
-            return False
-        self._attempts.retry(wait)
-        self._last = error
-        # Where the window keeps everybody out, its end is waited for in line, like everybody.
-        self.wait = 0 if shared else wait
-        report(
-            client._observer,
-            events.Retrying(
-                key=name_of(self._fn),
-                at=now / SECOND,
-                retry=self._attempts.retries,
-                max_retries=client.config.max_retries,
-                delay=wait / SECOND,
-                error=error,
-            ),
-        )
-        return True
+            self._last = error
+            # While a backoff window is active, its end is waited for in the line of the gate.
+            self.wait = 0 if held else decision.delay
+        self._retried.announce(decision)
+        return isinstance(decision, Wait)
 
     def _report_to_breaker(self, kind: str, error: Exception | None) -> None:
         entry, self._entry = self._entry, None
@@ -528,13 +490,11 @@ class _Run:
         else:
             self._breaker._ignored(entry)
 
-    def _close_window(self, verdict: Verdict, told: int | None, wait: int | str) -> bool:
-        """If the far side said "slow down", everybody hears it once."""
+    def _start_backoff(self, verdict: Verdict, retry_after: int | None, delay: int | None) -> bool:
+        """Start the backoff window if the far side said "slow down". Does one hold further calls back?"""
         if verdict.kind not in ("throttled", "overloaded"):
             return False
-        duration = told
-        if duration is None and verdict.kind == "throttled" and isinstance(wait, int):
-            duration = wait
+        duration = delay if retry_after is None and verdict.kind == "throttled" else retry_after
         if duration is None:
             return False
         assert self._permit is not None
@@ -545,12 +505,12 @@ class _Run:
         try:
             self._breaker._check()
         except CircuitBreakerOpen as refusal:
+            self._retried.withdraw()
             raise refusal from error
 
     def clear_up(self) -> None:
         """Whatever happened, nothing is kept that belongs to a try that is over."""
-        end_earning(self._within)
-        self._within = None
+        self._retried.end_attempt()
         if self._inside is not None:
             self._breaker._come_out(self._inside)
             self._inside = None

@@ -17,9 +17,8 @@ from .backoff import Backoff
 from .breaker.breaker import CircuitState
 from .errors import InvalidConfig
 from .gate.parking import chance
-from .retries.classify import verdict_of
-from .retries.loop import told_by
-from .retries.state import after_told
+from .retries.classify import retry_after_of, verdict_of
+from .retries.state import spread_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +60,10 @@ class wait_retry_after(wait_base):  # noqa: N801 - likewise
     def __call__(self, retry_state: RetryCallState) -> float:
         wait = float(self._otherwise(retry_state))
         error = _error_of(retry_state)
-        told = None if error is None else told_by(error, verdict_of(error).retry_after)
-        return wait if told is None else max(wait, after_told(told, self._random()) / SECOND)
+        retry_after = None if error is None else retry_after_of(error, verdict_of(error))
+        if retry_after is None:
+            return wait
+        return max(wait, spread_retry_after(retry_after, self._random()) / SECOND)
 
 
 class wait_backoff(wait_base):  # noqa: N801 - likewise

@@ -753,7 +753,7 @@ def test_without_a_gate_there_is_one_for_every_host_shared_by_all_adapters(world
         ({"retries": -1}, "retries=-1"),
         ({"retries": 1.5}, "whole number"),
         ({"backoff": 3}, "is not a Backoff"),
-        ({"retry_budget": 3}, "is no RetryBudget"),
+        ({"retry_budget": 3}, "is not a RetryBudget"),
         ({"estimate": 3}, "cannot be called"),
         ({"lease": 0}, "lease=0"),
         ({"lease": "long"}, "lease='long'"),

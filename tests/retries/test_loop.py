@@ -45,6 +45,7 @@ from headgate import (
     retry_with_backoff_async,
     retrying,
 )
+from headgate.retries.policy import default_backoff
 from headgate.testing import ManualClock, Recorder, run
 from patience import PATIENCE, eventually
 
@@ -100,8 +101,16 @@ def function(ask, clock, options):
     return retry_with_backoff(ask, clock=clock, **options)
 
 
+def with_backoff(options):
+    """The same options for `retrying`, which takes all delays as one Backoff."""
+    names = ("base_delay", "max_delay", "exponential_base", "jitter")
+    delays = {name: options[name] for name in names if name in options}
+    rest = {name: value for name, value in options.items() if name not in names}
+    return {"backoff": default_backoff(**delays), **rest} if delays else rest
+
+
 def loop(ask, clock, options):
-    for attempt in retrying(clock=clock, **options):
+    for attempt in retrying(clock=clock, **with_backoff(options)):
         with attempt:
             return ask()
     raise AssertionError("the loop ended without a result or an error")
@@ -123,7 +132,7 @@ async def function_async(ask, clock, options):
 
 
 async def loop_async(ask, clock, options):
-    async for attempt in retrying(clock=clock, **options):
+    async for attempt in retrying(clock=clock, **with_backoff(options)):
         with attempt:
             return ask()
     raise AssertionError("the loop ended without a result or an error")
@@ -966,7 +975,7 @@ def test_an_attempt_is_entered_once():
 def test_a_plan_may_be_gone_through_again_and_by_several_at_once():
     """Nothing of one call is kept on the plan (ANCHORS 5.5)."""
     clock = ManualClock(auto_advance=True)
-    plan = retrying(max_retries=1, jitter=False, clock=clock)
+    plan = retrying(max_retries=1, backoff=Backoff(1), clock=clock)
     numbers = []
 
     def one_inside_the_other():
@@ -1118,13 +1127,9 @@ BAD = [
     ({"exceptions": (ValueError, SystemExit)}, InvalidConfig, "exceptions="),
     ({"exceptions": int}, InvalidConfig, "exceptions="),
     ({"exceptions": 7}, InvalidConfig, "exceptions=7"),
-    ({"budget": 0.2}, InvalidConfig, "budget=0.2"),
+    ({"retry_budget": 0.2}, InvalidConfig, "retry_budget=0.2"),
     ({"on_retry": "print"}, InvalidConfig, "on_retry='print'"),
     ({"backoff": 1.0}, InvalidConfig, "backoff=1.0"),
-    ({"backoff": Backoff(), "base_delay": 2}, InvalidConfig, "backoff="),
-    ({"backoff": Backoff(), "max_delay": 2}, InvalidConfig, "backoff="),
-    ({"backoff": Backoff(), "exponential_base": 3}, InvalidConfig, "backoff="),
-    ({"backoff": Backoff(), "jitter": False}, InvalidConfig, "backoff="),
 ]
 
 
@@ -1137,6 +1142,18 @@ def test_bad_arguments_are_refused_before_anything_is_called(ask, options, error
     assert isinstance(outcome.error, ValueError)
     assert says in str(outcome.error)
     assert far.calls == 0
+
+
+@pytest.mark.parametrize(
+    "delays", [{"base_delay": 2}, {"max_delay": 2}, {"exponential_base": 3}, {"jitter": False}]
+)
+def test_a_backoff_beside_other_delays_is_refused(delays):
+    with pytest.raises(InvalidConfig, match="backoff="):
+        retry(backoff=Backoff(), **delays)
+    with pytest.raises(InvalidConfig, match="backoff="):
+        retry_with_backoff(lambda: "hello", backoff=Backoff(), **delays)
+    with pytest.raises(TypeError):
+        retrying(**delays)
 
 
 @pytest.mark.parametrize(("options", "error", "says"), BAD, ids=lambda value: str(value)[:40])
@@ -1525,7 +1542,7 @@ def test_everything_fails_and_a_fifth_is_retried(ask, quiet):
     sent = 0
     for _ in range(100):
         far = FarSide(TimeoutError)
-        ask(far, budget=budget)
+        ask(far, retry_budget=budget)
         sent += far.calls
     assert sent == 120
 
@@ -1559,7 +1576,7 @@ def fail():
 @pytest.mark.parametrize(("ratio", "most"), [(0.2, 1.2), (0.1, 1.1)])
 def test_at_most_so_many_sends_per_request(requests_made, ratio, most, quiet):
     """M10, D-40: without it, four."""
-    sent, _ = hammer(requests_made, fail, max_retries=3, budget=RetryBudget(ratio))
+    sent, _ = hammer(requests_made, fail, max_retries=3, retry_budget=RetryBudget(ratio))
     assert sent == round(requests_made * most)
 
 
@@ -1574,7 +1591,7 @@ def test_three_in_ten_fail_and_most_are_rescued(seed, quiet):
     clock = ManualClock(auto_advance=True)
     failures = []
 
-    @retry(max_retries=3, budget=RetryBudget(0.2), clock=clock)
+    @retry(max_retries=3, retry_budget=RetryBudget(0.2), clock=clock)
     def ask():
         failures.append(dice.random() < 0.3)
         if failures[-1]:
@@ -1603,7 +1620,7 @@ def nested(requests_made, layers):
         raise TimeoutError
 
     for _ in range(layers):
-        send = retry(max_retries=2, budget=budget, clock=clock)(send)
+        send = retry(max_retries=2, retry_budget=budget, clock=clock)(send)
     for _ in range(requests_made):
         with pytest.raises(TimeoutError):
             send()
@@ -1629,10 +1646,10 @@ def test_even_so_layers_are_far_from_multiplying(quiet):
 def test_a_budget_that_is_used_up_fails_at_once_with_the_last_error(ask):
     """2g: marked, and without a sleep."""
     budget = RetryBudget(0.2, burst=1)
-    ask(FarSide(TimeoutError), budget=budget, max_retries=1)
+    ask(FarSide(TimeoutError), retry_budget=budget, max_retries=1)
     error = TimeoutError()
     far = FarSide(error)
-    outcome = ask(far, budget=budget)
+    outcome = ask(far, retry_budget=budget)
     assert outcome.error is error
     assert (far.calls, outcome.at) == (1, 0.0)
     assert notes(error) == ["headgate: gave up after 1 call: the retry budget is used up"]
@@ -1641,35 +1658,35 @@ def test_a_budget_that_is_used_up_fails_at_once_with_the_last_error(ask):
 def test_a_retry_that_helps_is_free(ask):
     budget = RetryBudget(0.2, burst=2)
     for _ in range(20):
-        assert ask(FarSide(TimeoutError(), "hello"), budget=budget).result == "hello"
+        assert ask(FarSide(TimeoutError(), "hello"), retry_budget=budget).result == "hello"
     assert budget.available == 2
 
 
 def test_what_is_not_retried_spends_nothing(ask):
     budget = RetryBudget(0.2, burst=5)
-    ask(FarSide(ValueError), budget=budget)
-    ask(FarSide("hello"), budget=budget)
-    ask(FarSide(TimeoutError), budget=budget, max_retries=0)
-    ask(FarSide(TimeoutError), budget=budget, deadline=0)
-    ask(FarSide(ConnectionResetError), budget=budget, idempotent=False)
+    ask(FarSide(ValueError), retry_budget=budget)
+    ask(FarSide("hello"), retry_budget=budget)
+    ask(FarSide(TimeoutError), retry_budget=budget, max_retries=0)
+    ask(FarSide(TimeoutError), retry_budget=budget, deadline=0)
+    ask(FarSide(ConnectionResetError), retry_budget=budget, idempotent=False)
     assert budget.available == 5
 
 
 def test_calls_earn_retries(quiet):
     """D-40: once the burst is paid back, five calls for one retry."""
     budget = RetryBudget(0.2, burst=1)
-    assert hammer(5, fail, max_retries=1, budget=budget)[0] == 6  # the one that was lent
-    assert hammer(5, fail, max_retries=1, budget=budget)[0] == 6
-    assert hammer(4, fail, max_retries=1, budget=budget)[0] == 4
-    assert hammer(1, fail, max_retries=1, budget=budget)[0] == 2
+    assert hammer(5, fail, max_retries=1, retry_budget=budget)[0] == 6  # the one that was lent
+    assert hammer(5, fail, max_retries=1, retry_budget=budget)[0] == 6
+    assert hammer(4, fail, max_retries=1, retry_budget=budget)[0] == 4
+    assert hammer(1, fail, max_retries=1, retry_budget=budget)[0] == 2
 
 
 def test_budgets_are_shared_by_those_who_are_given_the_same_one(quiet):
     """DESIGN: who shares with whom is explicit."""
     mine, yours = RetryBudget(0.2, burst=3), RetryBudget(0.2, burst=3)
-    assert hammer(1, fail, max_retries=3, budget=mine)[0] == 4
-    assert hammer(1, fail, max_retries=3, budget=mine)[0] == 1
-    assert hammer(1, fail, max_retries=3, budget=yours)[0] == 4
+    assert hammer(1, fail, max_retries=3, retry_budget=mine)[0] == 4
+    assert hammer(1, fail, max_retries=3, retry_budget=mine)[0] == 1
+    assert hammer(1, fail, max_retries=3, retry_budget=yours)[0] == 4
 
 
 def test_a_budget_says_how_it_stands():
@@ -1709,7 +1726,7 @@ def test_fifty_threads_on_one_budget_lose_and_invent_nothing(quiet):
 
     def work():
         barrier.wait(PATIENCE)
-        sent.append(hammer(100, fail, max_retries=3, budget=budget)[0])
+        sent.append(hammer(100, fail, max_retries=3, retry_budget=budget)[0])
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -1744,7 +1761,7 @@ def test_a_child_forked_while_another_thread_holds_the_budget_is_not_stuck():
 
     def check():
         logging.disable(logging.CRITICAL)
-        sent, _ = hammer(10, fail, max_retries=3, budget=budget)
+        sent, _ = hammer(10, fail, max_retries=3, retry_budget=budget)
         assert sent == 20
 
     status = in_a_child(check)
@@ -1758,7 +1775,7 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_budget_usable(quiet)
     async def main(clock):
         budget = RetryBudget(0.2, burst=2)
 
-        @retry(budget=budget, clock=clock)
+        @retry(retry_budget=budget, clock=clock)
         async def ask():
             raise TimeoutError
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 
     from ..backoff import Backoff
-    from ..retries.loop import RetryBudget
+    from ..retries.budget import RetryBudget
     from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ..backoff import Backoff
-    from ..retries.loop import RetryBudget
+    from ..retries.budget import RetryBudget
     from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 

@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from weakref import ref
 
-from .. import events
 from ..arguments import SECOND, amount, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..frozen import Frozen
 from ..gate.keyed import KeyedObjects
-from ..gate.parking import chance, sleep, sleep_async
+from ..gate.parking import sleep, sleep_async
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation, settlement
 from ..responses.usage import UsageReader, unpacked
-from ..retries.classify import _BEFORE_SENDING, _FOR_GOOD, verdict_of
-from ..retries.loop import RetryBudget, note_giving_up, report
-from ..retries.state import Attempts
+from ..retries.call import RetriedCall
+from ..retries.classify import is_permanent, never_sent, verdict_of
+from ..retries.policy import RetryPolicy
+from ..retries.state import Stop
 from .abandoned import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Hashable, Mapping
     from typing import TypeAlias
 
     from ..gate.admission import Admission, Permit
     from ..responses.estimate import RequestShape
     from ..responses.signals import Signal
+    from ..retries.budget import RetryBudget
     from ..typing import Seconds
 
     Estimate: TypeAlias = "Callable[[Request], int | Mapping[str, int]]"
@@ -189,12 +190,10 @@ class Exchange:
     """How an adapter was set up, and what it has learned."""
 
     __slots__ = (
-        "_backoff",
-        "_budget",
         "_estimate",
         "_gate",
         "_lease",
-        "_retries",
+        "_policy",
         "_stats",
         "_timeout",
         "_warned",
@@ -215,20 +214,15 @@ class Exchange:
             raise InvalidConfig(
                 f"gate={gate!r} is no Dispatch; give one, or a function of the request that returns one"
             )
-        if backoff is not None and not isinstance(backoff, Backoff):
-            raise InvalidConfig(
-                f"backoff={backoff!r} is not a Backoff; write e.g. backoff=Backoff(0.5, cap=10)"
-            )
-        if retry_budget is not None and not isinstance(retry_budget, RetryBudget):
-            raise InvalidConfig(
-                f"retry_budget={retry_budget!r} is no RetryBudget; write e.g. retry_budget=RetryBudget(0.2)"
-            )
         if estimate is not None and not callable(estimate):
             raise InvalidConfig(f"estimate={estimate!r} cannot be called; give a function of the request")
         self._gate = gate
-        self._retries = amount(retries, "retries")
-        self._backoff = _BACKOFF if backoff is None else backoff
-        self._budget = retry_budget
+        self._policy = RetryPolicy(
+            amount(retries, "retries"),
+            backoff=_BACKOFF if backoff is None else backoff,
+            idempotent=False,  # whether a request may run twice depends on the request
+            retry_budget=retry_budget,
+        )
         self._estimate = estimate
         self._lease = positive_seconds_to_ns(lease, "lease")
         self._timeout = timeout
@@ -298,17 +292,17 @@ class Exchange:
 
     def __repr__(self) -> str:
         gate = "a gate for every host" if self._gate is None else repr(self._gate)
-        return f"<{gate}, {self._retries} retries>"
+        return f"<{gate}, {self._policy.max_retries} retries>"
 
 
 class Call:
     """One request of the caller, from its first sending to its last."""
 
     __slots__ = (
-        "_attempts",
         "_exchange",
         "_host",
         "_reserved",
+        "_retried",
         "_shape",
         "_size",
         "_tries_again",
@@ -349,12 +343,10 @@ class Call:
         self._tries_again = "whole" if _may_run_twice(method, headers, self._shape) else "refused"
         if _has_body(headers) and body is None:
             self._tries_again = "never"
-        if exchange._retries and _is_a_retry(headers):
+        if exchange._policy.max_retries and _is_a_retry(headers):
             self._tries_again = "never"  # of somebody above, who was told to leave it to us
             self._warn_about_two_rules()
-        self._attempts = Attempts(exchange._backoff, exchange._retries, gate._clock.now())
-        if exchange._budget is not None:
-            exchange._budget._earn()
+        self._retried = RetriedCall(exchange._policy, self.name, clock=gate._clock, on_retry=gate._observer)
 
     # -- going in
 
@@ -396,8 +388,7 @@ class Call:
         headers = answer.headers
         if status < 400:
             self._observe(read_signal(status, headers), attempt)
-            if self._attempts.retries and self._exchange._budget is not None:
-                self._exchange._budget._refund()
+            self._retried.succeeded()
             attempt.watch(headers)
             if status == 101:
                 attempt.end()  # it is a conversation from here on, and as long as it likes
@@ -409,28 +400,22 @@ class Call:
         self._observe(signal, attempt)
         attempt.refused(ran=status >= 500 and not signal.limited)
         wait = self._again_after(signal, status)
-        if wait is None and self._exchange._retries:
+        if wait is None and self._exchange._policy.max_retries:
             answer.forbid_retries()
         return wait
 
     def failed(self, attempt: Attempt, error: BaseException) -> int | None:
         """No answer came, or not all of it. As `answered`."""
-        connected = not _is_one_of(error, _BEFORE_SENDING)
+        connected = not never_sent(error)
         attempt.failed(connected=connected)
-        if not isinstance(error, Exception) or not self._exchange._retries or self._tries_again == "never":
+        if not isinstance(error, Exception) or not self._exchange._policy.max_retries:
             return None
-        if not verdict_of(error).again or _is_one_of(error, _FOR_GOOD):
-            return None
-        if self._tries_again == "refused" and connected:
-            note_giving_up(
-                error, self._attempts.retries + 1, "it may have been carried out, and might be a second time"
-            )
-            return None
-        wait = self._next(None, error)
-        if isinstance(wait, str):
-            note_giving_up(error, self._attempts.retries + 1, wait)
-            return None
-        return wait
+        again = self._tries_again != "never" and verdict_of(error).again and not is_permanent(error)
+        decision = self._retried.decide(
+            error, again=again, may_have_run=connected and self._tries_again == "refused"
+        )
+        self._retried.announce(decision)
+        return None if isinstance(decision, Stop) else decision.delay
 
     def complained(self, complaint: Mapping[str, Any], headers: Mapping[str, str], attempt: Attempt) -> None:
         """A success turned out to be a refusal inside."""
@@ -442,38 +427,23 @@ class Call:
         self.gate.observe(signal, sent_at=attempt.sent_at)
 
     def _again_after(self, signal: Signal, status: int) -> int | None:
-        if not self._exchange._retries or signal.should_retry is not True or self._tries_again == "never":
+        if not self._exchange._policy.max_retries:
             return None
-        if self._tries_again == "refused" and not signal.limited:
-            return None
-        told = None if signal.retry_after is None else round(signal.retry_after * SECOND)
-        if told is not None and told > _LONGEST_TOLD:
-            return None
-        wait = self._next(told, Answered(f"{status}, {signal.reason}"), limited=signal.limited)
-        return None if isinstance(wait, str) else wait
-
-    def _next(self, told: int | None, error: Exception, *, limited: bool = False) -> int | str:
-        attempts, clock, budget = self._attempts, self.gate._clock, self._exchange._budget
-        wait = attempts.again(clock.now(), chance(), told)
-        if isinstance(wait, str):
-            return wait
-        if budget is not None and not budget._spend():
-            return "the retry budget is used up"
-        attempts.retry(wait)
-        if limited and self.gate._rules.reentry is not None:
-            wait = 0  # nobody goes before the window ends: waiting is the gate's business
-        report(
-            self.gate._observer,
-            events.Retrying(
-                key=self.name,
-                at=clock.seconds(),
-                retry=attempts.retries,
-                max_retries=self._exchange._retries,
-                delay=wait / SECOND,
-                error=error,
-            ),
+        retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
+        decision = self._retried.decide(
+            Answered(f"{status}, {signal.reason}"),
+            again=signal.should_retry is True
+            and self._tries_again != "never"
+            and (retry_after is None or retry_after <= _LONGEST_TOLD),
+            may_have_run=not signal.limited and self._tries_again == "refused",
+            retry_after=retry_after,
         )
-        return wait
+        if isinstance(decision, Stop):
+            return None
+        if signal.limited and self.gate._rules.reentry is not None:
+            decision = decision.held()  # the gate holds the request back until its window ends
+        self._retried.announce(decision)
+        return decision.delay
 
     def settle(self, permit: Permit, costs: Mapping[str, int]) -> None:
         counted = _units(self.gate)
@@ -488,7 +458,7 @@ class Call:
                 "%s: the client above retries too, on top of our %d; it is sent once. "
                 "Set the client's max_retries=0, or retries=0 here",
                 self.name,
-                self._exchange._retries,
+                self._exchange._policy.max_retries,
             )
 
 
@@ -635,24 +605,6 @@ def _is_a_retry(headers: Mapping[str, str]) -> bool:
     """By the header with which the OpenAI and Anthropic SDKs, and others made alike, number their tries."""
     count = headers.get("x-stainless-retry-count") or ""
     return count.isascii() and count.isdigit() and int(count) > 0
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what client libraries and SDKs have wrapped in it."""
-    inner: object = error
-    for _ in range(8):
-        if not isinstance(inner, BaseException):
-            return
-        yield inner
-        cause = inner.__cause__
-        if cause is None and inner.args:
-            first = inner.args[0]  # requests wraps what urllib3 raised
-            cause = getattr(first, "reason", first)
-        inner = cause
-
-
-def _is_one_of(error: BaseException, names: set[str]) -> bool:
-    return any(kind.__name__ in names for each in _chain(error) for kind in type(each).__mro__)
 
 
 def _log() -> Any:

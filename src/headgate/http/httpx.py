@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from ..backoff import Backoff
-    from ..retries.loop import RetryBudget
+    from ..retries.budget import RetryBudget
     from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 

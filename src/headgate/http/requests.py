@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from requests import PreparedRequest, Response
 
     from ..backoff import Backoff
-    from ..retries.loop import RetryBudget
+    from ..retries.budget import RetryBudget
     from ..typing import Seconds
     from .exchange import Attempt, Estimate, Gates
 

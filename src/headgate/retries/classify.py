@@ -7,11 +7,13 @@ so that none has to be installed.
 
 from __future__ import annotations
 
+from ..arguments import SECOND
 from ..errors import HeadgateError
 from ..verdict import EXHAUSTED, REJECTED, failed, overloaded, throttled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ..responses.signals import Signal
@@ -207,6 +209,40 @@ def _is_no_way_there(error: BaseException) -> bool:
     from errno import EHOSTUNREACH, ENETDOWN, ENETUNREACH  # noqa: PLC0415 - only when something failed
 
     return error.errno in (ENETDOWN, ENETUNREACH, EHOSTUNREACH)
+
+
+def never_sent(error: BaseException) -> bool:
+    """Did it, or an exception that it wraps, happen before anything was sent?"""
+    return _any_is_named(error, _BEFORE_SENDING)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Is it, or an exception that it wraps, about the certificate or the address? No retry helps then."""
+    return _any_is_named(error, _FOR_GOOD)
+
+
+def _any_is_named(error: BaseException, names: set[str]) -> bool:
+    return any(kind.__name__ in names for each in _chain(error) for kind in type(each).__mro__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what client libraries and SDKs have wrapped in it."""
+    inner: object = error
+    for _ in range(8):
+        if not isinstance(inner, BaseException):
+            return
+        yield inner
+        cause = inner.__cause__
+        if cause is None and inner.args:
+            first = inner.args[0]  # requests wraps what urllib3 raised
+            cause = getattr(first, "reason", first)
+        inner = cause
+
+
+def retry_after_of(error: BaseException, verdict: Verdict) -> int | None:
+    """Nanoseconds that the far side asked to wait, by the verdict or else by the exception itself."""
+    seconds = asked_to_wait(error) if verdict.retry_after is None else verdict.retry_after
+    return None if seconds is None else round(seconds * SECOND)
 
 
 def asked_to_wait(error: BaseException) -> float | None:

@@ -1,80 +1,169 @@
-"""Pure. Again, when, or stop: the rules of trying once more.
+"""Pure. What happens after a failed attempt: another one after a delay, or the end.
 
-Rules of this room: the server is never asked earlier than it said; a limit only ever stops another
-try, it never takes back what a call returned.
+The far side is never asked earlier than it said, and a limit only stops further attempts: it never takes
+back what a call returned.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 from ..arguments import SECOND, within_bounds
+from ..events import Retrying
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..backoff import Backoff
+    from collections.abc import Callable
+    from typing import Self
+
+    from .policy import RetryPolicy
 
 
-class Attempts:
-    """One call and its retries."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The call is tried again after `delay` nanoseconds. `event` says so to logs and observers."""
 
-    __slots__ = (
-        "_backoff",
-        "_deadline",
-        "_max_retries",
-        "_progress_at",
-        "_progress_timeout",
-        "_wait",
-        "retries",
-    )
+    delay: int
+    event: Retrying
 
-    def __init__(
-        self,
-        backoff: Backoff,
-        max_retries: int | None,
-        now: int,
-        *,
-        deadline: int | None = None,
-        progress_timeout: int | None = None,
-    ) -> None:
-        self._backoff = backoff
-        self._max_retries = max_retries
-        self._deadline = None if deadline is None else now + deadline
-        self._progress_timeout = progress_timeout
+    def held(self) -> Self:
+        """The same retry where a gate holds the call back: no time is waited before joining its line."""
+        event = self.event
+        told = Retrying(
+            key=event.key,
+            at=event.at,
+            retry=event.retry,
+            max_retries=event.max_retries,
+            delay=0.0,
+            error=event.error,
+        )
+        return replace(self, delay=0, event=told)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The call is not tried again after `error`, which was its attempt number `calls`.
+
+    `why` is empty if the error is not one to retry; otherwise it is the limit that was reached. `delay` is
+    the delay that the backoff asked for, or None if the number of retries or the time is used up.
+    """
+
+    error: BaseException
+    calls: int
+    why: str = ""
+    delay: int | None = None
+
+    def annotate(self) -> None:
+        """Write the reason on the exception as a note, once. An exception may refuse notes."""
+        if not self.why:
+            return
+        note = f"headgate: gave up after {self.calls} {'call' if self.calls == 1 else 'calls'}: {self.why}"
+        try:
+            if note not in getattr(self.error, "__notes__", ()):
+                self.error.add_note(note)
+        except Exception:  # noqa: BLE001, S110 - the exception itself matters more than the note
+            pass
+
+
+class RetryState:
+    """One call and its retries so far, under a RetryPolicy. Times are nanoseconds.
+
+    >>> from headgate import Backoff
+    >>> from headgate.retries.policy import RetryPolicy
+    >>> state = RetryState(RetryPolicy(1, backoff=Backoff(2)), "ask", now=0)
+    >>> decision = state.decide(TimeoutError(), now=5, random=0.5)
+    >>> decision.delay, decision.event.retry
+    (2000000000, 1)
+    >>> state.decide(TimeoutError(), now=2000000009, random=0.5).why
+    'no retries are left'
+    """
+
+    __slots__ = ("_deadline", "_last_delay", "_policy", "_progress_at", "key", "retries")
+
+    def __init__(self, policy: RetryPolicy, key: str, now: int) -> None:
+        self._policy = policy
+        self._deadline = None if policy.deadline is None else now + policy.deadline
         self._progress_at = now
-        self._wait: int | None = None  # the last one
+        self._last_delay: int | None = None
+        self.key = key
         self.retries = 0
 
     def progress(self, now: int) -> None:
-        """The call is getting somewhere."""
+        """Count `progress_timeout` from now on: the call is getting further."""
         self._progress_at = now
 
     def left(self, now: int) -> int | None:
-        """How long until the deadline; None if there is none."""
+        """Nanoseconds until the deadline; None if there is none."""
         return None if self._deadline is None else max(0, self._deadline - now)
 
-    def again(self, now: int, draw: float, told: int | None) -> int | str:
-        """How long to wait before the next try, or why there is none. Changes nothing yet."""
-        if self._max_retries is not None and self.retries >= self._max_retries:
-            return "no retries are left" if self._max_retries else "retries are off"
-        wait = self._backoff.delay_ns(self.retries, draw, self._wait)
-        if told is not None:
-            wait = max(wait, told if self._backoff.jitter == "none" else after_told(told, draw))
-        if self._deadline is not None and now + wait > self._deadline:
-            left = max(0, self._deadline - now) / SECOND
-            return f"the next try, in {wait / SECOND:.2f} s, would be after the deadline in {left:.2f} s"
-        late = self._progress_timeout is not None and now + wait - self._progress_at > self._progress_timeout
-        if late and self.retries:
-            return f"nothing has got any further for {(now - self._progress_at) / SECOND:.2f} s"
-        return wait
+    def decide(
+        self,
+        error: Exception,
+        now: int,
+        random: float,
+        *,
+        again: bool = True,
+        may_have_run: bool = False,
+        retry_after: int | None = None,
+        spend: Callable[[], bool] | None = None,
+    ) -> Wait | Stop:
+        """Decide what happens after an attempt that failed with `error`. A Wait counts as a retry at once.
 
-    def retry(self, wait: int) -> None:
-        """It will be tried again, after so long."""
-        self._wait = wait
+        `random` is a draw from 0 to 1. `again` says whether the error is one to retry, `may_have_run` whether
+        the far side may have carried out the attempt although it failed, and `retry_after` how long the far
+        side asked to wait. `spend` takes one retry out of a retry budget, and is called last: a retry that
+        something else forbids costs nothing.
+        """
+        policy = self._policy
+        delay = self._delay(random, retry_after)
+        limit = self._limit(now, delay)
+        stop = Stop(error, self.retries + 1, delay=None if limit else delay)
+        if not again:
+            return stop
+        if may_have_run and not policy.idempotent:
+            return replace(stop, why="it may have been carried out, and doing it twice is not allowed")
+        if limit:
+            return replace(stop, why=limit)
+        if spend is not None and not spend():
+            return replace(stop, why="the retry budget is used up")
+        self._last_delay = delay
         self.retries += 1
+        event = Retrying(
+            key=self.key,
+            at=now / SECOND,
+            retry=self.retries,
+            max_retries=policy.max_retries,
+            delay=delay / SECOND,
+            error=error,
+        )
+        return Wait(delay, event)
+
+    def _delay(self, random: float, retry_after: int | None) -> int:
+        backoff = self._policy.backoff
+        delay = backoff.delay_ns(self.retries, random, self._last_delay)
+        if retry_after is None:
+            return delay
+        return max(
+            delay, retry_after if backoff.jitter == "none" else spread_retry_after(retry_after, random)
+        )
+
+    def _limit(self, now: int, delay: int) -> str:
+        """The limit that forbids an attempt after this delay, in words; empty if none does."""
+        most, patience = self._policy.max_retries, self._policy.progress_timeout
+        if most is not None and self.retries >= most:
+            return "no retries are left" if most else "retries are off"
+        if self._deadline is not None and now + delay > self._deadline:
+            left = max(0, self._deadline - now) / SECOND
+            return f"the next try, in {delay / SECOND:.2f} s, would be after the deadline in {left:.2f} s"
+        if patience is not None and self.retries and now + delay - self._progress_at > patience:
+            return f"nothing has got any further for {(now - self._progress_at) / SECOND:.2f} s"
+        return ""
 
 
-def after_told(told: int, draw: float) -> int:
-    """A little later than the server said, so that not everybody it told comes back together."""
-    return told + int(min(told // 10 + min(told, SECOND), 30 * SECOND) * within_bounds(draw))
+def spread_retry_after(retry_after: int, random: float) -> int:
+    """A little more than `retry_after`, so that callers who were told the same do not return together."""
+    longest = min(retry_after // 10 + min(retry_after, SECOND), 30 * SECOND)
+    return retry_after + int(longest * within_bounds(random))
 
 
 class Allowance:
@@ -93,7 +182,7 @@ class Allowance:
         self._lent = self._most
 
     def earn(self) -> None:
-        """A call was made, for the first time."""
+        """Count a call at its first attempt."""
         earned = self._earning
         if self._lent:
             paid = min(self._lent, earned)
@@ -102,14 +191,14 @@ class Allowance:
         self._balance = min(self._most, self._balance + earned)
 
     def spend(self) -> bool:
-        """May one be retried?"""
+        """Take one retry if there is one."""
         if self._balance < self._cost:
             return False
         self._balance -= self._cost
         return True
 
     def refund(self) -> None:
-        """A retry helped."""
+        """Give one retry back: it succeeded."""
         self._balance = min(self._most, self._balance + self._cost)
 
     def available(self) -> int:

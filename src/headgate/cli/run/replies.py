@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ...http.exchange import _is_one_of
 from ...responses import read_signal
 from ...responses.usage import usage_of
-from ...retries.classify import _BEFORE_SENDING, _FOR_GOOD
+from ...retries.classify import is_permanent, never_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +78,9 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
         message = f"no answer within {timeout:g} s"
     else:
         message = str(error).strip() or type(error).__name__
-        if _is_one_of(error, _FOR_GOOD):
+        if is_permanent(error):
             kind = "certificate"
-        elif _is_one_of(error, _BEFORE_SENDING):
+        elif never_sent(error):
             kind, message = "unreachable", f"cannot connect: {message}"
         else:
             message = f"the connection broke: {message}"

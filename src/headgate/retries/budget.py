@@ -1,0 +1,89 @@
+"""RetryBudget: retries as a part of all calls, however many layers retry."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from contextvars import ContextVar
+
+from ..arguments import positive_int, ratio
+from ..errors import InvalidConfig
+from ..gate.gate import reset_in_child
+from .state import Allowance
+
+# The budgets that the running call has earned for: several layers of retries around one call count it once.
+_earning: ContextVar[tuple[RetryBudget, ...]] = ContextVar("headgate_earning_budgets", default=())
+
+
+class RetryBudget:
+    """Retries as a part of all calls, shared by every function and client that is given the same object.
+
+    >>> from headgate import retry
+    >>> budget = RetryBudget(0.2)
+    >>> @retry(retry_budget=budget)
+    ... def ask(): ...
+
+    When everything fails, retrying everything multiplies the load by four; with this, by 1.2. At most
+    `ratio_of_calls` of the calls are retried, or `burst` of them where that is more. A retry that succeeds
+    costs nothing.
+    """
+
+    __slots__ = ("__weakref__", "_allowance", "_burst", "_lock", "_ratio")
+
+    def __init__(self, ratio_of_calls: float = 0.2, *, burst: int = 10) -> None:
+        parts = ratio(ratio_of_calls, "ratio_of_calls", low=0, high=float("inf"), example=0.2)
+        positive_int(burst, "burst", example=10)
+        self._ratio = ratio_of_calls
+        self._burst = burst
+        self._allowance = Allowance(parts, burst)
+        self._lock = allocate_lock()
+        reset_in_child(self)
+
+    @staticmethod
+    def checked(value: object) -> RetryBudget | None:
+        """The value of an argument `retry_budget=`, if it is one."""
+        if value is not None and not isinstance(value, RetryBudget):
+            raise InvalidConfig(
+                f"retry_budget={value!r} is not a RetryBudget; write e.g. retry_budget=RetryBudget(0.2)"
+            )
+        return value
+
+    @property
+    def available(self) -> int:
+        """Retries that could be made right now."""
+        return self._allowance.available()
+
+    # -- for the loops that retry
+
+    def earn(self) -> None:
+        """Count a call, unless it is made within an attempt of a call that was counted already."""
+        if self not in _earning.get():
+            with self._lock:
+                self._allowance.earn()
+
+    def begin_attempt(self) -> tuple[RetryBudget, ...]:
+        """From here on, calls made by this thread or task earn nothing. Give the result to `end_attempt`."""
+        before = _earning.get()
+        _earning.set((*before, self))
+        return before
+
+    @staticmethod
+    def end_attempt(before: tuple[RetryBudget, ...]) -> None:
+        """The attempt is over: calls count again."""
+        # Not `reset(token)`: an attempt may end in another context than it began in.
+        _earning.set(before)
+
+    def spend(self) -> bool:
+        """Take one retry if there is one."""
+        with self._lock:
+            return self._allowance.spend()
+
+    def refund(self) -> None:
+        """Give one retry back: it succeeded, or was not made."""
+        with self._lock:
+            self._allowance.refund()
+
+    def after_fork(self) -> None:
+        self._lock = allocate_lock()
+
+    def __repr__(self) -> str:
+        return f"<RetryBudget of {self._ratio:g}, {self.available} retries available>"
