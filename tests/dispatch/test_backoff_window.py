@@ -1,4 +1,4 @@
-"""What SPEC part 2 and D-01 to D-12 say about windows and registries, case by case."""
+"""Backoff windows and their registries: setting, clearing, waiting, events and forgetting."""
 
 import asyncio
 import gc
@@ -12,11 +12,6 @@ from headgate.testing import ManualClock, Recorder, run
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def window(clock):
     return BackoffWindow(clock=clock)
 
@@ -25,7 +20,7 @@ def window(clock):
 
 
 def test_the_same_key_yields_the_same_window():
-    """BW-01, BW-02: any hashable key; a window set through one handle is seen through the other."""
+    """A key is anything hashable; a window set through one handle is seen through the other."""
     registry = WindowRegistry(clock=ManualClock())
     one, two = registry.for_key(("openai", 7)), registry.for_key(("openai", 7))
     one.set(30)
@@ -34,21 +29,19 @@ def test_the_same_key_yields_the_same_window():
 
 
 def test_without_a_registry_the_one_of_the_process_is_used():
-    """BW-03."""
     window = BackoffWindow.for_key("the default registry is shared")
     assert window is BackoffWindow.for_key("the default registry is shared")
     assert window is WindowRegistry.named("default").for_key("the default registry is shared")
 
 
 def test_the_same_key_in_two_registries_is_two_windows(clock):
-    """BW-04, BW-07: an unnamed registry is distinct from every other."""
     first, second = WindowRegistry(clock=clock), WindowRegistry(clock=clock)
     first.for_key("api").set(30)
     assert not second.for_key("api").should_backoff()
 
 
 def test_a_named_registry_is_made_on_first_use_and_joined_after():
-    """BW-05, BW-06: joining an existing name neither fails nor clears it."""
+    """Joining an existing name neither fails nor clears it."""
     window = BackoffWindow.for_key("stripe", registry="tests: payments")
     window.set(60)
     assert WindowRegistry.named("tests: payments").for_key("stripe") is window
@@ -57,7 +50,6 @@ def test_a_named_registry_is_made_on_first_use_and_joined_after():
 
 
 def test_a_registry_outlives_the_thread_that_made_it():
-    """BW-08, BW-09."""
     made = []
     thread = threading.Thread(
         target=lambda: made.append(WindowRegistry.named("tests: outlives").for_key("k"))
@@ -68,7 +60,7 @@ def test_a_registry_outlives_the_thread_that_made_it():
 
 
 def test_fifty_threads_racing_on_first_use_get_one_window():
-    """BW-10, D-08: for the registry itself as well as for the key."""
+    """Also for the registry itself."""
     barrier = threading.Barrier(50)
     seen = []
 
@@ -85,8 +77,7 @@ def test_fifty_threads_racing_on_first_use_get_one_window():
 
 
 @pytest.mark.parametrize("name", [7, "", b"x", ("a",)])
-def test_a_registry_name_that_is_no_string_is_refused_with_the_value(name):
-    """BW-11."""
+def test_a_registry_name_that_is_not_a_string_is_refused_with_the_value(name):
     with pytest.raises(InvalidConfig, match="write a string") as caught:
         WindowRegistry.named(name)
     assert repr(name) in str(caught.value)
@@ -95,8 +86,7 @@ def test_a_registry_name_that_is_no_string_is_refused_with_the_value(name):
 # -- setting, checking, clearing
 
 
-def test_a_window_is_open_until_now_plus_duration(window, clock):
-    """BW-12, BW-17, BW-18: at exactly the end it is over."""
+def test_a_window_is_active_for_its_duration_and_not_at_its_end(window, clock):
     window.set(30)
     clock.advance(29.999999999)
     assert window.should_backoff()
@@ -105,8 +95,8 @@ def test_a_window_is_open_until_now_plus_duration(window, clock):
     assert window.remaining == 0.0
 
 
-def test_the_end_never_moves_earlier(window, clock):
-    """BW-13: 30 then 5 leaves 30; then 60 counts from the moment of that call."""
+def test_the_end_of_a_window_never_moves_earlier(window, clock):
+    """30 s and then 5 s leaves 30 s; 60 s after that count from the moment of that call."""
     window.set(30)
     window.set(5)
     assert window.remaining == 30.0
@@ -116,7 +106,6 @@ def test_the_end_never_moves_earlier(window, clock):
 
 
 def test_an_equal_end_changes_nothing_and_concurrent_setters_end_with_the_latest(window):
-    """BW-14."""
     window.set(30)
     generation = window.generation
     window.set(30)
@@ -129,8 +118,7 @@ def test_an_equal_end_changes_nothing_and_concurrent_setters_end_with_the_latest
     assert window.remaining == 69.0
 
 
-def test_a_duration_of_zero_never_opens_an_idle_window(window):
-    """BW-15."""
+def test_a_duration_of_zero_never_makes_a_window_active(window):
     window.set(0)
     assert not window.should_backoff()
 
@@ -138,8 +126,7 @@ def test_a_duration_of_zero_never_opens_an_idle_window(window):
 @pytest.mark.parametrize(
     "duration", [-1, -0.001, float("nan"), float("inf"), "10", None, True, timedelta(seconds=-1)]
 )
-def test_a_duration_that_is_no_time_is_refused_and_changes_nothing(window, duration):
-    """BW-16, rule 12."""
+def test_a_duration_that_is_not_a_time_is_refused_and_changes_nothing(window, duration):
     window.set(10)
     with pytest.raises(InvalidWindow) as caught:
         window.set(duration)
@@ -147,21 +134,18 @@ def test_a_duration_that_is_no_time_is_refused_and_changes_nothing(window, durat
     assert window.remaining == 10.0
 
 
-def test_a_timedelta_is_a_duration_too(window):
-    """R-16."""
+def test_a_duration_may_be_a_timedelta(window):
     window.set(timedelta(minutes=2))
     assert window.remaining == 120.0
 
 
-def test_a_window_that_was_never_set_is_not_open(window):
-    """BW-19."""
+def test_a_window_that_was_never_set_is_not_active(window):
     assert not window.should_backoff()
     assert window.remaining == 0.0
     assert window.generation == 0
 
 
-def test_clear_ends_the_window_at_once_for_everyone(clock):
-    """BW-20, BW-23."""
+def test_clear_ends_the_window_at_once_for_all_callers(clock):
     registry = WindowRegistry(clock=clock)
     one, two = registry.for_key("k"), registry.for_key("k")
     one.set(60)
@@ -171,15 +155,13 @@ def test_clear_ends_the_window_at_once_for_everyone(clock):
 
 
 def test_after_a_clear_a_shorter_window_is_accepted(window, clock):
-    """BW-21."""
     window.set(60)
     window.clear()
     window.set(5)
     assert window.remaining == 5.0
 
 
-def test_an_ended_window_needs_no_clearing(window, clock):
-    """BW-22."""
+def test_a_window_that_has_ended_cannot_be_cleared(window, clock):
     window.set(5)
     clock.advance(100)
     window.set(3)
@@ -189,13 +171,12 @@ def test_an_ended_window_needs_no_clearing(window, clock):
 # -- waiting
 
 
-def test_wait_returns_at_once_when_no_window_is_open(window):
-    """BW-24."""
+def test_wait_returns_at_once_when_no_window_is_active(window):
     assert window.wait() is True
 
 
-def test_one_who_waits_sleeps_exactly_the_time_that_remains():
-    """BW-25: a window of 100 s set at 0, waited for from 20 on: one sleep of 80."""
+def test_wait_sleeps_exactly_the_time_that_remains():
+    """A window of 100 s set at 0, waited for from 20 s on: one sleep of 80 s."""
     clock = ManualClock(auto_advance=True)
     window = BackoffWindow(clock=clock)
     window.set(100)
@@ -204,8 +185,8 @@ def test_one_who_waits_sleeps_exactly_the_time_that_remains():
     assert clock.sleeps == [80.0]
 
 
-def test_one_who_waits_goes_on_sleeping_when_the_window_is_extended():
-    """BW-26: 100 s at 0, extended by 50 at 100: sleeps 100, then 50."""
+def test_wait_sleeps_on_when_the_window_is_extended():
+    """100 s at 0, extended by 50 s at 100 s: sleeps 100 s, then 50 s."""
     clock = ManualClock(auto_advance=True)
     window = BackoffWindow(clock=clock)
     window.set(100)
@@ -215,8 +196,8 @@ def test_one_who_waits_goes_on_sleeping_when_the_window_is_extended():
     assert clock.seconds() == 150.0
 
 
-def test_clear_wakes_everyone_who_waits():
-    """D-02: a window of 60 s cleared at 5 lets its waiter go at 5."""
+def test_clear_wakes_all_waiting_callers():
+    """A window of 60 s that is cleared at 5 s lets its waiter go at 5 s."""
     clock = ManualClock(auto_advance=True)
     window = BackoffWindow(clock=clock)
     window.set(60)
@@ -225,8 +206,7 @@ def test_clear_wakes_everyone_who_waits():
     assert clock.seconds() == 5.0
 
 
-def test_a_wait_with_a_timeout_ends_at_it():
-    """D-03: not ready at 1 s."""
+def test_a_wait_with_a_timeout_ends_at_the_timeout():
     clock = ManualClock(auto_advance=True)
     window = BackoffWindow(clock=clock)
     window.set(10)
@@ -238,8 +218,6 @@ def test_a_wait_with_a_timeout_ends_at_it():
 
 
 def test_a_task_waits_times_out_and_is_woken_by_clear():
-    """BW-24, D-02, D-03 on an event loop."""
-
     async def main(clock):
         window = BackoffWindow(clock=clock)
         window.set(60)
@@ -253,20 +231,20 @@ def test_a_task_waits_times_out_and_is_woken_by_clear():
 
 
 def test_a_ceiling_clamps_any_window(clock):
-    """D-03: a hostile Retry-After of 31 years."""
+    """For example a hostile Retry-After of 31 years."""
     window = BackoffWindow(ceiling=120, clock=clock)
     window.set(999_999_999)
     assert window.remaining == 120.0
 
 
 @pytest.mark.parametrize("ceiling", [0, -1, "60", float("nan")])
-def test_a_ceiling_that_is_no_time_is_refused(ceiling):
+def test_a_ceiling_that_is_not_a_time_is_refused(ceiling):
     with pytest.raises(InvalidWindow, match="ceiling="):
         BackoffWindow(ceiling=ceiling)
 
 
-def test_with_a_spread_the_crowd_is_let_go_evenly_and_never_early():
-    """D-01: within [end, end + spread]; no 5 % of the spread holds more than 20 of 100."""
+def test_with_a_spread_waiting_callers_go_evenly_and_never_early():
+    """All go within [end, end + spread]; no 5 % of the spread holds more than 20 of 100."""
 
     async def main(clock):
         window = BackoffWindow(spread=10, clock=clock)
@@ -288,9 +266,7 @@ def test_with_a_spread_the_crowd_is_let_go_evenly_and_never_early():
         assert sum(30 + i / 2 <= at < 30 + (i + 1) / 2 for at in times) <= 20
 
 
-def test_without_a_spread_all_go_at_the_end():
-    """D-01: spread 0 is the plain window."""
-
+def test_without_a_spread_all_waiting_callers_go_at_the_end():
     async def main(clock):
         window = BackoffWindow(clock=clock)
         window.set(30)
@@ -300,8 +276,8 @@ def test_without_a_spread_all_go_at_the_end():
     assert run(main) == 30.0
 
 
-def test_a_clock_below_zero_loses_no_window():
-    """D-04: set(1000) at -1000 is on at -500 and over at 0."""
+def test_a_window_is_kept_on_a_clock_below_zero():
+    """A window of 1000 s set at -1000 s is active at -500 s and has ended at 0."""
     clock = ManualClock(start=-1000)
     window = BackoffWindow(clock=clock)
     window.set(1000)
@@ -311,8 +287,8 @@ def test_a_clock_below_zero_loses_no_window():
     assert not window.should_backoff()
 
 
-def test_a_clear_tied_to_an_older_signal_is_ignored(window, clock):
-    """D-05: a slow success must not erase a newer window."""
+def test_a_clear_with_an_older_generation_is_ignored(window, clock):
+    """A slow success must not clear a newer window."""
     window.set(10)
     seen = window.generation
     clock.advance(1)
@@ -327,15 +303,14 @@ def test_a_clear_tied_to_an_older_signal_is_ignored(window, clock):
     "value", ["-5", "", "soon", "1e400", "nan", "١٢", "9" * 400, "-0", None, b"\xff", ["1", "2"], object()]
 )
 def test_no_header_makes_the_documented_handler_raise(value):
-    """D-06, BW-29: whatever the header says, the window is at least zero long."""
+    """Whatever the header contains, the window is at least zero seconds long."""
     clock = ManualClock()
     window = BackoffWindow(clock=clock)
     window.set(parse_retry_after({"Retry-After": value}))
     assert window.remaining >= 0.0
 
 
-def test_short_lived_keys_are_forgotten(clock):
-    """D-07: after many distinct keys whose windows ended, what is remembered is bounded."""
+def test_keys_whose_windows_have_ended_are_forgotten(clock):
     registry = WindowRegistry(clock=clock)
     for i in range(20_000):
         registry.for_key(i).set(0.001)
@@ -345,8 +320,7 @@ def test_short_lived_keys_are_forgotten(clock):
     assert len(registry) <= 20
 
 
-def test_an_open_window_or_a_held_one_is_never_forgotten(clock):
-    """D-07."""
+def test_a_window_that_is_active_or_referenced_is_never_forgotten(clock):
     registry = WindowRegistry(clock=clock)
     registry.for_key("open").set(60)
     held = registry.for_key("held")
@@ -362,8 +336,7 @@ def test_an_open_window_or_a_held_one_is_never_forgotten(clock):
     assert registry.for_key("open").should_backoff()
 
 
-def test_refusals_of_calls_sent_before_the_window_reach_no_further_than_they_ask(window, clock):
-    """D-10: an echo never adds to the window, and never makes it shorter than was asked."""
+def test_a_refusal_of_a_call_sent_before_the_window_extends_it_no_further_than_it_asks(window, clock):
     clock.advance(10)
     window.set(30)
     clock.advance(1)
@@ -373,20 +346,19 @@ def test_refusals_of_calls_sent_before_the_window_reach_no_further_than_they_ask
     assert window.remaining == 40.0
 
 
-def test_a_check_before_sending_costs_no_wait(window):
-    """D-10: should_backoff answers at once."""
+def test_should_backoff_answers_at_once(window):
     window.set(30)
     assert window.should_backoff()
 
 
 def test_a_date_is_measured_by_the_server_s_own_clock():
-    """D-11: a client five minutes fast still waits the sixty seconds it was told."""
+    """A client whose clock is five minutes fast still waits the sixty seconds it was told."""
     headers = {"Date": "Fri, 15 Jan 2027 08:00:00 GMT", "Retry-After": "Fri, 15 Jan 2027 08:01:00 GMT"}
     assert parse_retry_after(headers, now=1800000000 + 300) == 60.0
 
 
 def test_everything_that_happens_to_a_window_can_be_observed(clock):
-    """D-12: set, extended, cleared, ended; with key, duration and cause."""
+    """Set, extended, cleared and ended, with key, duration and reason."""
     seen = Recorder()
     window = WindowRegistry(observer=seen, clock=clock).for_key("openai")
     window.set(10, reason="429 on /chat")
@@ -406,7 +378,7 @@ def test_everything_that_happens_to_a_window_can_be_observed(clock):
     assert seen.of(events.WindowEnded)[0].at == 6.0
 
 
-def test_the_end_of_a_window_is_told_once_and_before_the_next_one(clock):
+def test_the_end_of_a_window_is_reported_once_and_before_the_next_window(clock):
     seen = Recorder()
     window = BackoffWindow(observer=seen, clock=clock)
     window.set(5)
@@ -420,7 +392,7 @@ def test_the_end_of_a_window_is_told_once_and_before_the_next_one(clock):
 
 
 def test_the_documented_pattern_waits_sends_and_reports():
-    """BW-28, BW-29: 429 sets the window and returns an error; success and other answers pass through."""
+    """A 429 sets the window and returns an error; success and other answers pass through."""
     clock = ManualClock(auto_advance=True)
     window = BackoffWindow(clock=clock)
     answers = iter([(429, {"Retry-After": "7"}), (200, {}), (429, {}), (500, {})])
@@ -444,7 +416,7 @@ def test_the_documented_pattern_waits_sends_and_reports():
 
 
 def test_a_generation_of_a_forgotten_window_clears_no_newer_one(clock):
-    """D-05, D-07: the object was forgotten and made anew; its generations go on."""
+    """The object was forgotten and made again; its generations continue."""
     registry = WindowRegistry(clock=clock)
     window = registry.for_key("api")
     window.set(1)
@@ -457,7 +429,7 @@ def test_a_generation_of_a_forgotten_window_clears_no_newer_one(clock):
     assert registry.for_key("api").should_backoff()
 
 
-def test_a_cleared_window_that_nobody_holds_is_forgotten(clock):
+def test_a_cleared_window_without_references_is_forgotten(clock):
     registry = WindowRegistry(clock=clock)
     registry.for_key("api").set(86_400)
     registry.for_key("api").clear()
@@ -465,7 +437,7 @@ def test_a_cleared_window_that_nobody_holds_is_forgotten(clock):
 
 
 def test_events_are_right_on_a_clock_below_zero():
-    """No moment of time means "none"."""
+    """No moment of the clock means "none"."""
     clock, seen = ManualClock(start=-1000), Recorder()
     window = BackoffWindow(observer=seen, clock=clock)
     window.set(1000)
@@ -474,7 +446,7 @@ def test_events_are_right_on_a_clock_below_zero():
     assert (seen.events[0].duration, seen.events[1].remaining) == (1000.0, 500.0)
 
 
-def test_the_end_of_a_window_is_told_with_its_own_generation(clock):
+def test_the_end_of_a_window_is_reported_with_its_own_generation(clock):
     seen = Recorder()
     window = BackoffWindow(observer=seen, clock=clock)
     window.set(10)
