@@ -26,7 +26,8 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate import Dispatch
-from headgate.gate.parking import LoopParker, SystemClock
+from headgate.gate.clock import SystemClock
+from headgate.gate.parking import LoopParker
 from headgate.testing import ManualClock, run
 from measure import against, number, table
 

@@ -23,7 +23,7 @@ from .dispatch.backoff_window import BackoffWindow
 from .dispatch.dispatch import Dispatch
 from .errors import CircuitBreakerOpen, InvalidConfig, Refused
 from .frozen import Frozen
-from .gate.parking import SYSTEM, chance, sleep, sleep_async
+from .gate.clock import SYSTEM, default_random, sleep, sleep_async
 from .limits import Rate
 from .retries.budget import RetryBudget
 from .retries.call import RetriedCall
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from .breaker.circuit import Probe
     from .budgets.budget import Reservation
     from .gate.admission import Permit
-    from .gate.parking import Clock
     from .sharing.store import Store
-    from .typing import Observer, Seconds
+    from .typing import Clock, Observer, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -190,7 +189,7 @@ class ResilientClient:
         store: Store | str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
-        random: Callable[[], float] = chance,
+        random: Callable[[], float] = default_random,
     ) -> None:
         if config is None:
             config = ResilienceConfig()

@@ -16,7 +16,7 @@ from .arguments import SECOND
 from .backoff import Backoff
 from .breaker.breaker import CircuitState
 from .errors import InvalidConfig
-from .gate.parking import chance
+from .gate.clock import default_random
 from .retries.classify import retry_after_of, verdict_of
 from .retries.state import spread_retry_after
 
@@ -53,7 +53,9 @@ class wait_for_window(wait_base):  # noqa: N801 - tenacity's strategies are spel
 class wait_retry_after(wait_base):  # noqa: N801 - likewise
     """Wait as long as the far side said and a little more, or what `otherwise` says if that is longer."""
 
-    def __init__(self, otherwise: WaitBaseT | None = None, *, random: Callable[[], float] = chance) -> None:
+    def __init__(
+        self, otherwise: WaitBaseT | None = None, *, random: Callable[[], float] = default_random
+    ) -> None:
         self._otherwise = wait_random_exponential(max=60) if otherwise is None else otherwise
         self._random = random
 
@@ -69,7 +71,7 @@ class wait_retry_after(wait_base):  # noqa: N801 - likewise
 class wait_backoff(wait_base):  # noqa: N801 - likewise
     """Wait as a Backoff says, jitter and all."""
 
-    def __init__(self, backoff: Backoff, *, random: Callable[[], float] = chance) -> None:
+    def __init__(self, backoff: Backoff, *, random: Callable[[], float] = default_random) -> None:
         if not isinstance(backoff, Backoff):
             raise InvalidConfig(f"{backoff!r} is not a Backoff; write e.g. Backoff(0.5, cap=10)")
         self._backoff = backoff

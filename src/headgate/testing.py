@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .arguments import SECOND, seconds_to_ns
+from .gate.clock import SystemTimer
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
 from .sharing.store import MemoryStore
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
 
     from .events import Event
-    from .typing import Seconds
+    from .typing import Seconds, Timer
 
 __all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "UnreliableBus", "run"]
 
@@ -79,6 +80,12 @@ class ManualClock:
     def at(self, when: float, act: Callable[[], object]) -> None:
         """Have something done when the clock reaches that many seconds."""
         self._call_at(round(when * SECOND), lambda _at: act())
+
+    def call_at(self, at: int, act: Callable[[], object]) -> Timer:
+        """Have `act()` called when the clock reaches that many nanoseconds."""
+        timer = SystemTimer(at, act)
+        self._call_at(at, lambda _at: timer.fire())
+        return timer
 
     def _call_at(self, at: int, act: Callable[[int], object] | None) -> None:
         with self._lock:

@@ -1,14 +1,14 @@
 """Names for annotations: what public signatures of headgate accept.
 
->>> from headgate.typing import Observer, Rates, Seconds
->>> def make(rates: Rates, timeout: Seconds, observer: Observer) -> None: ...
+>>> from headgate.typing import Clock, Observer, Rates, Seconds
+>>> def make(rates: Rates, timeout: Seconds, observer: Observer, clock: Clock) -> None: ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from .events import Event
 from .limits import Rate
@@ -17,3 +17,64 @@ Seconds: TypeAlias = float | timedelta
 Rates: TypeAlias = Rate | str | Iterable[Rate | str]
 Jitter: TypeAlias = str | tuple[str, float] | tuple[str, float, float]
 Observer: TypeAlias = Callable[[Event], object]
+
+
+class Timer(Protocol):
+    """Something that will be done at a moment, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Do not do it. Never waits: finalizers may call it."""
+
+
+class Parker(Protocol):
+    """Where one waiting caller sleeps."""
+
+    on_loop: bool  # True if its alarm rings only while an event loop runs
+
+    @property
+    def wakeups(self) -> Any:
+        """What wakes the sleepers of one event loop together; None for a thread."""
+
+    def wake(self) -> bool:
+        """End the sleep. False: the sleeper can no longer be reached."""
+
+    def alarm(self, at: int) -> bool:
+        """Ring at that moment, or earlier if an earlier alarm is set. False: it will never ring."""
+
+    def retire(self) -> None:
+        """The sleep is over: no more alarms."""
+
+
+class ThreadParking(Parker, Protocol):
+    """Where a thread sleeps."""
+
+    def park(self) -> None:
+        """Sleep until woken."""
+
+
+class LoopParking(Parker, Protocol):
+    """Where a task sleeps."""
+
+    def __await__(self) -> Generator[object, None, None]:
+        """Sleep until woken."""
+
+
+class Clock(Protocol):
+    """Everything that waits or reads time does it through a clock; `headgate.testing.ManualClock` is one."""
+
+    quantum: int  # how late a timer may be, in nanoseconds, so that fewer timers are needed
+
+    def now(self) -> int:
+        """Nanoseconds since some fixed moment."""
+
+    def seconds(self) -> float:
+        """Seconds since that moment."""
+
+    def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParking:
+        """A place for the calling thread to sleep; its alarm calls `ring(ticket)`."""
+
+    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
+        """A place for the running task to sleep; its alarm calls `ring(ticket)`."""
+
+    def call_at(self, at: int, act: Callable[[], object]) -> Timer:
+        """Have `act()` called at that moment, in nanoseconds. Never waits: finalizers may call it."""

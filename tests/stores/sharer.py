@@ -9,7 +9,8 @@ import sys
 import time
 
 from headgate import Dispatch, WaitTimeout
-from headgate.gate.parking import LoopParker, SystemClock
+from headgate.gate.clock import SystemClock
+from headgate.gate.parking import LoopParker
 
 
 class WrongClock(SystemClock):

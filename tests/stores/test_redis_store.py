@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import pool_questions
 from faults.rig import Server, free_port
 from headgate.errors import InvalidConfig, StoreError
-from headgate.gate.parking import SYSTEM
+from headgate.gate.clock import SYSTEM
 from headgate.sharing.pool.answer import answer, idle_for, new_pool
 from headgate.sharing.redis import SCRIPT, RedisStore
 from headgate.sharing.store import open_store, plain_name

@@ -22,9 +22,9 @@ from ..arguments import (
     ratio,
 )
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
-from ..gate.gate import reset_in_child
+from ..gate.clock import SYSTEM, default_random
+from ..gate.forks import reset_in_child
 from ..gate.keyed import KeyedObjects
-from ..gate.parking import SYSTEM, chance
 from ..retries.classify import verdict_of
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Probe
 
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
     from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
-    from ..gate.parking import Clock
     from ..sharing.records.circuit import CircuitLink
     from ..sharing.records.shared_circuit import CircuitRecord, SharedCircuit
     from ..sharing.store import Store
-    from ..typing import Observer, Seconds
+    from ..typing import Clock, Observer, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -150,7 +149,7 @@ class CircuitBreaker:
         store: Store | str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
-        random: Callable[[], float] = chance,
+        random: Callable[[], float] = default_random,
     ) -> None:
         if failure_threshold is not None:
             _at_least_one(failure_threshold, "failure_threshold", example=5)

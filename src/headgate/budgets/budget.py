@@ -13,9 +13,9 @@ from sys import maxsize
 
 from ..arguments import SECOND, amount, positive_int, positive_seconds_to_ns
 from ..errors import BudgetExceeded, Closed, InvalidConfig, InvalidWindow, UnknownName
-from ..gate.gate import reset_in_child
+from ..gate.clock import SYSTEM
+from ..gate.forks import reset_in_child
 from ..gate.keyed import KeyedObjects
-from ..gate.parking import SYSTEM
 from ..limits import Rate
 from .windows import MONEY, TOKENS, Allowance, Limit, Plan, binding
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from typing import Any, Self, TypeAlias, TypeVar
 
-    from ..gate.parking import Clock
     from ..sharing.records.usage import BudgetPage, SharedTally, Taken
     from ..sharing.store import Store
-    from ..typing import Seconds
+    from ..typing import Clock, Seconds
     from .windows import Cost, Shortage
 
     Levels: TypeAlias = tuple["TokenBudget", ...]

@@ -494,7 +494,7 @@ def sandbox(**options: Any) -> None:
     No key is needed, nothing is charged, and the official SDKs work against it: give them the address as
     base_url. Its answers to GET /__sandbox/report, /limits and /faults are for other programs.
     """
-    from ..gate.parking import SYSTEM  # noqa: PLC0415
+    from ..gate.clock import SYSTEM  # noqa: PLC0415
     from ..sandbox.provider import Provider  # noqa: PLC0415
     from ..sandbox.server import serve  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidConfig, StoreError
-from ..gate.parking import SYSTEM
+from ..gate.clock import SYSTEM
 from ..sharing.pool.view import soon, standing
 from ..sharing.store import open_store, plain_name
 

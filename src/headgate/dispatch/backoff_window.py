@@ -14,9 +14,10 @@ from weakref import WeakValueDictionary, ref
 from .. import events
 from ..arguments import SECOND, positive_seconds_to_ns, seconds_to_ns
 from ..errors import CapacityExhausted, InvalidConfig, InvalidWindow, WaitTimeout
+from ..gate.clock import SYSTEM
 from ..gate.decision import Rules
-from ..gate.gate import Gate, reset_in_child
-from ..gate.parking import SYSTEM
+from ..gate.forks import reset_in_child
+from ..gate.gate import Gate
 from ..gate.window import Reentry, Window
 
 TYPE_CHECKING = False
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from typing import ClassVar, Self
 
     from ..events import Event
-    from ..gate.parking import Clock
     from ..sharing.pool.window import WindowTie
     from ..sharing.store import Store
-    from ..typing import Observer, Seconds
+    from ..typing import Clock, Observer, Seconds
 
 
 class BackoffWindow:

@@ -7,9 +7,9 @@ from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..frozen import Frozen
 from ..gate.bucket import successors
+from ..gate.clock import SYSTEM, default_random
 from ..gate.decision import Rules
 from ..gate.gate import Gate
-from ..gate.parking import SYSTEM, chance
 from ..gate.slots import ConcurrencyRule
 from ..gate.weight import WeightRule
 from ..limits import COLUMNS, read_cost, read_rates
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from ..gate.admission import Permit
     from ..gate.decision import AnyRate
     from ..gate.line import Ticket
-    from ..gate.parking import Clock
     from ..limits import Rate
     from ..responses.signals import Signal
     from ..sharing.pool.member import Link
     from ..sharing.store import Store
-    from ..typing import Observer, Rates, Seconds
+    from ..typing import Clock, Observer, Rates, Seconds
     from ..verdict import Verdict
 
     T = TypeVar("T")
@@ -140,7 +139,7 @@ class Dispatch(Gate):
         name: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
-        random: Callable[[], float] = chance,
+        random: Callable[[], float] = default_random,
     ) -> None:
         if window is None:
             window = BackoffWindow(clock=clock)

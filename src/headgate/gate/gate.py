@@ -10,12 +10,10 @@ written without one, and what was begun is found again in outbox, note or tray.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from _thread import allocate_lock
 from collections import deque
-from weakref import WeakSet
 
 from .. import events
 from ..arguments import amount, positive_int, seconds_to_ns
@@ -23,24 +21,22 @@ from ..errors import CapacityExhausted, Closed, CostTooLarge, InvalidConfig, Lin
 from ..limits import COLUMNS, read_cost
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .bucket import successors
+from .clock import SYSTEM
+from .forks import reset_in_child
 from .line import CLAIMED, DONE, GRANTED, WAITING, Line, Ticket, correct
-from .parking import SYSTEM, wake_all
+from .parking import wake_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
     from ..limits import Rate
-    from ..typing import Observer, Seconds
+    from ..typing import Clock, Observer, Seconds
     from ..verdict import Verdict
     from .decision import Rules
-    from .parking import Clock
 
     T = TypeVar("T")
-
-    class StartsClean(Protocol):
-        def after_fork(self) -> None: ...
 
 
 # How late, in nanoseconds, the one who keeps the time may be before its deputy looks.
@@ -693,20 +689,3 @@ class Gate:
         self._rules.empty()
         self._bar(self._closed)
         self._binding = None
-
-
-_forked: WeakSet[StartsClean] = WeakSet()
-
-
-def reset_in_child(what: StartsClean) -> None:
-    """Whatever holds a lock or a line says so here: a forked child must not inherit them."""
-    _forked.add(what)
-
-
-def _start_all_clean() -> None:
-    for what in list(_forked):
-        what.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_all_clean)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from weakref import WeakValueDictionary
 
-from .gate import reset_in_child
+from .forks import reset_in_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,14 +1,13 @@
-"""How time passes, and how a waiter of each world sleeps and is woken.
+"""How a thread and a task sleep and are woken.
 
-Rules of this room: time is integer nanoseconds that never run backwards. A parker is woken
-from any thread, any number of times, and says so if its sleeper can no longer be reached.
-Another world (trio, say) is one more parker class here and one more method on the clock.
+A parker is woken from any thread, any number of times, and says so if its sleeper can no longer be
+reached. Support for another kind of event loop is one more parker class here and one more method on
+the clock.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from time import monotonic_ns
 from weakref import WeakValueDictionary
 
 TYPE_CHECKING = False
@@ -18,56 +17,12 @@ if TYPE_CHECKING:
     from contextvars import Context
     from typing import Any, Protocol, TypeVar
 
-    class Parker(Protocol):
-        """Where one waiter sleeps."""
-
-        on_loop: bool  # does its alarm need an event loop that runs?
-
-        @property
-        def wakeups(self) -> Wakeups | None:
-            """With whom it may be woken together."""
-
-        def wake(self) -> bool:
-            """End the sleep. False: the sleeper can no longer be reached."""
-
-        def alarm(self, at: int) -> bool:
-            """Ring at that moment, or earlier if told so already. False as for `wake`."""
-
-        def retire(self) -> None:
-            """The sleep is over: no more alarms."""
-
-    class ThreadParking(Parker, Protocol):
-        def park(self) -> None:
-            """Sleep until woken."""
-
-    class LoopParking(Parker, Protocol):
-        def __await__(self) -> Generator[object, None, None]:
-            """Sleep until woken."""
-
     class Sleeper(Protocol):
-        """Who waits somewhere: a ticket."""
+        """A ticket, whose waiter sleeps at its parker."""
 
         parker: Any
 
     S = TypeVar("S", bound=Sleeper)
-
-    class Clock(Protocol):
-        """Everything that waits or reads time does it through one of these."""
-
-        quantum: int  # nanoseconds that a timer may be late for the sake of fewer timers
-
-        def now(self) -> int:
-            """Nanoseconds since some fixed moment."""
-
-        def seconds(self) -> float:
-            """The same in seconds."""
-
-        def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParking:
-            """A place for the calling thread to sleep; its alarm calls `ring(ticket)`."""
-
-        def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
-            """The same for the running task."""
-
 
 # The longest a thread sleeps before it looks at the clock again; longer timeouts overflow.
 _LONGEST_SLEEP = 86_400.0
@@ -320,58 +275,3 @@ class LoopParker:
         self._timer = None
         self._alarm_at = None
         self._ring(self._ticket)
-
-
-class SystemClock:
-    """The machine's monotonic clock."""
-
-    __slots__ = ()
-
-    # With a long line, one timer for a hundred calls costs a fraction of a timer for each.
-    quantum = 50_000_000
-
-    now = staticmethod(monotonic_ns)
-
-    def seconds(self) -> float:
-        return monotonic_ns() / 1e9
-
-    def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParker:
-        return ThreadParker(monotonic_ns, ring, ticket)
-
-    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParker:
-        from asyncio import get_running_loop  # noqa: PLC0415 - whoever gets here has loaded it
-
-        return LoopParker(get_running_loop(), monotonic_ns, ring, ticket)
-
-    def __repr__(self) -> str:
-        return "SYSTEM"
-
-
-SYSTEM = SystemClock()
-
-
-def sleep(clock: Clock, duration: int) -> None:
-    """Let so many nanoseconds pass on that clock, for the calling thread alone."""
-    parker = clock.thread_parker(lambda _ticket: parker.wake(), None)
-    try:
-        parker.alarm(clock.now() + duration)
-        parker.park()
-    finally:
-        parker.retire()
-
-
-async def sleep_async(clock: Clock, duration: int) -> None:
-    """The same for the running task."""
-    parker = clock.loop_parker(lambda _ticket: parker.wake(), None)
-    try:
-        parker.alarm(clock.now() + duration)
-        await parker
-    finally:
-        parker.retire()
-
-
-def chance() -> float:
-    """The dice of whoever brings none: a number from 0 to 1."""
-    from random import random  # noqa: PLC0415 - importing it takes longer than importing headgate
-
-    return random()  # noqa: S311 - nobody gains anything by guessing it

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..arguments import SECOND
-from ..gate.gate import reset_in_child
+from ..gate.forks import reset_in_child
 
 if TYPE_CHECKING:
     from typing import Protocol
     from weakref import ref
 
-    from ..gate.parking import Clock
+    from ..typing import Clock
 
     class RunsOut(Protocol):
         def run_out(self) -> None: ...

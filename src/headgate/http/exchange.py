@@ -17,8 +17,8 @@ from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..frozen import Frozen
+from ..gate.clock import sleep, sleep_async
 from ..gate.keyed import KeyedObjects
-from ..gate.parking import sleep, sleep_async
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation, settlement
 from ..responses.usage import UsageReader, unpacked

@@ -9,9 +9,10 @@ from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
 from ..gate.bucket import successors
+from ..gate.clock import SYSTEM
 from ..gate.decision import Rules
-from ..gate.gate import Gate, reset_in_child
-from ..gate.parking import SYSTEM
+from ..gate.forks import reset_in_child
+from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
 from ..limits import COLUMNS, Rate, read_cost, read_rates
 from .buckets import KeyedRates
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from ..gate.decision import AnyRate
-    from ..gate.parking import Clock
-    from ..typing import Observer, Rates, Seconds
+    from ..typing import Clock, Observer, Rates, Seconds
 
 
 class MemoryLimiter:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from ..arguments import Coroutine, is_async, never_awaited, positive_int
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
+from ..gate.clock import SYSTEM
 from ..gate.decision import Rules
 from ..gate.gate import Gate
-from ..gate.parking import SYSTEM
 from ..limits import COLUMNS, Rate, read_rates
 
 TYPE_CHECKING = False
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ParamSpec, TypeVar
 
-    from ..gate.parking import Clock
-    from ..typing import Observer, Seconds
+    from ..typing import Clock, Observer, Seconds
 
     P = ParamSpec("P")
     R = TypeVar("R")

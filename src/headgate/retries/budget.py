@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from ..arguments import positive_int, ratio
 from ..errors import InvalidConfig
-from ..gate.gate import reset_in_child
+from ..gate.forks import reset_in_child
 from .state import Allowance
 
 # The budgets that the running call has earned for: several layers of retries around one call count it once.

@@ -13,7 +13,7 @@ from .classify import retry_after_of, verdict_of
 from .state import RetryState, Stop, Wait
 
 if TYPE_CHECKING:
-    from ..gate.parking import Clock
+    from ..typing import Clock
     from .budget import RetryBudget
     from .policy import OnRetry, RetryPolicy
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpa
 
 from ..arguments import Coroutine, is_async, name_of, never_awaited, not_awaitable
 from ..errors import InvalidConfig
-from ..gate.parking import sleep, sleep_async
+from ..gate.clock import sleep, sleep_async
 from .call import RetriedCall
 from .policy import Exceptions, OnRetry, RetryPolicy, default_backoff
 from .state import Stop
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..backoff import Backoff
-    from ..gate.parking import Clock
-    from ..typing import Seconds
+    from ..typing import Clock, Seconds
     from .budget import RetryBudget
 
 P = ParamSpec("P")

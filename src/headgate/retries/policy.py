@@ -9,12 +9,11 @@ from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..events import Retrying
-from ..gate.parking import SYSTEM, chance
+from ..gate.clock import SYSTEM, default_random
 from .budget import RetryBudget
 
 if TYPE_CHECKING:
-    from ..gate.parking import Clock
-    from ..typing import Seconds
+    from ..typing import Clock, Seconds
     from ..verdict import Verdict
 
 Exceptions: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] | None
@@ -53,7 +52,7 @@ class RetryPolicy:
         retry_budget: RetryBudget | None = None,
         on_retry: OnRetry | None = None,
         clock: Clock = SYSTEM,
-        random: Callable[[], float] = chance,
+        random: Callable[[], float] = default_random,
     ) -> None:
         if callable(max_retries):
             raise InvalidConfig("retry takes options first; write @retry() with parentheses")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidConfig
-from ..gate.parking import SYSTEM, sleep, sleep_async
+from ..gate.clock import SYSTEM, sleep, sleep_async
 from .control import ROOT
 from .live import Live
 from .provider import Cut, Data, Exchange, Head, Pause
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from ..gate.parking import Clock
+    from ..typing import Clock
     from .live import Options
     from .provider import Provider, Step, Steps
 

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..errors import InvalidConfig
-from ..gate.parking import SYSTEM
+from ..gate.clock import SYSTEM
 from .control import control
 from .faults import Fault
 from .provider import UNCHANGED, Exchange, Provider
@@ -17,9 +17,8 @@ from .provider import UNCHANGED, Exchange, Provider
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ..gate.parking import Clock
     from ..limits import Rate
-    from ..typing import Seconds
+    from ..typing import Clock, Seconds
     from .provider import Step
     from .referee import Report
     from .styles import Request

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
-from ..gate.parking import SYSTEM
+from ..gate.clock import SYSTEM
 from .control import ROOT
 from .live import Live
 from .provider import Cut, Data, Head, Pause, Provider

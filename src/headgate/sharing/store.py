@@ -14,14 +14,14 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidConfig, StoreError
-from ..gate.parking import SYSTEM
+from ..gate.clock import SYSTEM
 from .pool.answer import answer, as_of, new_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Protocol, TypeAlias
 
-    from ..gate.parking import Clock
+    from ..typing import Clock
     from .pool.answer import Answer, Question, State
 
     # By name: the mark that was seen (None: whatever it is), the text to write (None: only look), and for how

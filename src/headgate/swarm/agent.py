@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..events import Event
-    from ..gate.parking import Clock
     from ..limits import Rate
-    from ..typing import Observer
+    from ..typing import Clock, Observer
     from ..verdict import Verdict
     from .bus.bus import Bus
     from .recovery import Level

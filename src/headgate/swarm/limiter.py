@@ -13,7 +13,7 @@ from weakref import ref
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
-from ..gate.parking import SYSTEM
+from ..gate.clock import SYSTEM
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, Slot, check_name
@@ -27,8 +27,7 @@ from .resource import LeasedRules, Pool, SwarmGate, SwarmSlot
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..gate.parking import Clock
-    from ..typing import Observer, Rates, Seconds
+    from ..typing import Clock, Observer, Rates, Seconds
     from ..verdict import Verdict
     from .bus.bus import Bus
     from .messages import CapacityUpdate

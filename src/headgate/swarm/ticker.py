@@ -12,7 +12,7 @@ from ..sharing.courier import COURIER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..gate.parking import Clock
+    from ..typing import Clock
 
 
 class Ticker:

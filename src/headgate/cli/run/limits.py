@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...dispatch.dispatch import Dispatch
 from ...errors import InvalidConfig, StoreError
-from ...gate.parking import SYSTEM
+from ...gate.clock import SYSTEM
 from ...sharing.pool.view import standing
 from ...sharing.store import open_store, plain_name
 from .errors import Wrong

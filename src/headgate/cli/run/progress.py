@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...events import Admitted, Settled
-from ...gate.parking import SYSTEM
+from ...gate.clock import SYSTEM
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -19,7 +19,7 @@ import httpx2
 
 from ...backoff import Backoff
 from ...errors import HeadgateError
-from ...gate.parking import chance
+from ...gate.clock import default_random
 from ...http.exchange import Exchange
 from ...http.httpx import AsyncHttpxAnswer
 from .errors import BadJob
@@ -345,7 +345,7 @@ class Runner:
                 self._fail(job.number, job.custom_id, reply.trouble.kind, reply.trouble.message, reply)
                 return
             self.tally.retried += 1
-            wait = _BACKOFF.delay_ns(failures - 1, chance(), None) / 1e9
+            wait = _BACKOFF.delay_ns(failures - 1, default_random(), None) / 1e9
             await self._pause(max(wait, min(reply.trouble.retry_after or 0.0, self._settings.patience)))
 
     async def _send(self, job: Job, client: httpx2.AsyncClient) -> Reply:
@@ -454,7 +454,7 @@ class Runner:
     def _hold_everybody(self, trouble: Trouble, now: float) -> None:
         if now < self._outage_until:
             return  # they know
-        wait = _OUTAGE.delay_ns(self._outages, chance(), None) / 1e9
+        wait = _OUTAGE.delay_ns(self._outages, default_random(), None) / 1e9
         self._outages += 1
         self._outage_until = now + wait
         self.gate.set_backoff(wait, reason=trouble.message)

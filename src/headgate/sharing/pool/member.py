@@ -124,7 +124,7 @@ class Link:
         self._bytes = limits[2]
         self.valid_until = 0  # after that, what was granted may have gone to others
         self.crowded = False
-        self._turn = 0  # how long others are given a chance, when they want places too
+        self._turn = 0  # how long others are given a default_random, when they want places too
         self._again = 0  # when it is worth asking again, on our clock
         self._provided_until = 0  # the last start of what was given
         self.asked = 0  # questions, for those who measure

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...breaker.breaker import _SharedBreaker
-    from ...gate.parking import Clock
+    from ...typing import Clock
     from ..store import Store
     from .shared_circuit import Letter
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
     from typing import Any, Self, TypeVar
 
-    from ...gate.parking import Clock
+    from ...typing import Clock
     from ..store import Changes, Records, Store
 
     T = TypeVar("T")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...budgets.budget import Reservation, TokenBudget
     from ...budgets.windows import Cost, Plan, Shortage
-    from ...gate.parking import Clock
+    from ...typing import Clock
     from ..store import Store
 
     # When it was charged, or which level refused it, why, and when.

@@ -1,0 +1,53 @@
+"""What a forked child must not inherit: locks that another thread held, waiting callers, connections.
+
+The only file that asks Python to be told of forks, so that all of it happens in one order: what must
+act before a fork, then the fork, then in the child first what others rely on.
+"""
+
+from __future__ import annotations
+
+import os
+from weakref import WeakSet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class StartsClean(Protocol):
+        def after_fork(self) -> None: ...
+
+
+_resets: WeakSet[StartsClean] = WeakSet()
+_first: WeakSet[StartsClean] = WeakSet()
+
+
+def reset_in_child(what: StartsClean, *, first: bool = False) -> None:
+    """Have `what.after_fork()` called in every forked child, for as long as `what` lives.
+
+    With `first=True` it is called before the others: for threads and connections that the others use.
+    """
+    (_first if first else _resets).add(what)
+
+
+def around_fork(
+    *, before: Callable[[], object], in_parent: Callable[[], object], in_child: Callable[[], object]
+) -> None:
+    """Have these called around every fork. `in_child` runs before any `after_fork`."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=in_parent)
+        _children.append(in_child)
+
+
+_children: list[Callable[[], object]] = []
+
+
+def _start_clean() -> None:
+    for act in _children:
+        act()
+    for what in [*_first, *_resets]:
+        what.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_clean)
