@@ -22,8 +22,9 @@ from headgate import (
     WaitTimeout,
     events,
 )
-from headgate.http import Request, exchange, per_credential, per_host, per_model
-from headgate.http.exchange import Exchange
+from headgate.http import Request, per_credential, per_host, per_model
+from headgate.http import gates as gates_room
+from headgate.http.exchange import GatedSender
 from headgate.testing import ManualClock, Recorder, run
 from patience import eventually
 
@@ -45,20 +46,20 @@ class Reply:
         self.stream = stream
         self.headers = {"content-type": "application/json"}
         self.headers |= {name.replace("_", "-"): str(value) for name, value in headers.items()}
-        self.attempt = None
+        self.reading = None
         self.dropped = False
         self.final = False
 
     def read_error(self):
         return self.body
 
-    def watch(self, attempt):
-        self.attempt = attempt
+    def watch(self, reading):
+        self.reading = reading
         if self.stream:
-            attempt.keep()
+            reading.keep()
         else:
-            attempt.chunk(self.body)
-            attempt.end(whole=True)
+            reading.chunk(self.body)
+            reading.end(whole=True)
 
     def forbid_retries(self):
         self.final = True
@@ -136,12 +137,12 @@ def levels(gate):
 def test_tokens_are_taken_before_and_settled_after(world):
     gate = world.gate("100 tokens/minute burst 100", "50/minute burst 50")
     reply = Reply(body=USAGE, stream=True)
-    world.ask(Exchange(gate), FarSide(world.clock, reply), MESSAGES)
+    world.ask(GatedSender(gate), FarSide(world.clock, reply), MESSAGES)
     assert gate.snapshot().in_flight == 1
     assert levels(gate)["tokens"] <= 0, "the estimate of input and of an answer as long as allowed"
 
-    reply.attempt.chunk(USAGE)
-    reply.attempt.end(whole=True)
+    reply.reading.chunk(USAGE)
+    reply.reading.end(whole=True)
 
     assert gate.snapshot().in_flight == 0
     assert levels(gate) == {"tokens": 58, "requests": 49}
@@ -149,13 +150,13 @@ def test_tokens_are_taken_before_and_settled_after(world):
 
 def test_a_gate_that_counts_input_and_output_apart_is_charged_for_both(world):
     gate = world.gate("1000 input_tokens/minute burst 1000", "1000 output_tokens/minute burst 1000")
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(body=USAGE)), MESSAGES)
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(body=USAGE)), MESSAGES)
     assert levels(gate) == {"input_tokens": 970, "output_tokens": 988}
 
 
 def test_a_gate_that_does_not_count_tokens_is_not_charged_for_them(world):
     gate = world.gate("50/minute burst 50")
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(body=USAGE)))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(body=USAGE)))
     settled = world.seen.of(events.Settled)[0]
     assert settled.cost == settled.actual == {"requests": 1, "tokens": 0, "bytes": len(BODY)}
 
@@ -163,14 +164,14 @@ def test_a_gate_that_does_not_count_tokens_is_not_charged_for_them(world):
 def test_openai_keeps_what_was_reserved_however_short_the_answer(world):
     gate = world.gate("1000 tokens/minute burst 1000")
     short = json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}).encode()
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(body=short)))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(body=short)))
     assert levels(gate) == {"tokens": 900}
 
 
 def test_estimates_improve_with_what_answers_say(world):
     gate = world.gate("1_000_000 tokens/minute burst 1_000_000")
     lesson = json.dumps({"usage": {"input_tokens": 80, "output_tokens": 7}}).encode()
-    asking = Exchange(gate)
+    asking = GatedSender(gate)
     for _ in range(40):
         world.ask(asking, FarSide(world.clock, Reply(body=lesson)), MESSAGES)
     first, *_, last = (event.cost["tokens"] for event in world.seen.of(events.Settled))
@@ -180,14 +181,14 @@ def test_estimates_improve_with_what_answers_say(world):
 
 def test_a_refusal_keeps_the_request_and_gives_the_tokens_back(world):
     gate = world.gate("1000 tokens/minute burst 1000", "50/minute burst 50")
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(429, retry_after=7)))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(429, retry_after=7)))
     assert levels(gate) == {"tokens": 1000, "requests": 49}
     assert gate.snapshot().in_flight == 0
 
 
 def test_an_error_of_theirs_may_have_run_and_keeps_the_estimate(world):
     gate = world.gate("1000 tokens/minute burst 1000", "50/minute burst 50")
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(500)))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(500)))
     assert levels(gate) == {"tokens": 900, "requests": 49}
 
 
@@ -203,7 +204,7 @@ def test_an_error_of_theirs_may_have_run_and_keeps_the_estimate(world):
 def test_what_was_never_sent_costs_nothing(world, error, left):
     gate = world.gate("1000 tokens/minute burst 1000", "50/minute burst 50")
     with pytest.raises(type(error)):
-        world.ask(Exchange(gate), FarSide(world.clock, error))
+        world.ask(GatedSender(gate), FarSide(world.clock, error))
     assert levels(gate) == left
     snapshot = gate.snapshot()
     assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
@@ -214,16 +215,16 @@ def test_a_connection_that_failed_is_known_through_what_was_wrapped_around_it(wo
     wrapper = ConnectionError("an SDK says it in its own words")
     wrapper.__cause__ = ConnectionRefusedError()
     with pytest.raises(ConnectionError):
-        world.ask(Exchange(gate), FarSide(world.clock, wrapper))
+        world.ask(GatedSender(gate), FarSide(world.clock, wrapper))
     assert levels(gate) == {"requests": 50}
 
 
 def test_a_guess_refuses_nobody_but_an_estimate_of_yours_does(world):
     """A guess above the limit takes all there is: the far side may judge. What you say is believed."""
     gate = world.gate("60 tokens/minute burst 60")
-    assert world.ask(Exchange(gate), FarSide(world.clock, Reply(body=USAGE))).status == 200
+    assert world.ask(GatedSender(gate), FarSide(world.clock, Reply(body=USAGE))).status == 200
     with pytest.raises(CostTooLarge):
-        world.ask(Exchange(gate, estimate=lambda request: 61), FarSide(world.clock, Reply()))
+        world.ask(GatedSender(gate, estimate=lambda request: 61), FarSide(world.clock, Reply()))
 
 
 def test_an_estimate_of_your_own_replaces_ours(world):
@@ -234,7 +235,7 @@ def test_an_estimate_of_your_own_replaces_ours(world):
         asked.append(request)
         return {"tokens": 70, "images": 2, "requests": 3, "unicorns": 9}
 
-    world.ask(Exchange(gate, estimate=estimate), FarSide(world.clock, Reply()), headers={"X-Team": "blue"})
+    world.ask(GatedSender(gate, estimate=estimate), FarSide(world.clock, Reply()), headers={"X-Team": "blue"})
     assert levels(gate) == {"tokens": 930, "images": 98, "requests": 47}
     assert asked[0].headers == {"x-team": "blue"}
     assert (asked[0].host, asked[0].model, asked[0].method, asked[0].body) == (
@@ -249,7 +250,7 @@ def test_an_estimate_of_your_own_replaces_ours(world):
 def test_an_estimate_that_is_none_is_said_to_be_so_and_leaves_nothing_behind(world, estimate):
     gate = world.gate("1000 tokens/minute burst 1000")
     with pytest.raises(InvalidLimit, match="tokens"):
-        world.ask(Exchange(gate, estimate=lambda request: estimate), FarSide(world.clock, Reply()))
+        world.ask(GatedSender(gate, estimate=lambda request: estimate), FarSide(world.clock, Reply()))
     assert gate.snapshot().in_flight == 0
 
 
@@ -258,7 +259,7 @@ def test_refusals_of_the_gate_are_raised_as_they_are(world):
     gate.close()
     far_side = FarSide(world.clock, Reply())
     with pytest.raises(Closed):
-        world.ask(Exchange(gate, retries=3), far_side)
+        world.ask(GatedSender(gate, retries=3), far_side)
     assert not far_side.asked_at
 
 
@@ -277,7 +278,7 @@ def test_every_answer_is_observed_with_the_moment_its_request_was_sent(world):
 
     gate = Listening("api", clock=world.clock)
     world.clock.advance(5)
-    asking = Exchange(gate)
+    asking = GatedSender(gate)
     for status in (200, 429, 500):
         world.ask(asking, FarSide(world.clock, Reply(status)))
     assert heard == [("ok", 5.0), ("rate_limited", 5.0), ("server_error", 5.0)]
@@ -286,7 +287,7 @@ def test_every_answer_is_observed_with_the_moment_its_request_was_sent(world):
 def test_limits_that_an_answer_states_are_learned(world):
     gate = Dispatch("api", rates="auto", clock=world.clock)
     stated = {"x_ratelimit_limit_requests": 600, "x_ratelimit_remaining_requests": 599}
-    world.ask(Exchange(gate), FarSide(world.clock, Reply(**stated)))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply(**stated)))
     assert [(rate.unit, rate.limit) for rate in gate.snapshot().rates] == [("requests", 600)]
 
 
@@ -294,10 +295,10 @@ def test_a_refusal_inside_a_success_is_heard(world):
     gate = world.gate()
     overloaded = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
     reply = Reply(stream=True, content_type="text/event-stream")
-    world.ask(Exchange(gate), FarSide(world.clock, reply), MESSAGES)
+    world.ask(GatedSender(gate), FarSide(world.clock, reply), MESSAGES)
     assert not gate.snapshot().backoff_active
-    reply.attempt.chunk(overloaded)
-    reply.attempt.end()
+    reply.reading.chunk(overloaded)
+    reply.reading.end()
     assert gate.snapshot().backoff_active
 
 
@@ -306,7 +307,7 @@ def test_a_refusal_inside_a_success_is_heard(world):
 
 def test_refusals_are_tried_again_up_to_so_many_times(world):
     far_side = FarSide(world.clock, Reply(429))
-    reply = world.ask(Exchange(world.gate(), retries=3, backoff=SECOND_BACKOFF), far_side)
+    reply = world.ask(GatedSender(world.gate(), retries=3, backoff=SECOND_BACKOFF), far_side)
     assert reply.status == 429
     assert far_side.asked_at == [0, 1, 3, 7]
     assert reply.final, "whoever is above is told that it was tried often enough"
@@ -314,13 +315,13 @@ def test_refusals_are_tried_again_up_to_so_many_times(world):
 
 def test_without_retries_the_answer_is_left_as_it_is(world):
     far_side = FarSide(world.clock, Reply(429))
-    assert not world.ask(Exchange(world.gate()), far_side).final
+    assert not world.ask(GatedSender(world.gate()), far_side).final
     assert len(far_side.asked_at) == 1
 
 
 def test_the_far_side_is_never_asked_earlier_than_it_said(world):
     far_side = FarSide(world.clock, Reply(429, retry_after=30), Reply())
-    assert world.ask(Exchange(world.gate(), retries=1, backoff=SECOND_BACKOFF), far_side).status == 200
+    assert world.ask(GatedSender(world.gate(), retries=1, backoff=SECOND_BACKOFF), far_side).status == 200
     assert far_side.asked_at == [0, 30]
 
 
@@ -328,14 +329,14 @@ def test_a_gate_that_pauses_does_the_waiting(world):
     """Everybody waits there, and is let in again gently."""
     gate = world.gate(pause=True)
     far_side = FarSide(world.clock, Reply(429, retry_after=30), Reply())
-    assert world.ask(Exchange(gate, retries=1), far_side).status == 200
+    assert world.ask(GatedSender(gate, retries=1), far_side).status == 200
     assert 30 <= far_side.asked_at[1] <= 36
     assert world.seen.of(events.Retrying)[0].delay == 0
 
 
 def test_who_is_told_to_come_back_in_an_hour_is_told_so_at_once(world):
     far_side = FarSide(world.clock, Reply(429, retry_after=3_600))
-    assert world.ask(Exchange(world.gate(), retries=3), far_side).final
+    assert world.ask(GatedSender(world.gate(), retries=3), far_side).final
     assert far_side.asked_at == [0]
 
 
@@ -351,14 +352,14 @@ def test_who_is_told_to_come_back_in_an_hour_is_told_so_at_once(world):
 )
 def test_what_no_retry_mends_is_not_retried(world, reply):
     far_side = FarSide(world.clock, reply)
-    world.ask(Exchange(world.gate(), retries=3), far_side)
+    world.ask(GatedSender(world.gate(), retries=3), far_side)
     assert len(far_side.asked_at) == 1
 
 
 def test_passing_failures_are_tried_again_and_the_last_is_raised_with_a_note(world):
     far_side = FarSide(world.clock, ConnectionResetError("first"), TimeoutError("last"))
     with pytest.raises(TimeoutError, match="last") as caught:
-        world.ask(Exchange(world.gate(), retries=2, backoff=SECOND_BACKOFF), far_side)
+        world.ask(GatedSender(world.gate(), retries=2, backoff=SECOND_BACKOFF), far_side)
     assert far_side.asked_at == [0, 1, 3]
     assert caught.value.__notes__ == ["headgate: gave up after 3 calls: no retries are left"]
 
@@ -366,7 +367,7 @@ def test_passing_failures_are_tried_again_and_the_last_is_raised_with_a_note(wor
 def test_a_mistake_of_ours_is_not_tried_again(world):
     far_side = FarSide(world.clock, ValueError("temperature"))
     with pytest.raises(ValueError, match="temperature"):
-        world.ask(Exchange(world.gate(), retries=3), far_side)
+        world.ask(GatedSender(world.gate(), retries=3), far_side)
     assert len(far_side.asked_at) == 1
 
 
@@ -384,7 +385,7 @@ def test_a_mistake_of_ours_is_not_tried_again(world):
 def test_what_may_have_run_is_run_again_only_where_that_does_no_harm(world, method, headers, tries, outcome):
     """An order is not placed twice; a model may be asked twice."""
     far_side = FarSide(world.clock, outcome, Reply())
-    asking = Exchange(world.gate(), retries=1)
+    asking = GatedSender(world.gate(), retries=1)
     order = ("https://shop.example/orders", b'{"item": 1}', method, headers)
     if tries == 1 and isinstance(outcome, Exception):
         with pytest.raises(TimeoutError):
@@ -397,22 +398,22 @@ def test_what_may_have_run_is_run_again_only_where_that_does_no_harm(world, meth
 @pytest.mark.parametrize("outcome", [Reply(429), Reply(503), ConnectionRefusedError()])
 def test_what_was_not_carried_out_is_sent_again_whatever_it_is(world, outcome):
     far_side = FarSide(world.clock, outcome, Reply())
-    world.ask(Exchange(world.gate(), retries=1), far_side, "https://shop.example/orders", b'{"item": 1}')
+    world.ask(GatedSender(world.gate(), retries=1), far_side, "https://shop.example/orders", b'{"item": 1}')
     assert len(far_side.asked_at) == 2
 
 
 def test_a_body_that_was_not_kept_is_sent_once(world):
     far_side = FarSide(world.clock, Reply(429))
     headers = {"transfer-encoding": "chunked"}
-    world.ask(Exchange(world.gate(), retries=3), far_side, body=None, headers=headers)
+    world.ask(GatedSender(world.gate(), retries=3), far_side, body=None, headers=headers)
     assert len(far_side.asked_at) == 1
-    world.ask(Exchange(world.gate(), retries=3), far_side, body=None, method="GET")
+    world.ask(GatedSender(world.gate(), retries=3), far_side, body=None, method="GET")
     assert len(far_side.asked_at) == 5, "one without a body can be"
 
 
 def test_a_retry_budget_ends_them_for_everybody(world):
     budget = RetryBudget(0.1, burst=2)
-    asking = Exchange(world.gate(), retries=5, retry_budget=budget)
+    asking = GatedSender(world.gate(), retries=5, retry_budget=budget)
     far_side = FarSide(world.clock, Reply(503))
     world.ask(asking, far_side)
     world.ask(asking, far_side)
@@ -421,7 +422,7 @@ def test_a_retry_budget_ends_them_for_everybody(world):
 
 def test_a_retry_that_helped_is_free(world):
     budget = RetryBudget(0.1, burst=2)
-    asking = Exchange(world.gate(), retries=5, retry_budget=budget)
+    asking = GatedSender(world.gate(), retries=5, retry_budget=budget)
     for _ in range(5):
         world.ask(asking, FarSide(world.clock, Reply(503), Reply()))
     assert budget.available == 2
@@ -430,7 +431,7 @@ def test_a_retry_that_helped_is_free(world):
 def test_retries_are_told_to_the_observer_and_the_log(world, caplog):
     far_side = FarSide(world.clock, Reply(429), Reply())
     with caplog.at_level(logging.WARNING, logger="headgate"):
-        world.ask(Exchange(world.gate(), retries=1, backoff=SECOND_BACKOFF), far_side)
+        world.ask(GatedSender(world.gate(), retries=1, backoff=SECOND_BACKOFF), far_side)
     told = world.seen.of(events.Retrying)
     assert [(event.key, event.retry, event.delay) for event in told] == [
         ("POST api.example/v1/chat/completions", 1, 1.0)
@@ -441,7 +442,7 @@ def test_retries_are_told_to_the_observer_and_the_log(world, caplog):
 def test_each_try_passes_the_gate_and_gives_its_place_back(world):
     gate = world.gate("50/minute burst 50", concurrency=1)
     replies = [Reply(429), Reply(503), Reply()]
-    world.ask(Exchange(gate, retries=2), FarSide(world.clock, *replies))
+    world.ask(GatedSender(gate, retries=2), FarSide(world.clock, *replies))
     assert len(world.seen.of(events.Admitted)) == 3
     assert [reply.dropped for reply in replies] == [True, True, False]
     assert gate.snapshot().in_flight == 0
@@ -449,7 +450,7 @@ def test_each_try_passes_the_gate_and_gives_its_place_back(world):
 
 def test_a_client_above_that_retries_too_is_not_multiplied(world, caplog):
     """Its second try is sent once, and somebody should know: once."""
-    asking = Exchange(world.gate(), retries=3)
+    asking = GatedSender(world.gate(), retries=3)
     far_side = FarSide(world.clock, TimeoutError())
     with caplog.at_level(logging.WARNING, logger="headgate"):
         for count in ("0", "1", "2"):
@@ -465,7 +466,7 @@ def test_a_client_above_that_retries_too_is_not_multiplied(world, caplog):
 def test_a_task_that_is_cancelled_gives_everything_back_wherever_it_was():
     async def main(clock):
         gate = Dispatch("api", concurrency=1, clock=clock)
-        asking = Exchange(gate)
+        asking = GatedSender(gate)
         sending = asyncio.Event()
 
         async def send():
@@ -494,7 +495,7 @@ def test_a_task_that_is_cancelled_between_two_tries_does_not_try_again():
         async def send():
             return AsyncReply(far_side.send())
 
-        asking = Exchange(gate, retries=9, backoff=Backoff(50, cap=50))
+        asking = GatedSender(gate, retries=9, backoff=Backoff(50, cap=50))
         task = asyncio.create_task(asking.run_async("POST", URL, {}, BODY, send))
         await asyncio.sleep(10)
         task.cancel()
@@ -516,25 +517,25 @@ def test_an_interrupt_on_the_way_in_gives_the_place_back():
 
     gate = Dispatch("api", concurrency=1, clock=Struck())
     with pytest.raises(KeyboardInterrupt):
-        Exchange(gate).run("POST", URL, {}, BODY, Reply)
+        GatedSender(gate).run("POST", URL, {}, BODY, Reply)
     assert gate.snapshot().in_flight == 0
 
 
 def test_a_request_waits_no_longer_than_it_may(world):
     gate = world.gate("1/hour")
-    world.ask(Exchange(gate), FarSide(world.clock, Reply()))
+    world.ask(GatedSender(gate), FarSide(world.clock, Reply()))
     far_side = FarSide(world.clock, Reply())
     with pytest.raises(WaitTimeout):
-        world.ask(Exchange(gate, timeout=60, retries=5), far_side)
+        world.ask(GatedSender(gate, timeout=60, retries=5), far_side)
     assert not far_side.asked_at
     assert gate.snapshot().waiting == 0
 
 
 def test_who_finds_the_line_full_is_refused_as_the_gate_refuses():
     gate = Dispatch("api", rates="1/hour", clock=ManualClock(), max_waiting=0)
-    Exchange(gate).run("POST", URL, {}, BODY, Reply)
+    GatedSender(gate).run("POST", URL, {}, BODY, Reply)
     with pytest.raises(LineFull):
-        Exchange(gate, retries=5).run("POST", URL, {}, BODY, Reply)
+        GatedSender(gate, retries=5).run("POST", URL, {}, BODY, Reply)
 
 
 # Answers that nobody ends
@@ -542,7 +543,7 @@ def test_who_finds_the_line_full_is_refused_as_the_gate_refuses():
 
 def streaming(gate, **options):
     reply = Reply(stream=True)
-    Exchange(gate, **options).run("POST", URL, {}, BODY, lambda: reply)
+    GatedSender(gate, **options).run("POST", URL, {}, BODY, lambda: reply)
     return reply
 
 
@@ -555,9 +556,9 @@ def test_an_answer_that_nobody_reads_keeps_its_place_for_the_length_of_its_lease
     with caplog.at_level(logging.WARNING, logger="headgate"):
         clock.advance(1)
     assert gate.snapshot().in_flight == 0
-    assert "nobody has read or closed the answer for 60 s" in caplog.text
-    reply.attempt.chunk(b"late")
-    reply.attempt.end(whole=True)
+    assert "neither read nor closed for 60 s" in caplog.text
+    reply.reading.chunk(b"late")
+    reply.reading.end(whole=True)
     assert gate.snapshot().in_flight == 0
 
 
@@ -567,7 +568,7 @@ def test_every_piece_that_is_read_renews_the_lease():
     reply = streaming(gate, lease=60)
     for _ in range(10):
         clock.advance(50)
-        reply.attempt.chunk(b"piece")
+        reply.reading.chunk(b"piece")
     assert gate.snapshot().in_flight == 1
     clock.advance(60)
     assert gate.snapshot().in_flight == 0
@@ -587,9 +588,9 @@ def test_a_forgotten_answer_is_settled_by_what_it_said_and_blames_nobody(recwarn
     gate = Dispatch("api", rates="1000 tokens/minute burst 1000", clock=ManualClock())
     for _ in range(5):
         reply = Reply(stream=True, content_type="text/event-stream")
-        Exchange(gate).run("POST", MESSAGES, {}, BODY, lambda reply=reply: reply)
-        reply.attempt.chunk(b'data: {"type":"message_delta","usage":{"input_tokens":2,"output_tokens":1}}\n')
-        reply.circle = [reply, reply.attempt._permit, reply.attempt]
+        GatedSender(gate).run("POST", MESSAGES, {}, BODY, lambda reply=reply: reply)
+        reply.reading.chunk(b'data: {"type":"message_delta","usage":{"input_tokens":2,"output_tokens":1}}\n')
+        reply.circle = [reply, reply.reading._permit, reply.reading]
         gc.collect(0)
         del reply
         gc.collect()
@@ -614,7 +615,7 @@ def test_a_clock_that_moves_by_itself_is_not_moved_by_a_lease():
     gate = Dispatch("api", clock=clock)
     reply = streaming(gate, lease=60)
     assert clock.seconds() == 0
-    assert reply.attempt is not None
+    assert reply.reading is not None
     assert gate.snapshot().in_flight == 1
 
 
@@ -629,14 +630,14 @@ def test_one_thread_keeps_all_leases_of_the_machines_clock():
     assert len(keepers()) == 1
     eventually(lambda: gate.snapshot().in_flight == 3, "the short leases end")
     assert len(keepers()) == 1
-    kept[0].attempt.chunk(b"late")
+    kept[0].reading.chunk(b"late")
     del kept
     gc.collect()
     assert gate.snapshot().in_flight == 0
     eventually(lambda: not keepers(), "with nothing to look after, the thread goes")
     again = streaming(gate, lease=0.1)
     eventually(lambda: gate.snapshot().in_flight == 0, "another comes, and so does a thread")
-    assert again.attempt is not None
+    assert again.reading is not None
 
 
 def test_a_shorter_lease_is_not_slept_over():
@@ -644,8 +645,8 @@ def test_a_shorter_lease_is_not_slept_over():
     long = streaming(gate, lease=30)
     short = streaming(gate, lease=0.1)
     eventually(lambda: gate.snapshot().in_flight == 1, "the short lease ends")
-    assert long.attempt is not short.attempt
-    long.attempt.end()
+    assert long.reading is not short.reading
+    long.reading.end()
 
 
 @needs_fork
@@ -657,12 +658,12 @@ def test_a_forked_child_starts_without_leases_and_keeps_its_own():
         fresh = Dispatch("child")
         mine = streaming(fresh, lease=0.1)
         eventually(lambda: fresh.snapshot().in_flight == 0, "the child's lease ends")
-        assert mine.attempt is not None
+        assert mine.reading is not None
         assert gate.snapshot().in_flight == 0
 
     assert in_a_child(check) == 0
     assert gate.snapshot().in_flight == 1
-    kept.attempt.end()
+    kept.reading.end()
 
 
 # Which gate
@@ -732,24 +733,24 @@ def test_gates_that_have_nothing_to_remember_are_let_go(world):
 
 def test_a_function_may_choose_the_gate(world):
     small, large = world.gate("5/minute burst 5"), world.gate("7/minute burst 7")
-    asking = Exchange(lambda request: large if request.model == "m" else small)
+    asking = GatedSender(lambda request: large if request.model == "m" else small)
     world.ask(asking, FarSide(world.clock, Reply()))
     assert (levels(small), levels(large)) == ({"requests": 5}, {"requests": 6})
 
 
 def test_without_a_gate_there_is_one_for_every_host_shared_by_all_adapters(world):
     for _ in range(2):
-        world.ask(Exchange(), FarSide(world.clock, Reply()), "https://shared.example/v1/chat/completions")
-    gate = exchange._of_this_process(request("shared.example"))
-    assert gate is exchange._of_this_process(request("shared.example"))
+        world.ask(GatedSender(), FarSide(world.clock, Reply()), "https://shared.example/v1/chat/completions")
+    gate = gates_room.DEFAULT(request("shared.example"))
+    assert gate is gates_room.DEFAULT(request("shared.example"))
     assert gate.snapshot().rates[0].level < gate.snapshot().rates[0].burst
-    assert gate is not exchange._of_this_process(request("other.example"))
+    assert gate is not gates_room.DEFAULT(request("other.example"))
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"gate": "api"}, "is no Dispatch"),
+        ({"gate": "api"}, "is not a Dispatch"),
         ({"retries": -1}, "retries=-1"),
         ({"retries": 1.5}, "whole number"),
         ({"backoff": 3}, "is not a Backoff"),
@@ -762,9 +763,9 @@ def test_without_a_gate_there_is_one_for_every_host_shared_by_all_adapters(world
 )
 def test_what_cannot_work_is_said_at_once(options, why):
     with pytest.raises(InvalidLimit, match=why):
-        Exchange(**options)
+        GatedSender(**options)
 
 
 def test_a_function_that_gives_no_gate_is_told_so(world):
-    with pytest.raises(InvalidConfig, match="no Dispatch"):
-        world.ask(Exchange(lambda request: None), FarSide(world.clock, Reply()))
+    with pytest.raises(InvalidConfig, match="not a Dispatch"):
+        world.ask(GatedSender(lambda request: None), FarSide(world.clock, Reply()))

@@ -13,7 +13,7 @@ from ..responses.scopes import Scope
 from ..responses.signals import Signal
 
 if TYPE_CHECKING:
-    from .exchange import Request, per_credential, per_host, per_model
+    from .gates import Request, per_credential, per_host, per_model
 
 __all__ = [
     "Request",
@@ -29,7 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Request", "per_credential", "per_host", "per_model"):
-        from . import exchange  # noqa: PLC0415 - who only reads signals needs no gates
+        from . import gates  # noqa: PLC0415 - reading signals takes no gates
 
-        return getattr(exchange, name)
+        return getattr(gates, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

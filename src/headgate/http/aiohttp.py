@@ -2,61 +2,41 @@
 
     ClientSession(middlewares=(middleware(dispatch),))
 
-Rules of this room: the wait comes before a connection is taken. The total timeout of aiohttp includes it.
+A request waits before it takes a connection. The total timeout of aiohttp includes the wait.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from aiohttp import StreamReader
+from aiohttp import ClientMiddlewareType, StreamReader
 from aiohttp.payload import BytesPayload
 
-from .exchange import MOST_OF_ERROR, Exchange
+from .answers import MOST_OF_ERROR, Reading
+from .exchange import GatedSender
+from .gates import Gates
+from .options import SendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from aiohttp import ClientRequest, ClientResponse
-    from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
-
-    from ..backoff import Backoff
-    from ..retries.budget import RetryBudget
-    from ..typing import Seconds
-    from .exchange import Attempt, Estimate, Gates
+    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
 T = TypeVar("T")
 
 
-def middleware(
-    gate: Gates = None,
-    *,
-    retries: int = 0,
-    backoff: Backoff | None = None,
-    retry_budget: RetryBudget | None = None,
-    estimate: Estimate | None = None,
-    lease: Seconds = 600.0,
-    timeout: Seconds | None = None,
-) -> ClientMiddlewareType:
+def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMiddlewareType:
     """A middleware that sends no faster than the gate admits.
 
-    The arguments are those of `headgate.http.httpx.Transport`.
+    `gate` is that of `headgate.http.httpx.Transport`, and so are the options.
     """
-    exchange = Exchange(
-        gate,
-        retries=retries,
-        backoff=backoff,
-        retry_budget=retry_budget,
-        estimate=estimate,
-        lease=lease,
-        timeout=timeout,
-    )
+    sender = GatedSender(gate, **options)
 
     async def gated(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         async def send() -> _Answer:
             return _Answer(await handler(request))
 
-        answer = await exchange.run_async(
+        answer = await sender.run_async(
             request.method, str(request.url), request.headers, await _body_of(request), send
         )
         return answer.response
@@ -89,31 +69,31 @@ class _Answer:
         self.response.content = content
         return await content.fill()
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, reading: Reading) -> None:
         if self.response.content.at_eof():
-            attempt.end(whole=True)
+            reading.end(whole=True)
         else:
-            attempt.keep()
-            self.response.content = _Content(self.response.content, attempt)
+            reading.keep()
+            self.response.content = _Content(self.response.content, reading)
 
     def forbid_retries(self) -> None:
-        """Nothing above aiohttp looks for it."""
+        """No client above aiohttp retries by such a header."""
 
     async def drop(self) -> None:
         self.response.release()
 
 
 class _Content(StreamReader):
-    """The body, as it is, except that an attempt is told what is read of it and when that is over.
+    """The body of a response, which tells what is read of it and when that ends.
 
-    Of an error the beginning has been read already, and is read again as if it had not.
+    The beginning of an error has been read before, and its caller reads it again from the start.
     """
 
-    __slots__ = ("_attempt", "_inner", "_kept")
+    __slots__ = ("_inner", "_kept", "_reading")
 
-    def __init__(self, inner: StreamReader, attempt: Attempt | None = None) -> None:
+    def __init__(self, inner: StreamReader, reading: Reading | None = None) -> None:
         self._inner = inner
-        self._attempt = attempt
+        self._reading = reading
         self._kept = b""
 
     async def fill(self) -> bytes:
@@ -126,12 +106,10 @@ class _Content(StreamReader):
                     break
                 pieces.append(piece)
                 size += len(piece)
-        except Exception:  # noqa: BLE001, S110 - whoever reads that far is told again
+        except Exception:  # noqa: BLE001, S110 - a caller who reads that far gets it again
             pass
         self._kept = b"".join(pieces)
         return self._kept
-
-    # -- reading
 
     async def read(self, n: int = -1) -> bytes:
         if n < 0:
@@ -188,23 +166,21 @@ class _Content(StreamReader):
         try:
             return await reading
         except Exception:
-            if self._attempt is not None and self._inner.exception() is not None:
-                self._attempt.end()  # broken for good; a line that was too long is not
+            if self._reading is not None and self._inner.exception() is not None:
+                self._reading.end()  # the connection broke; after a line that was too long, reading goes on
             raise
 
     def _note(self, data: bytes) -> None:
-        if self._attempt is not None:
-            self._attempt.chunk(data)
+        if self._reading is not None:
+            self._reading.chunk(data)
             if self._inner.at_eof():
-                self._attempt.end(whole=True)
-
-    # -- the end
+                self._reading.end(whole=True)
 
     def set_exception(self, exc: BaseException, *cause: Any, **causes: Any) -> None:
-        """So a response tells that it was closed or released."""
+        """Called by a response when it is closed or released."""
         self._inner.set_exception(exc, *cause, **causes)
-        if self._attempt is not None:
-            self._attempt.end()
+        if self._reading is not None:
+            self._reading.end()
 
     def at_eof(self) -> bool:
         return not self._kept and self._inner.at_eof()

@@ -3,53 +3,34 @@
     Anthropic(middleware=[middleware(dispatch)])
     AsyncAnthropic(middleware=[middleware_async(dispatch)])
 
-Rules of this room: nothing of the SDK is imported. A middleware runs inside the SDK's own retries, and what
-it raises reaches the caller as it is, while the SDK wraps and retries what a transport raises.
+Nothing of the SDK is imported. A middleware runs inside the SDK's own retries, and its exceptions reach the
+caller unchanged, while the SDK wraps and retries the exceptions of a transport.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from .exchange import Exchange
+from .answers import Reading
+from .exchange import GatedSender
+from .gates import Gates
 from .httpx import AsyncHttpxAnswer, HttpxAnswer, library_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from ..backoff import Backoff
-    from ..retries.budget import RetryBudget
-    from ..typing import Seconds
-    from .exchange import Attempt, Estimate, Gates
+from .options import SendOptions
 
 
 def middleware(
-    gate: Gates = None,
-    *,
-    retries: int = 0,
-    backoff: Backoff | None = None,
-    retry_budget: RetryBudget | None = None,
-    estimate: Estimate | None = None,
-    lease: Seconds = 600.0,
-    timeout: Seconds | None = None,
+    gate: Gates = None, **options: Unpack[SendOptions]
 ) -> Callable[[Any, Callable[[Any], Any]], Any]:
-    """A middleware that sends no faster than the gate admits.
+    """A middleware for Anthropic that sends no faster than the gate admits.
 
-    The arguments are those of `headgate.http.httpx.Transport`. It is not told the `base_url` of the client:
-    for one of your own, give it a gate.
+    `gate` is that of `headgate.http.httpx.Transport`, and so are the options. The SDK does not tell a
+    middleware the `base_url` of the client: if you set one, give a gate.
     """
-    exchange = Exchange(
-        gate,
-        retries=retries,
-        backoff=backoff,
-        retry_budget=retry_budget,
-        estimate=estimate,
-        lease=lease,
-        timeout=timeout,
-    )
+    sender = GatedSender(gate, **options)
 
     def gated(request: Any, call_next: Callable[[Any], Any]) -> Any:
         results: list[Any] = []
@@ -58,32 +39,17 @@ def middleware(
             results.append(call_next(request))
             return _answer(results[-1], HttpxAnswer)
 
-        exchange.run(request.method.upper(), _url_of(request), _headers_of(request), _body_of(request), send)
+        sender.run(request.method.upper(), _url_of(request), _headers_of(request), _body_of(request), send)
         return results[-1]
 
     return gated
 
 
 def middleware_async(
-    gate: Gates = None,
-    *,
-    retries: int = 0,
-    backoff: Backoff | None = None,
-    retry_budget: RetryBudget | None = None,
-    estimate: Estimate | None = None,
-    lease: Seconds = 600.0,
-    timeout: Seconds | None = None,
+    gate: Gates = None, **options: Unpack[SendOptions]
 ) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """The same for AsyncAnthropic."""
-    exchange = Exchange(
-        gate,
-        retries=retries,
-        backoff=backoff,
-        retry_budget=retry_budget,
-        estimate=estimate,
-        lease=lease,
-        timeout=timeout,
-    )
+    """A middleware for AsyncAnthropic; the arguments are those of `middleware`."""
+    sender = GatedSender(gate, **options)
 
     async def gated(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         results: list[Any] = []
@@ -92,7 +58,7 @@ def middleware_async(
             results.append(await call_next(request))
             return _answer(results[-1], AsyncHttpxAnswer)
 
-        await exchange.run_async(
+        await sender.run_async(
             request.method.upper(), _url_of(request), _headers_of(request), _body_of(request), send
         )
         return results[-1]
@@ -102,20 +68,20 @@ def middleware_async(
 
 def _answer(result: Any, kind: Any) -> Any:
     response = getattr(result, "http_response", None)
-    return _Value() if response is None else kind(library_of(response), response)
+    return _LocalResult() if response is None else kind(library_of(response), response)
 
 
-class _Value:
-    """What another middleware answered by itself, without asking anybody."""
+class _LocalResult:
+    """A result that another middleware produced without sending a request."""
 
     status = 200
     headers: Mapping[str, str] = {}
 
     def read_error(self) -> None:
-        raise NotImplementedError  # it is none
+        raise NotImplementedError  # it is not an error
 
-    def watch(self, attempt: Attempt) -> None:
-        attempt.end()
+    def watch(self, reading: Reading) -> None:
+        reading.end()
 
     def forbid_retries(self) -> None:
         raise NotImplementedError
@@ -141,7 +107,7 @@ def _headers_of(request: Any) -> dict[str, str]:
 
 
 def _body_of(request: Any) -> bytes | None:
-    """What will be sent, near enough: the SDK writes it out anew for every attempt."""
+    """The body that will be sent, approximately: the SDK encodes it anew for every attempt."""
     if request.json is None:
         return None
     try:

@@ -3,37 +3,38 @@
     httpx.Client(transport=Transport(dispatch))
     OpenAI(http_client=httpx2.Client(transport=Transport(dispatch)))
 
-Rules of this room: one text for both libraries. A request says by its own class which of them it belongs to,
-so a transport is of neither: it has the methods that clients call, and what it hands back is of the library
-that asked.
+One text serves both libraries. The class of a request says which library it belongs to, so a transport
+belongs to neither: it has the methods that clients call, and returns responses of the library that asked.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
+from urllib.request import getproxies, proxy_bypass
 
-from .exchange import MOST_OF_ERROR, Exchange
+from .answers import MOST_OF_ERROR, Reading
+from .exchange import GatedSender
+from .gates import Gates
+from .options import SendOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
-    from types import ModuleType, TracebackType
-    from typing import Self
 
     import httpx
     import httpx2
 
-    from ..backoff import Backoff
-    from ..retries.budget import RetryBudget
-    from ..typing import Seconds
-    from .exchange import Attempt, Estimate, Gates
+    InnerTransport: TypeAlias = httpx.BaseTransport | httpx2.BaseTransport
+    AsyncInnerTransport: TypeAlias = httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport
 
-    # To the type checker they are what each client asks for.
+    # To the type checker our transports are what the clients of both libraries ask for.
     class _Sync(httpx.BaseTransport, httpx2.BaseTransport): ...  # type: ignore[misc]  # twice the same
 
     class _Async(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport): ...  # type: ignore[misc]  # likewise
 else:
+    InnerTransport = AsyncInnerTransport = Any  # one library may be missing
     _Sync = _Async = object
 
 
@@ -42,42 +43,21 @@ class Transport(_Sync):
 
     `gate` is a Dispatch or a function of a `Request` that returns one; without it there is a Dispatch for
     every host, which learns its limits. `inner` is a transport of the same library; without it, one like
-    the client's own, by way of the proxies that the environment names.
-
-    With `retries` refusals and passing failures are tried again up to so many times, as soon as the gate and
-    `backoff` allow, as far as `retry_budget` goes. `estimate` is a function of a `Request` that returns its
-    tokens, or amounts by unit. After `lease` seconds an answer that nobody reads gives its place back.
-    `timeout` is how long a request may wait at the gate before WaitTimeout is raised.
+    the client's own, by way of the proxies that the environment names. The options are those of
+    `headgate.http.options.SendOptions`.
     """
 
     def __init__(
-        self,
-        gate: Gates = None,
-        *,
-        inner: httpx.BaseTransport | httpx2.BaseTransport | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        retry_budget: RetryBudget | None = None,
-        estimate: Estimate | None = None,
-        lease: Seconds = 600.0,
-        timeout: Seconds | None = None,
+        self, gate: Gates = None, *, inner: InnerTransport | None = None, **options: Unpack[SendOptions]
     ) -> None:
-        self._exchange = Exchange(
-            gate,
-            retries=retries,
-            backoff=backoff,
-            retry_budget=retry_budget,
-            estimate=estimate,
-            lease=lease,
-            timeout=timeout,
-        )
+        self._sender = GatedSender(gate, **options)
         self._inner: Any = inner
-        self._made: dict[str, _Routes] = {}
+        self._routes = _Routes("HTTPTransport")
 
     def handle_request(self, request: Any) -> Any:
         library = library_of(request)
-        inner = self._inner if self._inner is not None else self._route(library, request)
-        answer = self._exchange.run(
+        inner = self._inner if self._inner is not None else self._routes.to(library, request.url)
+        answer = self._sender.run(
             request.method,
             str(request.url),
             request.headers,
@@ -86,19 +66,11 @@ class Transport(_Sync):
         )
         return answer.response
 
-    def _route(self, library: ModuleType, request: Any) -> Any:
-        routes = self._made.get(library.__name__)
-        if routes is None:
-            # Two that are made at the same moment have no connections yet: one of them is let go.
-            routes = self._made.setdefault(library.__name__, _Routes(library, "HTTPTransport"))
-        return routes.of(request.url)
-
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-        for routes in self._made.values():
-            for transport in routes.transports:
-                transport.close()
+        for transport in self._routes.transports():
+            transport.close()
 
     def __enter__(self) -> Self:
         if self._inner is not None:
@@ -117,60 +89,36 @@ class Transport(_Sync):
             self.close()
 
     def __repr__(self) -> str:
-        return f"<Transport of {self._exchange!r}>"
+        return f"<Transport of {self._sender!r}>"
 
 
 class AsyncTransport(_Async):
-    """The same for async clients."""
+    """A transport for async clients; the arguments are those of `Transport`."""
 
     def __init__(
-        self,
-        gate: Gates = None,
-        *,
-        inner: httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        retry_budget: RetryBudget | None = None,
-        estimate: Estimate | None = None,
-        lease: Seconds = 600.0,
-        timeout: Seconds | None = None,
+        self, gate: Gates = None, *, inner: AsyncInnerTransport | None = None, **options: Unpack[SendOptions]
     ) -> None:
-        self._exchange = Exchange(
-            gate,
-            retries=retries,
-            backoff=backoff,
-            retry_budget=retry_budget,
-            estimate=estimate,
-            lease=lease,
-            timeout=timeout,
-        )
+        self._sender = GatedSender(gate, **options)
         self._inner: Any = inner
-        self._made: dict[str, _Routes] = {}
+        self._routes = _Routes("AsyncHTTPTransport")
 
     async def handle_async_request(self, request: Any) -> Any:
         library = library_of(request)
-        inner = self._inner if self._inner is not None else self._route(library, request)
+        inner = self._inner if self._inner is not None else self._routes.to(library, request.url)
 
         async def send() -> AsyncHttpxAnswer:
             return AsyncHttpxAnswer(library, await inner.handle_async_request(request))
 
-        answer = await self._exchange.run_async(
+        answer = await self._sender.run_async(
             request.method, str(request.url), request.headers, _body_of(library, request), send
         )
         return answer.response
 
-    def _route(self, library: ModuleType, request: Any) -> Any:
-        routes = self._made.get(library.__name__)
-        if routes is None:
-            routes = self._made.setdefault(library.__name__, _Routes(library, "AsyncHTTPTransport"))
-        return routes.of(request.url)
-
     async def aclose(self) -> None:
         if self._inner is not None:
             await self._inner.aclose()
-        for routes in self._made.values():
-            for transport in routes.transports:
-                await transport.aclose()
+        for transport in self._routes.transports():
+            await transport.aclose()
 
     async def __aenter__(self) -> Self:
         if self._inner is not None:
@@ -189,16 +137,16 @@ class AsyncTransport(_Async):
             await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<AsyncTransport of {self._exchange!r}>"
+        return f"<AsyncTransport of {self._sender!r}>"
 
 
-def library_of(request: object) -> ModuleType:
-    """httpx or httpx2, by where the class of the request, or one it derives from, was written."""
-    for kind in type(request).__mro__:
+def library_of(message: object) -> ModuleType:
+    """httpx or httpx2, by the class of a request or response or by a class that it derives from."""
+    for kind in type(message).__mro__:
         name = kind.__module__.partition(".")[0]
         if name in ("httpx", "httpx2"):
             return sys.modules[name]
-    raise TypeError(f"{request!r} is a request of neither httpx nor httpx2")
+    raise TypeError(f"{message!r} is a request of neither httpx nor httpx2")
 
 
 def _body_of(library: ModuleType, request: Any) -> bytes | None:
@@ -211,46 +159,56 @@ def _body_of(library: ModuleType, request: Any) -> bytes | None:
 
 
 class _Routes:
-    """What a client sends by if it is given nothing: a transport, and one for each proxy it is told of."""
+    """The transports that a client would have made by itself: one for each library and proxy."""
 
-    def __init__(self, library: ModuleType, kind: str) -> None:
-        make = getattr(library, kind)
-        # As many as the OpenAI and Anthropic SDKs allow: how many there are at once is the gate's business.
+    # Origins whose transport is remembered. Asking the environment takes longer than a lookup.
+    _MOST_ORIGINS = 1_024
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._by_origin: dict[tuple[ModuleType, str, str], Any] = {}
+        self._by_proxy: dict[tuple[ModuleType, str | None], Any] = {}
+
+    def transports(self) -> list[Any]:
+        return list(self._by_proxy.values())
+
+    def to(self, library: ModuleType, url: Any) -> Any:
+        origin = (library, url.scheme, url.netloc)
+        transport = self._by_origin.get(origin)
+        if transport is None:
+            route = (library, _proxy_for(url))
+            transport = self._by_proxy.get(route)
+            if transport is None:
+                # Of two that are made at the same moment neither has a connection yet, and one is dropped.
+                transport = self._by_proxy.setdefault(route, self._make(*route))
+            if len(self._by_origin) >= self._MOST_ORIGINS:
+                self._by_origin.clear()
+            self._by_origin[origin] = transport
+        return transport
+
+    def _make(self, library: ModuleType, proxy: str | None) -> Any:
+        # As many connections as the OpenAI and Anthropic SDKs allow: the gate limits how many are in use.
         limits = library.Limits(max_connections=1000, max_keepalive_connections=100)
-        self._direct = make(limits=limits)
-        self._by_pattern: list[tuple[Any, Any]] = []
-        self.transports = [self._direct]
-        try:
-            from importlib import import_module  # noqa: PLC0415 - next to a connection pool, it is nothing
-
-            utils = import_module(f"{library.__name__}._utils")
-            proxies = utils.get_environment_proxies()
-            patterns = {pattern: utils.URLPattern(pattern) for pattern in proxies}
-        except (ImportError, AttributeError):  # it keeps these somewhere else by now
-            return
-        by_url = {
-            url: make(limits=limits, proxy=library.Proxy(url))
-            for url in set(proxies.values())
-            if url is not None
-        }
-        self.transports += by_url.values()
-        self._by_pattern = sorted(
-            ((patterns[pattern], by_url.get(url)) for pattern, url in proxies.items()),
-            key=lambda pair: pair[0],
-        )
-
-    def of(self, url: object) -> Any:
-        for pattern, transport in self._by_pattern:
-            if pattern.matches(url):
-                return self._direct if transport is None else transport
-        return self._direct
+        make = getattr(library, self._kind)
+        return make(limits=limits, proxy=None if proxy is None else library.Proxy(proxy))
 
 
-# -- answers
+def _proxy_for(url: Any) -> str | None:
+    """The proxy that the environment, or the system, names for a URL."""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(url.netloc.decode("ascii")) or proxy_bypass(url.host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
-class HttpxAnswer:
+# -- responses
+
+
+class _AnyHttpxAnswer:
     """A response of either library."""
+
+    _stream_kind: str
 
     def __init__(self, library: ModuleType, response: Any) -> None:
         self._library = library
@@ -265,26 +223,18 @@ class HttpxAnswer:
         headers: Mapping[str, str] = self.response.headers
         return headers
 
-    def read_error(self) -> bytes | None:
+    def watch(self, reading: Reading) -> None:
         response = self.response
-        if response.is_closed:
-            return self._content()
-        kept = _streams_of(self._library).kept(response.stream)
-        response.stream = kept
-        kept.fill()
-        return b"".join(kept.chunks)
-
-    def watch(self, attempt: Attempt) -> None:
-        self._watch(attempt, _streams_of(self._library).watched)
-
-    def _watch(self, attempt: Attempt, watched: Any) -> None:
-        response = self.response
-        if response.is_closed:  # it was made with its content, or somebody has read it
-            attempt.chunk(self._content() or b"")
-            attempt.end(whole=True)
+        if response.is_closed:  # it was made with its content, or has been read
+            reading.chunk(self._content() or b"")
+            reading.end(whole=True)
         else:
-            attempt.keep()
-            response.stream = watched(response.stream, attempt)
+            reading.keep()
+            watched, _ = _streams_of(self._library, self._stream_kind)
+            response.stream = watched(response.stream, reading)
+
+    def forbid_retries(self) -> None:
+        self.response.headers["x-should-retry"] = "false"
 
     def _content(self) -> bytes | None:
         try:
@@ -293,172 +243,153 @@ class HttpxAnswer:
             return None
         return content
 
-    def forbid_retries(self) -> None:
-        self.response.headers["x-should-retry"] = "false"
+    def _replayed(self) -> _Replayed:
+        """Replace the body by one whose beginning can be read twice."""
+        _, replayed = _streams_of(self._library, self._stream_kind)
+        stream: _Replayed = replayed(self.response.stream)
+        self.response.stream = stream
+        return stream
+
+
+class HttpxAnswer(_AnyHttpxAnswer):
+    _stream_kind = "SyncByteStream"
+
+    def read_error(self) -> bytes | None:
+        return self._content() if self.response.is_closed else self._replayed().fill()
 
     def drop(self) -> None:
         self.response.close()
 
 
-class AsyncHttpxAnswer(HttpxAnswer):
-    async def read_error(self) -> bytes | None:  # type: ignore[override]  # the twin
-        response = self.response
-        if response.is_closed:
-            return self._content()
-        kept = _streams_of(self._library).kept_async(response.stream)
-        response.stream = kept
-        await kept.fill()
-        return b"".join(kept.chunks)
+class AsyncHttpxAnswer(_AnyHttpxAnswer):
+    _stream_kind = "AsyncByteStream"
 
-    def watch(self, attempt: Attempt) -> None:
-        self._watch(attempt, _streams_of(self._library).watched_async)
+    async def read_error(self) -> bytes | None:
+        return self._content() if self.response.is_closed else await self._replayed().fill_async()
 
-    async def drop(self) -> None:  # type: ignore[override]  # the twin
+    async def drop(self) -> None:
         await self.response.aclose()
 
 
-class _Streams:
-    """The streams of one library: its clients check that a response has one of theirs."""
-
-    def __init__(self, library: ModuleType) -> None:
-        self.watched: Any = type("Watched", (_Watched, library.SyncByteStream), {})
-        self.watched_async: Any = type("WatchedAsync", (_WatchedAsync, library.AsyncByteStream), {})
-        self.kept: Any = type("Kept", (_Kept, library.SyncByteStream), {})
-        self.kept_async: Any = type("KeptAsync", (_KeptAsync, library.AsyncByteStream), {})
+@cache
+def _streams_of(library: ModuleType, kind: str) -> tuple[Any, Any]:
+    """Our streams as classes of one library: its clients check that a response has one of theirs."""
+    stream = getattr(library, kind)
+    return type("Watched", (_Watched, stream), {}), type("Replayed", (_Replayed, stream), {})
 
 
-_streams_of = cache(_Streams)
-
-
-class _Watched:
-    """A body that tells an attempt what is read of it, and when that is over."""
-
-    def __init__(self, inner: Any, attempt: Attempt) -> None:
-        self._inner = inner
-        self._attempt = attempt
-
-    def __iter__(self) -> Iterator[bytes]:
-        attempt = self._attempt
-        try:
-            for chunk in self._inner:
-                attempt.chunk(chunk)
-                yield chunk
-            attempt.end(whole=True)
-        finally:
-            attempt.end()
-
-    def close(self) -> None:
-        try:
-            self._inner.close()
-        finally:
-            self._attempt.end()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # a client that saw the stream before left things on it
-
-
-class _WatchedAsync:
-    """The same for async clients."""
-
-    def __init__(self, inner: Any, attempt: Attempt) -> None:
-        self._inner = inner
-        self._attempt = attempt
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        attempt = self._attempt
-        stream = self._inner.__aiter__()
-        try:
-            async for chunk in stream:
-                attempt.chunk(chunk)
-                yield chunk
-            attempt.end(whole=True)
-        finally:
-            attempt.end()
-            close = getattr(stream, "aclose", None)  # a generator inside a generator is not closed by itself
-            if close is not None:
-                await close()
-
-    async def aclose(self) -> None:
-        try:
-            await self._inner.aclose()
-        finally:
-            self._attempt.end()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-class _Kept:
-    """The body of an error: its beginning has been read, and is read again as if it had not."""
+class _Wrapped:
+    """A body around the body that the library gave; it is read in a thread or in a task."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+
+    def close(self) -> None:
+        self._inner.close()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # clients keep attributes of their own on a stream
+
+
+class _Watched(_Wrapped):
+    """A body that tells what is read of it, and when that ends."""
+
+    def __init__(self, inner: Any, reading: Reading) -> None:
+        super().__init__(inner)
+        self._reading = reading
+
+    def __iter__(self) -> Iterator[bytes]:
+        reading = self._reading
+        try:
+            for chunk in self._inner:
+                reading.chunk(chunk)
+                yield chunk
+            reading.end(whole=True)
+        finally:
+            reading.end()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        reading = self._reading
+        stream = self._inner.__aiter__()
+        try:
+            async for chunk in stream:
+                reading.chunk(chunk)
+                yield chunk
+            reading.end(whole=True)
+        finally:
+            reading.end()
+            close = getattr(stream, "aclose", None)  # a generator does not close the one inside it
+            if close is not None:
+                await close()
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._reading.end()
+
+    async def aclose(self) -> None:
+        try:
+            await super().aclose()
+        finally:
+            self._reading.end()
+
+
+class _Replayed(_Wrapped):
+    """The body of an error: its beginning has been read, and its caller reads it again from the start."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
         self._rest: Any = None
         self._error: Exception | None = None
-        self.chunks: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._size = 0
 
-    def fill(self) -> None:
-        size = 0
+    def fill(self) -> bytes:
         self._rest = iter(self._inner)
         try:
             for chunk in self._rest:
-                self.chunks.append(chunk)
-                size += len(chunk)
-                if size > MOST_OF_ERROR:
-                    return
-        except Exception as error:  # noqa: BLE001 - whoever reads that far is told
+                if self._add(chunk):
+                    return b"".join(self._chunks)
+        except Exception as error:  # noqa: BLE001 - a caller who reads that far gets it
             self._error = error
         self._rest = None
         self._inner.close()
+        return b"".join(self._chunks)
+
+    async def fill_async(self) -> bytes:
+        self._rest = self._inner.__aiter__()
+        try:
+            async for chunk in self._rest:
+                if self._add(chunk):
+                    return b"".join(self._chunks)
+        except Exception as error:  # noqa: BLE001 - a caller who reads that far gets it
+            self._error = error
+        self._rest = None
+        await self._inner.aclose()
+        return b"".join(self._chunks)
+
+    def _add(self, chunk: bytes) -> bool:
+        """Keep a chunk. True if these are enough."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return self._size > MOST_OF_ERROR
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self.chunks
+        yield from self._chunks
         if self._rest is not None:
             yield from self._rest
         if self._error is not None:
             raise self._error
 
-    def close(self) -> None:
-        self._inner.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-class _KeptAsync:
-    """The same for async clients."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._rest: Any = None
-        self._error: Exception | None = None
-        self.chunks: list[bytes] = []
-
-    async def fill(self) -> None:
-        size = 0
-        self._rest = self._inner.__aiter__()
-        try:
-            async for chunk in self._rest:
-                self.chunks.append(chunk)
-                size += len(chunk)
-                if size > MOST_OF_ERROR:
-                    return
-        except Exception as error:  # noqa: BLE001 - whoever reads that far is told
-            self._error = error
-        self._rest = None
-        await self._inner.aclose()
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self.chunks:
+        for chunk in self._chunks:
             yield chunk
         if self._rest is not None:
             async for chunk in self._rest:
                 yield chunk
         if self._error is not None:
             raise self._error
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)

@@ -2,60 +2,40 @@
 
     session.mount("https://", Adapter(dispatch))
 
-Rules of this room: what urllib3 hands up is passed on with its own methods; only its reading is watched.
+The response of urllib3 is passed on with its own methods; only reading it is watched.
 """
 
 from __future__ import annotations
 
 from io import BytesIO, RawIOBase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.response import HTTPResponse
 
-from .exchange import MOST_OF_ERROR, Exchange
+from .answers import MOST_OF_ERROR, Reading
+from .exchange import GatedSender
+from .gates import Gates
+from .options import SendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
-    from requests import PreparedRequest, Response
-
-    from ..backoff import Backoff
-    from ..retries.budget import RetryBudget
-    from ..typing import Seconds
-    from .exchange import Attempt, Estimate, Gates
-
 
 class Adapter(BaseAdapter):
     """Sends by `inner`, an HTTPAdapter unless you give another, no faster than the gate admits.
 
-    The other arguments are those of `headgate.http.httpx.Transport`.
+    `gate` is that of `headgate.http.httpx.Transport`, and so are the options.
     """
 
     def __init__(
-        self,
-        gate: Gates = None,
-        *,
-        inner: BaseAdapter | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        retry_budget: RetryBudget | None = None,
-        estimate: Estimate | None = None,
-        lease: Seconds = 600.0,
-        timeout: Seconds | None = None,
+        self, gate: Gates = None, *, inner: BaseAdapter | None = None, **options: Unpack[SendOptions]
     ) -> None:
         super().__init__()
-        self._exchange = Exchange(
-            gate,
-            retries=retries,
-            backoff=backoff,
-            retry_budget=retry_budget,
-            estimate=estimate,
-            lease=lease,
-            timeout=timeout,
-        )
+        self._sender = GatedSender(gate, **options)
         self._inner = HTTPAdapter() if inner is None else inner
 
     def send(
@@ -76,10 +56,8 @@ class Adapter(BaseAdapter):
 
         assert request.method is not None  # it was prepared
         assert request.url is not None
-        answer = self._exchange.run(
-            request.method, request.url, _headers_of(request), _body_of(request), once
-        )
-        # Authentication sends again by this, and must not go round the gate.
+        answer = self._sender.run(request.method, request.url, _headers_of(request), _body_of(request), once)
+        # Authentication sends again by this connection, and must pass the gate too.
         answer.response.connection = self
         response: Response = answer.response
         return response
@@ -88,7 +66,7 @@ class Adapter(BaseAdapter):
         self._inner.close()
 
     def __repr__(self) -> str:
-        return f"<Adapter of {self._exchange!r}>"
+        return f"<Adapter of {self._sender!r}>"
 
 
 def _headers_of(request: PreparedRequest) -> dict[str, str]:
@@ -127,7 +105,7 @@ class _Answer:
         body: RawIOBase | BytesIO
         try:
             said = raw.read(MOST_OF_ERROR + 1, decode_content=False)
-        except Exception as error:  # noqa: BLE001 - whoever reads it is told
+        except Exception as error:  # noqa: BLE001 - a caller who reads the body gets it
             said, body = b"", _Rest(b"", raw, error)
         else:
             if len(said) > MOST_OF_ERROR:
@@ -148,14 +126,14 @@ class _Answer:
         )
         return said
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, reading: Reading) -> None:
         response = self.response
         if response._content_consumed:
-            attempt.chunk(response.content or b"")
-            attempt.end(whole=True)
+            reading.chunk(response.content or b"")
+            reading.end(whole=True)
         else:
-            attempt.keep()
-            response.raw = _Raw(response.raw, attempt)
+            reading.keep()
+            response.raw = _Raw(response.raw, reading)
 
     def forbid_retries(self) -> None:
         self.response.headers["x-should-retry"] = "false"
@@ -165,11 +143,11 @@ class _Answer:
 
 
 class _Raw:
-    """What urllib3 gave, as it is, except that an attempt is told what is read and when that is over."""
+    """The response of urllib3, which tells what is read of it and when that ends."""
 
-    def __init__(self, raw: Any, attempt: Attempt) -> None:
+    def __init__(self, raw: Any, reading: Reading) -> None:
         self._raw = raw
-        self._attempt = attempt
+        self._reading = reading
 
     def read(self, *args: Any, **kwargs: Any) -> bytes:
         return self._noted(self._raw.read(*args, **kwargs))
@@ -198,25 +176,25 @@ class _Raw:
         self._over(self._raw.close)
 
     def _noted(self, data: bytes) -> bytes:
-        self._attempt.chunk(data)
+        self._reading.chunk(data)
         if not data or getattr(self._raw, "closed", False):
-            self._attempt.end(whole=True)
+            self._reading.end(whole=True)
         return data
 
     def _pieces(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         try:
             for piece in pieces:
-                self._attempt.chunk(piece)
+                self._reading.chunk(piece)
                 yield piece
-            self._attempt.end(whole=True)
+            self._reading.end(whole=True)
         finally:
-            self._attempt.end()
+            self._reading.end()
 
     def _over(self, act: Any) -> None:
         try:
             act()
         finally:
-            self._attempt.end()
+            self._reading.end()
 
     def __iter__(self) -> Iterator[bytes]:
         return self._pieces(iter(self._raw))
@@ -234,7 +212,7 @@ class _Raw:
 
 
 class _Rest(RawIOBase):
-    """The body of a long error: its beginning has been read, and is read again as if it had not."""
+    """The body of an error that is long or broken: its beginning has been read, and is read again."""
 
     def __init__(self, start: bytes, raw: HTTPResponse, error: Exception | None) -> None:
         self._start = start

@@ -49,7 +49,7 @@ _BEFORE_SENDING = {
 # Of the certificate or the address: the same the next time, though they derive from those above.
 _FOR_GOOD = {"SSLCertVerificationError", "CertificateError", "ClientConnectorCertificateError", "InvalidURL"}
 _LONGEST_WAIT = 31 * 86_400.0
-_SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 
 
 def verdict_of(error: BaseException) -> Verdict:
@@ -184,7 +184,7 @@ def _is_safe(error: BaseException) -> bool:
         except RuntimeError:  # httpx raises when there is none
             return False
     method = getattr(request, "method", None)
-    if isinstance(method, str) and method.upper() in _SAFE_METHODS:
+    if isinstance(method, str) and method.upper() in SAFE_METHODS:
         return True
     headers = getattr(request, "headers", None)
     return headers is not None and any(str(name).lower() == "idempotency-key" for name in headers)

@@ -20,7 +20,7 @@ import httpx2
 from ...backoff import Backoff
 from ...errors import HeadgateError
 from ...gate.clock import default_random
-from ...http.exchange import Exchange
+from ...http.exchange import GatedSender
 from ...http.httpx import AsyncHttpxAnswer
 from .errors import BadJob
 from .jobs import Lines, Pipe, quick_id, read_job, twice
@@ -163,7 +163,7 @@ class Runner:
         self._urls: dict[str, httpx2.URL] = {}
         self._failures = failures
         self._told = told or (lambda _text: None)
-        self._exchange = Exchange(gate)
+        self._sender = GatedSender(gate)
         self._unwritten: list[bytes] = []
         self._over = False  # the source has no more
         self._stopping = asyncio.Event()
@@ -366,7 +366,7 @@ class Runner:
                 return AsyncHttpxAnswer(httpx2, await client.send(request, stream=True))
 
         try:
-            answer = await self._exchange.run_async(
+            answer = await self._sender.run_async(
                 job.method, job.url, request.headers, job.body or None, send
             )
             response = answer.response

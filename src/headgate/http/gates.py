@@ -1,0 +1,94 @@
+"""Which gate a request waits at: one for all, one for each host, model or API key, or the caller's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TypeAlias
+
+from ..dispatch.dispatch import Dispatch
+from ..errors import InvalidConfig
+from ..gate.keyed import KeyedObjects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Request:
+    """A request that is about to be sent, for choosing its gate or estimating its cost.
+
+    `host` includes the port unless it is the usual one. `headers` have lower-case names. `body` is None if
+    it is not in memory, `model` if the request names none.
+    """
+
+    method: str
+    url: str
+    host: str
+    headers: Mapping[str, str] = field(hash=False)
+    body: bytes | None
+    model: str | None
+
+    def __repr__(self) -> str:  # headers carry secrets
+        return f"<Request {self.method} {self.url}, model {self.model!r}>"
+
+
+ChooseGate: TypeAlias = Callable[[Request], Dispatch]
+Gates: TypeAlias = Dispatch | ChooseGate | None
+
+
+def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
+    """A gate for every host: `make("api.openai.com")` is called once, and its Dispatch is kept."""
+    return _by_key(make, lambda request: request.host)
+
+
+def per_model(make: Callable[[str], Dispatch]) -> ChooseGate:
+    """A gate for every model: `make("gpt-5")`, or `make("default")` for a request that names none."""
+    return _by_key(make, lambda request: request.model or "default")
+
+
+def per_credential(make: Callable[[str], Dispatch]) -> ChooseGate:
+    """A gate for every API key. `make` is given a digest of the key, which may appear in logs."""
+    return _by_key(make, _credential)
+
+
+_CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+
+
+def _credential(request: Request) -> str:
+    secret = next((request.headers[name] for name in _CREDENTIALS if request.headers.get(name)), None)
+    if secret is None:
+        return "default"
+    return "key " + sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> ChooseGate:
+    def make_checked(name: Hashable) -> Dispatch:
+        assert isinstance(name, str)
+        return checked(make(name), make)
+
+    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, _has_nothing_to_remember)
+    return lambda request: gates.get(key(request))
+
+
+def _has_nothing_to_remember(gate: Dispatch) -> bool:
+    learner = gate._learner
+    if learner._configured is None or learner._told:
+        return False  # it has learned its limits
+    now = gate.snapshot()
+    return (
+        not now.waiting
+        and not now.in_flight
+        and not now.bytes_in_flight
+        and not now.backoff_active
+        and all(rate.level >= rate.burst for rate in now.rates)
+    )
+
+
+def checked(gate: object, given_by: object) -> Dispatch:
+    """The gate that a function of the user returned, if it is one."""
+    if not isinstance(gate, Dispatch):
+        raise InvalidConfig(f"{given_by!r} gave {gate!r}, which is not a Dispatch; return one")
+    return gate
+
+
+# The gates of all adapters of this process that were given none.
+DEFAULT = per_host(lambda host: Dispatch(host, rates="auto", pause=True))
