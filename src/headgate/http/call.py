@@ -18,7 +18,7 @@ from ..responses.usage import Usage, UsageReader, unpacked
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
 from ..retries.state import Stop
-from .abandoned import Lease
+from .abandoned import ReadTimeout
 from .gates import DEFAULT, Request, checked
 
 if TYPE_CHECKING:
@@ -236,14 +236,13 @@ class OpenResponse:
         self._permit = permit
         self._headers = headers
         self._reader = UsageReader(headers.get("content-type") or "", headers.get("content-encoding") or "")
-        self._timeout: Lease | None = None
-        permit._scoped = True
+        self._timeout: ReadTimeout | None = None
         self._open = True
 
     def keep(self) -> None:
         if self._open and self._timeout is None:
             call = self._call
-            self._timeout = Lease(call.gate._clock, call.lease, ref(self))
+            self._timeout = ReadTimeout(call.gate._clock, call.lease, ref(self), self._permit)
 
     def chunk(self, data: bytes) -> None:
         if self._open:
@@ -267,10 +266,10 @@ class OpenResponse:
     def _settle(self) -> None:
         self._open = False
         if self._timeout is not None:
-            self._timeout.end()
+            self._timeout.cancel()
         self._call.settle(self._permit, self._reader.usage)
 
-    def run_out(self) -> None:
+    def abandon(self) -> None:
         """Give the place back: the caller has neither read nor closed the response for a long time."""
         if not self._open:
             return
