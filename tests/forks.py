@@ -1,4 +1,4 @@
-"""Forked children that check something, and end whatever happens in them."""
+"""Run a check in a forked child, which ends in any case."""
 
 import faulthandler
 import os
@@ -14,13 +14,13 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def in_a_child(check):
-    """Run the check in a forked child; its exit status says whether it held."""
+    """Run the check in a forked child; the exit status is 0 if it passed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
         pid = os.fork()
     if pid == 0:
         status = 1
-        # A child that hangs says where, and ends all the same.
+        # A child that hangs prints where, and ends.
         faulthandler.register(signal.SIGALRM, sys.__stderr__, chain=True)
         signal.alarm(int(PATIENCE))
         try:

@@ -1,14 +1,14 @@
-"""Waiting in real time for other threads, processes and servers. Says nothing about how fast they are."""
+"""Waiting in real time for other threads, processes and servers, without asserting how fast they are."""
 
 import asyncio
 import threading
 
-PATIENCE = 20.0  # seconds of real time after which something that never happens is an error
+PATIENCE = 20.0  # seconds of real time after which a wait fails
 TICK = 0.001
 
 
 def eventually(predicate, what):
-    """Wait for something to come true elsewhere."""
+    """Wait until the predicate is true; fail after PATIENCE."""
     tick = threading.Event()
     for _ in range(int(PATIENCE / TICK)):
         if predicate():
@@ -18,6 +18,6 @@ def eventually(predicate, what):
 
 
 async def happens(event):
-    """Wait for an event, and be ready for the next."""
+    """Wait for an asyncio.Event and clear it."""
     await asyncio.wait_for(event.wait(), PATIENCE)
     event.clear()

@@ -10,7 +10,7 @@ from headgate.testing import ManualClock, Recorder, run
 from patience import eventually
 
 
-def test_time_passes_only_when_told():
+def test_a_manual_clock_moves_only_when_it_is_advanced():
     clock = ManualClock(start=5)
     assert (clock.now(), clock.seconds()) == (5_000_000_000, 5.0)
     clock.advance(0.25)
@@ -20,7 +20,7 @@ def test_time_passes_only_when_told():
     assert clock.seconds() == 5.25
 
 
-def test_what_falls_due_happens_at_its_own_moment_in_order():
+def test_callbacks_run_at_their_own_moments_in_order():
     clock = ManualClock()
     log = []
     clock.at(3, lambda: log.append(("three", clock.seconds())))
@@ -32,7 +32,7 @@ def test_what_falls_due_happens_at_its_own_moment_in_order():
     assert log[-1] == "at once, for it is past"
 
 
-def test_a_lone_caller_moves_the_time_itself():
+def test_with_auto_advance_a_single_waiting_thread_moves_the_time_itself():
     clock = ManualClock(auto_advance=True)
     gate = Dispatch(rates="1/s burst 1", clock=clock)
     for _ in range(4):
@@ -41,7 +41,7 @@ def test_a_lone_caller_moves_the_time_itself():
     assert clock.sleeps == [1.0, 1.0, 1.0]
 
 
-def test_a_lone_task_moves_the_time_itself():
+def test_with_auto_advance_a_single_waiting_task_moves_the_time_itself():
     async def main():
         clock = ManualClock(auto_advance=True)
         gate = Dispatch(rates="1/s burst 1", clock=clock)
@@ -53,7 +53,7 @@ def test_a_lone_task_moves_the_time_itself():
     assert asyncio.run(main()) == [1.0, 1.0, 1.0]
 
 
-def test_a_lone_caller_that_only_another_can_help_is_helped():
+def test_with_auto_advance_a_wait_without_a_timer_ends_when_another_thread_settles():
     clock = ManualClock(auto_advance=True)
     gate = Dispatch(concurrency=1, clock=clock)
     permit = gate.try_admit()
@@ -71,7 +71,7 @@ def test_a_lone_caller_that_only_another_can_help_is_helped():
     assert got == [0.0]
 
 
-def test_a_lone_caller_goes_on_moving_the_time_after_another_has_helped():
+def test_with_auto_advance_a_thread_moves_the_time_also_after_another_has_settled():
     """It waits for a place first, and only then for the rate."""
     clock = ManualClock(auto_advance=True)
     gate = Dispatch(concurrency=1, rates="1/s burst 1", clock=clock)
@@ -90,7 +90,7 @@ def test_a_lone_caller_goes_on_moving_the_time_after_another_has_helped():
     assert got == [1.0]
 
 
-def test_alarms_that_were_cancelled_are_not_slept_for():
+def test_cancelled_timers_are_not_slept_for():
     clock = ManualClock(auto_advance=True)
     gate = Dispatch(rates="1/s burst 1", clock=clock)
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_alarms_that_were_cancelled_are_not_slept_for():
     assert clock.sleeps == [1.0, 1.0, 100.0]
 
 
-def test_an_hour_of_a_thousand_tasks_takes_a_moment():
+def test_an_hour_of_a_thousand_tasks_takes_no_real_hour():
     async def main(clock):
         gate = Dispatch(rates="1000/hour burst 1", clock=clock)
 
@@ -116,7 +116,7 @@ def test_an_hour_of_a_thousand_tasks_takes_a_moment():
     assert run(main) == pytest.approx(3600 - 3.6 + 10)
 
 
-def test_timeouts_of_asyncio_obey_the_virtual_time():
+def test_timeouts_of_asyncio_follow_virtual_time():
     async def main(clock):
         window = BackoffWindow(clock=clock)
         window.set(100)
@@ -136,15 +136,15 @@ def test_tasks_that_wait_for_nothing_are_reported_instead_of_hanging():
         run(main)
 
 
-def test_a_thread_may_still_answer_a_virtual_loop():
+def test_a_thread_may_complete_a_future_of_a_virtual_loop():
     async def main(clock):
         return await asyncio.to_thread(lambda: 7)
 
     assert run(main) == 7
 
 
-def test_a_thread_that_waits_on_the_clock_of_a_virtual_loop_is_served():
-    """The loop sleeps for real until the thread waits; then time may pass."""
+def test_a_thread_that_waits_on_the_clock_of_a_virtual_loop_is_woken():
+    """The loop sleeps in real time until the thread waits; then virtual time passes."""
 
     async def main(clock):
         gate = Dispatch(rates="1/s burst 1", clock=clock)
@@ -162,7 +162,7 @@ def test_a_thread_that_waits_on_the_clock_of_a_virtual_loop_is_served():
     assert run(main) == 2.0
 
 
-def test_the_recorder_keeps_events_by_kind():
+def test_a_recorder_returns_events_by_kind():
     seen = Recorder()
     gate = Dispatch(observer=seen)
     with gate.admit():

@@ -1,4 +1,4 @@
-"""Shares at a saturated gate: a hundred tenants by weight, and large requests among small ones."""
+"""Fairness at a saturated gate: a hundred tenants by weight, and large requests among small ones."""
 
 import asyncio
 import random
@@ -15,9 +15,9 @@ WEIGHTS = {"equal": EQUAL, "graded": GRADED, "steep": STEEP}
 
 
 def saturate(weights, until, *, kind="rate", workers=2, costs=(1,), seed=0):
-    """Every tenant wants more than it gets, all the time. [(tenant, cost)] in the order of service.
+    """[(tenant, cost)] in the order of service, while every tenant always wants more than it gets.
 
-    The gate is full before they come, so that each of them waits from the first call on.
+    The gate is full before the tenants come, so that each of them waits from its first call on.
     """
 
     async def main(clock):
@@ -53,16 +53,16 @@ def saturate(weights, until, *, kind="rate", workers=2, costs=(1,), seed=0):
 
 
 def jain(shares):
-    """1: all have the same; 1/n: one has everything."""
+    """Jain's index of fairness: 1 if all have the same, 1/n if one has everything."""
     shares = list(shares)
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
 def unfairness(service, weights, largest):
-    """By how much two tenants are further apart than ALGORITHMS 2c allows; zero or less is fair.
+    """By how much two tenants are further apart than fair queueing allows; zero or less is fair.
 
-    |s_i/w_i - s_j/w_j| <= c/w_i + c/w_j for all pairs: there is one level of service per weight
-    of which everybody is within one request.
+    |s_i/w_i - s_j/w_j| <= c/w_i + c/w_j for all pairs: there is one level of service per weight,
+    and each tenant is within one request of it.
     """
     highest = max((service[tenant] - largest) / weight for tenant, weight in weights.items())
     lowest = min((service[tenant] + largest) / weight for tenant, weight in weights.items())
@@ -72,7 +72,7 @@ def unfairness(service, weights, largest):
 @pytest.mark.parametrize("kind", ["rate", "places"])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_a_hundred_tenants_are_within_one_request_of_their_weighted_share_at_every_instant(name, kind):
-    """2c, B22: after each single admission, from the beginning."""
+    """After each single admission, from the beginning."""
     weights = WEIGHTS[name]
     rounds = 3 if name == "steep" else 8
     service = dict.fromkeys(weights, 0)
@@ -84,8 +84,8 @@ def test_a_hundred_tenants_are_within_one_request_of_their_weighted_share_at_eve
 
 @pytest.mark.parametrize("kind", ["rate", "places"])
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_whenever_a_round_is_complete_each_has_had_its_share_to_within_one_request(name, kind):
-    """2c: as many admissions as there are weights; the share is then a whole number."""
+def test_after_each_full_round_every_tenant_has_had_its_share_to_within_one_request(name, kind):
+    """A round has as many admissions as the sum of weights, so each share is a whole number."""
     weights = WEIGHTS[name]
     round_of = sum(weights.values())
     served = saturate(weights, 4 * round_of, kind=kind)
@@ -99,8 +99,7 @@ def test_whenever_a_round_is_complete_each_has_had_its_share_to_within_one_reque
 
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("cut", [0, 17, 333])
-def test_the_index_of_jain_is_at_least_99_percent_wherever_it_is_taken(name, cut):
-    """B22, issue 3: of service per weight."""
+def test_jains_index_of_service_per_weight_is_at_least_99_percent_in_any_stretch(name, cut):
     weights = WEIGHTS[name]
     service = dict.fromkeys(weights, 0)
     for tenant, cost in saturate(weights, 12 * sum(weights.values()) + cut):
@@ -109,8 +108,8 @@ def test_the_index_of_jain_is_at_least_99_percent_wherever_it_is_taken(name, cut
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shares_are_of_cost_and_not_of_calls(seed):
-    """2c: calls of one to seven units; everybody within one of the largest at every instant."""
+def test_tenants_share_cost_and_not_numbers_of_calls(seed):
+    """Calls of one to seven units; at every instant each tenant is within one of the largest."""
     weights = GRADED
     served = saturate(weights, 6000, costs=(1, 1, 2, 7), seed=seed)
     service = dict.fromkeys(weights, 0)
@@ -121,8 +120,7 @@ def test_shares_are_of_cost_and_not_of_calls(seed):
     assert jain(service[tenant] / weight for tenant, weight in weights.items()) >= 0.99
 
 
-def test_the_bound_holds_in_any_interval_and_not_only_from_the_beginning():
-    """2c: "in any backlogged interval"."""
+def test_the_bound_of_fairness_holds_in_any_interval_in_which_all_tenants_wait():
     weights = GRADED
     served = saturate(weights, 5000)
     dice = random.Random(7)
@@ -135,7 +133,7 @@ def test_the_bound_holds_in_any_interval_and_not_only_from_the_beginning():
         assert unfairness(service, weights, 1) <= 1e-9
 
 
-def test_a_tenant_without_a_weight_counts_as_one():
+def test_a_tenant_without_a_weight_has_weight_one():
     weights = {"gold": 3}
     served = saturate(dict.fromkeys(["gold", "plain", "other"], 1) | weights, 500)
     counts = {name: sum(tenant == name for tenant, _ in served) for name in ("gold", "plain", "other")}
@@ -143,7 +141,7 @@ def test_a_tenant_without_a_weight_counts_as_one():
 
 
 def test_a_tenant_that_wants_little_gets_it_and_the_rest_is_shared_by_weight():
-    """Work-conserving: what one does not use goes to the others, three to one."""
+    """Units that one tenant does not use go to the others, three to one."""
 
     async def main(clock):
         gate = Dispatch("gate", rates="100/s burst 1", weights={"gold": 3, "modest": 50}, clock=clock)
@@ -167,8 +165,8 @@ def test_a_tenant_that_wants_little_gets_it_and_the_rest_is_shared_by_weight():
     served, waits = run(main)
     assert abs(served.count("gold") - 3 * served.count("plain")) <= 4
     assert served.count("modest") >= 55
-    assert max(waits) <= 0.03 + 1e-9  # its own, and at most one of each of the two others
-    assert len(served) == 2999  # all that the rate gives before the thirtieth second is over
+    assert max(waits) <= 0.03 + 1e-9  # its own calls, and at most one of each other tenant
+    assert len(served) == 2999  # all units that the rate gives in the first thirty seconds
 
 
 @pytest.mark.parametrize("weight", [0, -1, 2.5, "4", None, True, float("nan")])
@@ -180,23 +178,23 @@ def test_a_weight_that_cannot_work_is_refused_with_the_tenant_and_what_to_write(
 
 
 @pytest.mark.parametrize("weights", [["gold"], 4, "gold"])
-def test_weights_that_are_no_mapping_are_refused(weights):
+def test_weights_that_are_not_a_mapping_are_refused(weights):
     with pytest.raises(InvalidConfig, match=r"write e\.g\."):
         Dispatch(weights=weights)
 
 
-# -- a large request among small ones without end: 60 % of the burst of 50 at a hundred a second
+# -- large requests among many small ones: 60 % of the burst of 50 at a hundred a second
 
 RATE, BURST, LARGE = 100, 50, 30
 IN_FAIR_TIME = LARGE / RATE + 1 / RATE  # its cost at the rate, and one request that was being served
 
 
 @pytest.mark.parametrize("weight", [1, 10])
-def test_a_large_request_is_served_in_fair_time_although_small_ones_wait_without_end(weight):
-    """B21: the other tenant always has twenty calls in line; the large one is no later for it.
+def test_a_large_request_is_served_in_fair_time_although_small_ones_always_wait(weight):
+    """The other tenant always has twenty calls in line; the large request is no later for it.
 
-    As long as the large ones stay within their share: with ten to one against them, 30 units
-    every five seconds of the 9 a second that are theirs.
+    This holds while large requests stay within their share: at one to ten they use 30 units
+    every five seconds, and 9 a second are theirs.
     """
 
     async def main(clock):
@@ -223,8 +221,8 @@ def test_a_large_request_is_served_in_fair_time_although_small_ones_wait_without
         assert waited <= IN_FAIR_TIME + 1e-9
 
 
-def test_a_large_request_without_tenants_is_not_overtaken_by_those_who_come_after_it():
-    """B21: more small ones come than the rate allows; whoever comes later goes later."""
+def test_a_large_request_without_tenants_is_not_overtaken_by_later_ones():
+    """Small ones come at twice the rate; those that come later go later."""
 
     async def main(clock):
         gate = Dispatch("gate", rates=f"{RATE}/s burst {BURST}", clock=clock, concurrency=None)
@@ -261,8 +259,8 @@ def test_a_large_request_without_tenants_is_not_overtaken_by_those_who_come_afte
 
 
 @pytest.mark.parametrize("kind", ["configured", "template"])
-def test_a_large_acquire_is_served_in_fair_time_although_others_try_without_end(kind):
-    """B21, D-54: at a limiter; small ones try a thousand times a second and come to wait as well."""
+def test_a_large_acquire_is_served_in_fair_time_although_small_ones_try_all_the_time(kind):
+    """At a MemoryLimiter; small calls try a thousand times a second and wait as well."""
 
     async def main(clock):
         rates = f"{RATE}/s burst {BURST}"
@@ -293,13 +291,13 @@ def test_a_large_acquire_is_served_in_fair_time_although_others_try_without_end(
         return waits
 
     waits = run(main)
-    # Those two who were in line before it come first, one unit each.
+    # Two calls of one unit each were in line before it.
     assert max(waits) <= IN_FAIR_TIME + 2 / RATE + 1e-9
-    assert max(waits) >= 0.2  # it did have to wait
+    assert max(waits) >= 0.2  # the large call had to wait
 
 
-def test_a_request_of_the_whole_burst_and_more_gets_through_the_small_ones():
-    """A cost above the burst waits for a full bucket, which nobody empties meanwhile."""
+def test_a_request_larger_than_the_burst_is_served_among_small_ones():
+    """It waits for a full bucket, which no other call empties meanwhile."""
     clock = ManualClock(auto_advance=True)
     limiter = MemoryLimiter(clock=clock)
     limiter.set_capacity("api", 100, 1, burst=50)
@@ -308,4 +306,4 @@ def test_a_request_of_the_whole_burst_and_more_gets_through_the_small_ones():
     limiter.acquire("api", cost=80)
     assert clock.seconds() == 0.5
     limiter.acquire("api")
-    assert clock.seconds() == 0.5 + 0.31  # the debt of thirty, and its own
+    assert clock.seconds() == 0.5 + 0.31  # the debt of thirty and the cost of the next call

@@ -1,4 +1,4 @@
-"""Limits found out from what responses say (ALGORITHMS 2e), as timelines."""
+"""Rates learned from responses, as timelines of the pure arithmetic."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ MINUTE = 60 * SECOND
 
 
 def use(ramp, start, seconds):
-    """Succeed often enough for so long; answers the time."""
+    """Report successes at the full rate for `seconds`; return the time after them."""
     now = start
     for _ in range(seconds * 10):
         now += SECOND // 10
@@ -21,14 +21,14 @@ def use(ramp, start, seconds):
     return now
 
 
-def test_without_any_limit_the_rate_doubles_every_second_of_use():
+def test_while_no_limit_is_known_the_rate_doubles_with_every_second_of_use():
     ramp = Ramp(0)
     assert ramp.rate == 300
     use(ramp, 0, 5)
     assert ramp.rate == 300 * 2**5
 
 
-def test_who_uses_less_than_half_learns_nothing():
+def test_the_rate_does_not_grow_while_less_than_half_of_it_is_used():
     ramp = Ramp(0)
     for second in range(1, 60):
         ramp.succeeded(second * SECOND, ramp.rate)
@@ -36,21 +36,21 @@ def test_who_uses_less_than_half_learns_nothing():
 
 
 def test_an_episode_is_one_cut_however_many_refusals_it_has():
-    """D-62, M6: answers to calls sent before the cut do not cut again."""
+    """Refusals of calls sent before the cut do not cut again."""
     ramp = Ramp(0)
     now = use(ramp, 0, 3)
     before = ramp.rate
     assert ramp.congested(now - 1, now, now)
     for k in range(5_000):
         assert not ramp.congested(now - 1 - k, now + k, now)
-    assert ramp.rate == before // 2  # until a limit is known it is far off
+    assert ramp.rate == before // 2  # no limit is known yet, so the cut is large
     now += 11 * SECOND
     before = ramp.rate
     assert ramp.congested(now, now, now)
     assert ramp.rate == before * 7 // 10
 
 
-def test_the_way_back_is_a_cubic_calm_near_the_old_rate():
+def test_after_a_cut_the_rate_grows_as_a_cubic_that_is_flat_near_the_old_rate():
     ramp = Ramp(0)
     now = use(ramp, 0, 4)
     old = ramp.rate
@@ -66,7 +66,7 @@ def test_the_way_back_is_a_cubic_calm_near_the_old_rate():
     assert list(after.values()) == sorted(after.values())
 
 
-def test_it_does_not_grow_before_the_window_it_was_told_ends():
+def test_the_rate_does_not_grow_before_the_window_ends():
     ramp = Ramp(0)
     now = use(ramp, 0, 4)
     ramp.congested(now, now, now + 20 * SECOND)
@@ -77,7 +77,7 @@ def test_it_does_not_grow_before_the_window_it_was_told_ends():
     assert ramp.rate > cut
 
 
-def test_a_second_refusal_below_the_first_aims_lower():
+def test_after_a_refusal_below_the_old_rate_the_cubic_aims_lower():
     ramp = Ramp(0)
     now = use(ramp, 0, 4)
     ramp.congested(now, now, now)
@@ -89,8 +89,7 @@ def test_a_second_refusal_below_the_first_aims_lower():
 
 
 @given(st.integers(0, 40))
-def test_every_rate_recovers(cuts):
-    """B9, D-68: no rate from 1 up is too small to grow back."""
+def test_every_rate_from_one_up_grows_back_after_a_cut(cuts):
     ramp = Ramp(0)
     now = 0
     for _ in range(cuts):
@@ -106,14 +105,14 @@ def test_every_rate_recovers(cuts):
     pytest.fail(f"{low} a minute never grew")
 
 
-def test_stated_limits_are_taken_at_their_word():
+def test_a_stated_limit_is_taken_as_the_rate():
     learner = Learner(None, 0)
     assert learner.rates() == (Rate(300, 60, burst=1),)
     learner.heard([("requests", 600, 599, SECOND // 10), ("tokens", 90_000, 89_000, SECOND)], 0)
     assert learner.rates() == (Rate(600, 60), Rate(90_000, 60, unit="tokens"))
 
 
-def test_a_bucket_shows_its_period_by_its_reset():
+def test_the_period_of_a_bucket_is_learned_from_its_reset():
     """Missing one of ten, full in a tenth of a second: ten a second. Believed when seen twice."""
     learner = Learner(None, 0)
     learner.heard([("requests", 10, 9, SECOND // 10)], 0)
@@ -122,23 +121,23 @@ def test_a_bucket_shows_its_period_by_its_reset():
     assert learner.rates() == (Rate(10, 1),)
 
 
-def test_a_reset_in_whole_seconds_says_little_about_the_period():
-    """It may have been rounded: 60 of 60 missing, full in what is called one second."""
+def test_a_reset_in_whole_seconds_does_not_change_the_period():
+    """It may have been rounded: 60 of 60 missing, full in one second."""
     learner = Learner(None, 0)
     for used in (57, 58, 59, 60):
         learner.heard([("requests", 60, 60 - used, SECOND)], used)
     assert learner.rates()[0].per == 60
 
 
-def test_a_bucket_that_holds_less_than_its_limit_is_no_faster_for_it():
-    """1,440,000 a minute, of which a second's worth is kept: nearly all seems missing, and soon there."""
+def test_a_bucket_that_holds_less_than_its_limit_is_not_taken_for_a_faster_one():
+    """1,440,000 a minute, of which one second's worth is kept: nearly all seems missing, and soon back."""
     learner = Learner(None, 0)
     for at, (remaining, reset) in enumerate([(11_000, 1_040), (12_000, 1_003), (12_800, 967)]):
         learner.heard([("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
     assert learner.rates()[0].per == 60
 
 
-def test_a_days_worth_is_not_given_out_evenly():
+def test_a_limit_per_day_is_not_spread_evenly():
     learner = Learner(None, 0)
     learner.heard([("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)
     assert [rate.unit for rate in learner.rates()] == ["tokens"]
@@ -153,14 +152,14 @@ def test_configured_rates_are_only_lowered_and_come_back():
     assert learner.rates() == configured
 
 
-def test_older_news_is_no_news():
+def test_a_signal_older_than_the_newest_one_is_ignored():
     learner = Learner(None, 0)
     assert learner.heard([("requests", 300, 1, SECOND)], 10)
     assert not learner.heard([("requests", 600, 599, SECOND)], 9)
     assert learner.rates()[0].amount == 300
 
 
-def test_anthropics_tokens_only_repeat_the_tighter_of_the_two():
+def test_anthropics_tokens_header_repeats_the_tighter_of_input_and_output():
     learner = Learner(None, 0)
     learner.heard(
         [("tokens", 10, 9, None), ("input_tokens", 80, 79, None), ("output_tokens", 16, 12, None)], 0
@@ -179,7 +178,7 @@ def test_anthropics_tokens_only_repeat_the_tighter_of_the_two():
         ("default", "requests"),
     ],
 )
-def test_what_a_scope_counts(name, unit):
+def test_the_unit_that_each_scope_counts(name, unit):
     assert unit_of(name) == unit
 
 
@@ -193,7 +192,7 @@ small = st.one_of(st.none(), st.integers(0, 10**6))
     ),
     st.integers(0, 10**12),
 )
-def test_nothing_a_response_says_raises_or_loosens_what_was_configured(scopes, sent_at):
+def test_no_response_raises_an_error_or_a_configured_rate(scopes, sent_at):
     configured = (Rate(60, 60), Rate(1000, 60, unit="tokens"))
     learner = Learner(configured, 0)
     learner.heard(scopes, sent_at)

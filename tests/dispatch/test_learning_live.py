@@ -1,4 +1,4 @@
-"""A Dispatch that learns, against an API that limits like the real thing, in virtual time (M4, M5, M7)."""
+"""A Dispatch that learns its limits from a simulated API, in virtual time."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ TEN_A_SECOND = "600/minute burst 10"
 
 
 class Drain:
-    """Workers that call until so many calls are done, or so many seconds have passed."""
+    """Workers that call a simulated API until `calls` calls are done, or until a moment."""
 
     def __init__(self, *, rates, calls=300, workers=50, until=None, script=(), seed=1, **provider):
         self.calls, self.until, self.script = calls, until, script
         self.workers, self.rates, self.seed = workers, rates, seed
         self.provider = {"style": "openai", "requests": TEN_A_SECOND, **provider}
-        self.done = []  # when
+        self.done = []  # the moments of success
         self.sent = self.refused = self.lost = 0
         run(self._main)
 
@@ -71,13 +71,13 @@ class Drain:
         return max(sum(at <= other < at + 0.1 for other in arrivals) for at in arrivals)
 
 
-def test_with_limits_given_nobody_is_told_429_and_the_rate_is_used():
+def test_with_configured_limits_no_call_gets_a_429_and_the_rate_is_used():
     drain = Drain(rates=["600/minute"])
     assert drain.refused == 0
     assert 300 / drain.seconds >= 0.98 * 10
 
 
-def test_with_tokens_binding_as_well():
+def test_with_a_token_limit_that_binds_no_call_gets_a_429_and_the_tokens_are_used():
     drain = Drain(rates=["600/minute", "12_000 tokens/minute"], tokens="12_000/minute burst 200")
     assert drain.refused == 0
     assert 300 * 60 / drain.seconds >= 0.98 * 200
@@ -106,8 +106,7 @@ HALVED = [
 
 @pytest.mark.parametrize("headers", [True, False])
 @pytest.mark.parametrize("rates", ["auto", ["600/minute"]])
-def test_a_limit_cut_to_half_and_restored(rates, headers):
-    """M5."""
+def test_a_limit_that_is_halved_and_restored_is_followed_both_ways(rates, headers):
     drain = Drain(rates=rates, headers=headers, calls=10**6, until=330, script=HALVED)
     assert drain.refused <= 0.02 * drain.sent
     assert drain.rate(80, 180) >= 0.8 * 5
@@ -126,7 +125,7 @@ def test_a_limit_cut_to_half_and_restored(rates, headers):
     ids=str,
 )
 def test_after_an_outage_nothing_is_lost_and_there_is_no_storm(fault):
-    """M7: whoever waited comes back at the fair rate."""
+    """Calls that waited come back at the rate."""
     kind, details = fault
     drain = Drain(
         rates=["100/s"],
@@ -140,8 +139,8 @@ def test_after_an_outage_nothing_is_lost_and_there_is_no_storm(fault):
     assert drain.gate.snapshot().in_flight == 0
 
 
-def test_a_co_tenant_is_noticed_by_what_remains():
-    """M4: half of the budget is used by somebody else."""
+def test_another_user_of_the_limit_is_noticed_by_what_responses_say_remains():
+    """Half of the limit is used by another program."""
 
     async def main(clock):
         api = FakeProvider("openai", requests="600/minute burst 100", clock=clock)

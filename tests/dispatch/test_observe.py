@@ -1,4 +1,4 @@
-"""What a Dispatch learns from responses: windows, rates, levels (D-44, D-62, providers.md 3.7)."""
+"""What a Dispatch learns from responses: windows, rates and levels."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def headers(limit=None, remaining=None, reset=None, unit="requests"):
     return {f"x-ratelimit-{kind}-{unit}": str(value) for kind, value in said.items() if value is not None}
 
 
-def test_a_429_closes_the_window_for_as_long_as_it_asked():
+def test_a_429_starts_a_window_of_the_duration_it_asked_for():
     clock = ManualClock(100, auto_advance=True)
     dispatch = api(clock, pause=True)
     dispatch.observe(read_signal(429, {"retry-after": "7"}), sent_at=99)
@@ -28,14 +28,14 @@ def test_a_429_closes_the_window_for_as_long_as_it_asked():
         pass
 
 
-def test_and_a_little_longer_so_that_not_everybody_comes_back_together():
+def test_the_window_of_a_429_is_up_to_a_tenth_longer_so_that_processes_come_back_apart():
     clock = ManualClock()
     dispatch = Dispatch("api", clock=clock, random=lambda: 1.0)
     dispatch.observe(read_signal(429, {"retry-after": "20"}))
     assert dispatch.window.remaining == 22.0
 
 
-def test_zero_is_answered_by_a_short_pause_not_by_hammering():
+def test_a_retry_after_of_zero_starts_a_short_window():
     dispatch = api(ManualClock())
     dispatch.observe(read_signal(429, {"retry-after": "0"}))
     assert dispatch.window.remaining == 0.1
@@ -51,7 +51,7 @@ def test_a_hundred_refusals_of_one_burst_are_one_episode():
     assert dispatch.snapshot().rates[0].limit == 150
 
 
-def test_refusals_that_do_not_say_for_how_long_make_everybody_wait_longer_each_time():
+def test_refusals_without_a_time_start_longer_windows_each_time():
     clock = ManualClock(10)
     dispatch = Dispatch("api", clock=clock, random=lambda: 0.5)
     waits = []
@@ -74,15 +74,15 @@ def test_refusals_that_do_not_say_for_how_long_make_everybody_wait_longer_each_t
         '{"error": {"code": "rate_limit_exceeded", "message": "Request too large: Limit 10, Requested 20"}}',
     ],
 )
-def test_money_gone_and_too_large_close_nothing(body):
-    """No wait helps, and others' calls are not to blame."""
+def test_an_exhausted_account_and_a_request_that_is_too_large_start_no_window(body):
+    """Waiting would not help, and other calls are not concerned."""
     dispatch = api(ManualClock(), rates="auto")
     dispatch.observe(read_signal(429, {}, body))
     assert not dispatch.snapshot().backoff_active
     assert dispatch.snapshot().rates[0].limit == 300
 
 
-def test_overload_cuts_concurrency_not_the_rate():
+def test_an_overload_cuts_concurrency_and_not_the_rate():
     clock = ManualClock(5)
     dispatch = api(clock, concurrency=100, throttled_concurrency="adaptive", rates="auto")
     dispatch.observe(
@@ -92,15 +92,14 @@ def test_overload_cuts_concurrency_not_the_rate():
     assert dispatch.snapshot().rates[0].limit == 300
 
 
-def test_a_quota_that_reopens_some_day_is_tried_seldom():
+def test_an_exhausted_quota_without_a_time_starts_a_window_of_a_minute_or_more():
     dispatch = Dispatch("api", clock=ManualClock(5), random=lambda: 0.5)
     dispatch.observe(read_signal(429, {}, '{"error": {"code": "quota_exceeded"}}'), sent_at=4)
     assert dispatch.window.remaining >= 60
 
 
 @pytest.mark.parametrize("rates", [["100/s"], ["6000/minute strict"], "auto"])
-def test_nothing_remaining_pauses_admission_without_any_429(rates):
-    """D-44: remaining 0 with reset in 3 s."""
+def test_a_remaining_of_zero_pauses_admission_until_the_reset_without_any_429(rates):
     clock = ManualClock(auto_advance=True)
     dispatch = api(clock, rates=rates)
     dispatch.observe(read_signal(200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "3"}))
@@ -110,14 +109,14 @@ def test_nothing_remaining_pauses_admission_without_any_429(rates):
         assert clock.seconds() == 3.0
 
 
-def test_nothing_remaining_where_nothing_counts_it_closes_the_window():
+def test_a_remaining_of_zero_starts_a_window_where_no_rate_counts_it():
     clock = ManualClock()
     dispatch = api(clock, pause=True)
     dispatch.observe(read_signal(200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "3"}))
     assert dispatch.window.remaining == 3.0
 
 
-def test_an_empty_bucket_has_one_for_us_long_before_it_is_full():
+def test_an_empty_bucket_admits_the_next_call_long_before_it_is_full():
     clock = ManualClock()
     dispatch = api(clock, rates="auto")
     for used in (15, 30, 60):
@@ -127,7 +126,7 @@ def test_an_empty_bucket_has_one_for_us_long_before_it_is_full():
     dispatch.try_admit().settle()
 
 
-def test_what_is_said_to_remain_lowers_the_level_and_never_raises_it():
+def test_a_stated_remaining_lowers_the_level_and_never_raises_it():
     clock = ManualClock()
     dispatch = api(clock, rates=["600/minute burst 50"])
     dispatch.observe(read_signal(200, headers(600, 20, "58s")))
@@ -136,7 +135,7 @@ def test_what_is_said_to_remain_lowers_the_level_and_never_raises_it():
     assert dispatch.snapshot().rates[0].level == 20
 
 
-def test_a_limit_cut_to_half_is_obeyed_at_once_and_restored():
+def test_a_stated_limit_below_the_configured_one_is_obeyed_at_once_and_restored():
     clock = ManualClock()
     seen = Recorder()
     dispatch = api(clock, rates=["600/minute"], observer=seen)
@@ -150,7 +149,7 @@ def test_a_limit_cut_to_half_is_obeyed_at_once_and_restored():
     ]
 
 
-def test_auto_goes_by_what_headers_state_for_every_unit():
+def test_auto_uses_the_limits_stated_in_headers_for_every_unit():
     dispatch = api(ManualClock(), rates="auto")
     said = headers(600, 599, "100ms") | headers(90_000, 89_000, "1s", unit="tokens")
     dispatch.observe(read_signal(200, said))
@@ -161,7 +160,7 @@ def test_auto_goes_by_what_headers_state_for_every_unit():
     dispatch.try_admit(tokens=500).settle()
 
 
-def test_news_of_calls_sent_earlier_than_the_newest_is_ignored():
+def test_responses_to_calls_sent_before_the_newest_one_are_ignored():
     clock = ManualClock(10)
     dispatch = api(clock, rates="auto")
     dispatch.observe(read_signal(200, headers(300, 299)), sent_at=9)
@@ -170,7 +169,7 @@ def test_news_of_calls_sent_earlier_than_the_newest_is_ignored():
     dispatch.try_admit().settle()
 
 
-def test_rates_set_by_hand_end_the_trying():
+def test_set_rates_ends_the_learning_of_rates():
     clock = ManualClock()
     dispatch = api(clock, rates="auto")
     dispatch.set_rates(["10/s"])

@@ -1,4 +1,4 @@
-"""Visitors of each world: the same scenario is run by threads, by tasks, and by both in turn."""
+"""Callers that are threads, tasks, or both in turn, so that one scenario can be run by each of them."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from patience import PATIENCE, eventually
 
 
 class Visit:
-    """One caller: waits at the gate, stays inside until told to leave."""
+    """One caller: it waits at the gate and keeps its permit until it is told to leave."""
 
     def __init__(self, name):
         self.name = name
@@ -27,7 +27,6 @@ class Visitors:
     def __init__(self, kind, clock):
         self.kind = kind
         self.clock = clock
-        self.admitted = []  # names, in the order in which the gate let them in
         self._count = 0
         self._loop = asyncio.new_event_loop()
         self._loop_thread = threading.Thread(target=self._loop.run_forever)
@@ -36,7 +35,7 @@ class Visitors:
         self._tasks = []
 
     def join(self, gate, count=1, **arguments):
-        """Bring callers, one after the other; each is in line or inside before the next comes."""
+        """Start callers one after the other; each waits or is admitted before the next one starts."""
         visits = []
         for _ in range(count):
             self._count += 1
@@ -56,12 +55,12 @@ class Visitors:
         return visits
 
     def leave(self, visit):
-        """Let one who is inside go out, and wait until it has."""
+        """Have an admitted caller leave, and wait until it has left."""
         visit.let_go()
         assert visit.over.wait(PATIENCE)
 
     def cancel(self, visit):
-        """Break off a task that waits. Threads cannot be broken off: they need a timeout."""
+        """Cancel a waiting task. Threads cannot be cancelled; they need a timeout."""
         self._loop.call_soon_threadsafe(visit.task.cancel)
         assert visit.over.wait(PATIENCE)
 
@@ -74,7 +73,7 @@ class Visitors:
                 with gate.admit(**arguments) as permit:
                     visit.permit = permit
                     assert gone.wait(PATIENCE)
-            except BaseException as error:  # noqa: BLE001 - whatever befell the visitor is the result
+            except BaseException as error:  # noqa: BLE001 - any error is a result
                 visit.error = error
             finally:
                 visit.over.set()
@@ -91,7 +90,7 @@ class Visitors:
                 async with gate.admit(**arguments) as permit:
                     visit.permit = permit
                     await asyncio.wait_for(gone.wait(), PATIENCE)
-            except BaseException as error:  # noqa: BLE001 - whatever befell the visitor is the result
+            except BaseException as error:  # noqa: BLE001 - any error is a result
                 visit.error = error
             finally:
                 visit.over.set()

@@ -1,4 +1,4 @@
-"""How callers of every world wait at one gate: the same scenarios for threads, tasks and both."""
+"""Waiting at one gate: each scenario is run by threads, by tasks and by both."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from headgate.testing import Recorder
 from patience import eventually
 
 
-def test_first_come_first_served(visitors, clock):
-    """Whoever joined first is admitted first, whatever world they wait in."""
+def test_callers_are_admitted_in_the_order_they_joined(visitors, clock):
+    """Threads and tasks stand in one line."""
     seen = Recorder()
     gate = Dispatch("gate", concurrency=1, observer=seen, clock=clock)
     inside = gate.try_admit()
@@ -22,7 +22,7 @@ def test_first_come_first_served(visitors, clock):
     assert gate.snapshot().waiting == 0
 
 
-def test_a_rate_lets_them_in_at_exact_moments(visitors, clock):
+def test_a_rate_admits_waiting_callers_at_exact_moments(visitors, clock):
     """Ten a second, one at a time: 0, 0.1, 0.2, …"""
     gate = Dispatch("gate", rates="10/s burst 1", clock=clock)
     visits = visitors.join(gate, 8)
@@ -33,8 +33,8 @@ def test_a_rate_lets_them_in_at_exact_moments(visitors, clock):
         visitors.leave(visit)
 
 
-def test_those_who_were_due_on_the_way_get_their_own_moment(visitors, clock):
-    """Tokens and places together; one advance over several moments."""
+def test_one_advance_of_the_clock_admits_each_caller_at_its_own_moment(visitors, clock):
+    """With a limit on tokens and on concurrency together."""
     gate = Dispatch("gate", rates="60 tokens/minute burst 10", concurrency=3, clock=clock)
     visits = visitors.join(gate, 3, tokens=10)
     clock.advance(100)
@@ -49,7 +49,7 @@ def test_those_who_were_due_on_the_way_get_their_own_moment(visitors, clock):
         visitors.leave(visit)
 
 
-def test_a_timeout_ends_the_wait_at_its_moment_and_the_others_move_up(visitors, clock):
+def test_a_timeout_ends_the_wait_on_time_and_the_others_move_up(visitors, clock):
     gate = Dispatch("gate", concurrency=1, clock=clock)
     inside = gate.try_admit()
     impatient = visitors.join(gate, 1, timeout=5)[0]
@@ -65,8 +65,7 @@ def test_a_timeout_ends_the_wait_at_its_moment_and_the_others_move_up(visitors, 
     visitors.leave(patient)
 
 
-def test_a_timeout_of_the_first_hands_the_time_keeping_to_the_next(visitors, clock):
-    """The first in line keeps the time; when it gives up, somebody else must."""
+def test_when_the_first_in_line_times_out_another_caller_keeps_the_time(visitors, clock):
     gate = Dispatch("gate", rates="60 tokens/minute burst 60", clock=clock)
     holder = gate.try_admit(tokens=60)
     first = visitors.join(gate, 1, tokens=60, timeout=5)[0]
@@ -81,7 +80,7 @@ def test_a_timeout_of_the_first_hands_the_time_keeping_to_the_next(visitors, clo
     holder.settle()
 
 
-def test_pausing_until_the_window_ends_then_going_in_order(visitors, clock):
+def test_paused_callers_go_in_order_after_the_window_ends(visitors, clock):
     window = BackoffWindow(spread=4, clock=clock)
     gate = Dispatch("gate", window=window, pause=True, clock=clock)
     gate.set_backoff(30)
@@ -96,7 +95,7 @@ def test_pausing_until_the_window_ends_then_going_in_order(visitors, clock):
         visitors.leave(visit)
 
 
-def test_clearing_the_window_lets_them_go_at_once(visitors, clock):
+def test_clearing_the_window_admits_paused_callers_at_once(visitors, clock):
     gate = Dispatch("gate", pause=True, clock=clock)
     gate.set_backoff(60)
     visits = visitors.join(gate, 3)
@@ -108,7 +107,7 @@ def test_clearing_the_window_lets_them_go_at_once(visitors, clock):
         visitors.leave(visit)
 
 
-def test_closing_refuses_everyone_who_waits(visitors, clock):
+def test_close_refuses_all_waiting_callers(visitors, clock):
     gate = Dispatch("gate", concurrency=1, clock=clock)
     inside = gate.try_admit()
     visits = visitors.join(gate, 5)
@@ -119,7 +118,7 @@ def test_closing_refuses_everyone_who_waits(visitors, clock):
     inside.settle()
 
 
-def test_retuning_reaches_those_who_wait(visitors, clock):
+def test_set_rates_takes_effect_for_waiting_callers(visitors, clock):
     gate = Dispatch("gate", rates="1/minute", clock=clock)
     visits = visitors.join(gate, 3)
     gate.set_rates("10/s burst 1")
@@ -129,14 +128,14 @@ def test_retuning_reaches_those_who_wait(visitors, clock):
         visitors.leave(visit)
 
 
-def test_one_who_can_never_fit_is_told_at_once(visitors, clock):
+def test_a_call_that_can_never_fit_is_refused_at_once(visitors, clock):
     gate = Dispatch("gate", rates="10 tokens/s", clock=clock)
     visit = visitors.join(gate, 1, tokens=11)[0]
     assert visit.over.wait(20)
     assert isinstance(visit.error, CostTooLarge)
 
 
-def test_observers_hear_how_long_each_waited_and_for_what(visitors, clock):
+def test_observers_are_told_how_long_each_call_waited_and_for_which_rule(visitors, clock):
     seen = Recorder()
     gate = Dispatch("gate", concurrency=None, rates="1/s burst 1", observer=seen, clock=clock)
     visits = visitors.join(gate, 3, tenant="t")
@@ -167,13 +166,12 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(visitors, clock
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_window_wakes_its_waiters_in_every_world(visitors, clock):
-    """BackoffWindow.wait and wait_async, at the end and by clear."""
+def test_a_window_that_ends_wakes_waiting_threads_and_tasks(visitors, clock):
     window = BackoffWindow(clock=clock)
     window.set(10)
 
     class Door:
-        """The window in the shape of a gate, so that visitors can come to it."""
+        """The window in the shape of a gate, so that visitors can wait at it."""
 
         def snapshot(self):
             return type("Snapshot", (), {"waiting": window._gate._line.waiting})

@@ -1,4 +1,4 @@
-"""What interrupts, where there is such a thing."""
+"""A fixture that interrupts the main thread, on platforms with interval timers."""
 
 import gc
 import signal
@@ -13,8 +13,9 @@ from stress.interrupts import Alarm
 def alarm():
     if not hasattr(signal, "setitimer"):
         pytest.skip("no interval timers on this platform")
-    gc.collect()  # Python ignores what is raised in a weak reference's callback: leave none to earlier tests
-    # Likewise in what Hypothesis has called at every collection.
+    # Python ignores errors raised in callbacks of weak references and of the garbage collector, so an
+    # interrupt there would be lost: collect the objects of earlier tests, and remove Hypothesis' callbacks.
+    gc.collect()
     callbacks, gc.callbacks[:] = gc.callbacks[:], []
     try:
         with closing(Alarm()) as alarm:

@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment that nobody chose: a signal that raises in the main thread."""
+"""Ctrl-C at an arbitrary moment: a signal that raises in the main thread."""
 
 import signal
 
@@ -8,7 +8,7 @@ class Interrupted(BaseException):
 
 
 class Alarm:
-    """A signal that raises in the main thread, once, after so many seconds."""
+    """A signal that raises in the main thread once, after a given time."""
 
     def __init__(self):
         self.rang = False

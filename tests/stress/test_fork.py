@@ -1,4 +1,4 @@
-"""A forked child starts clean: a free lock, an empty line, nobody inside."""
+"""A forked child starts with a free lock, an empty line and no call in flight."""
 
 import asyncio
 import threading
@@ -10,8 +10,7 @@ from patience import PATIENCE, eventually
 pytestmark = needs_fork
 
 
-def test_a_child_forked_in_the_middle_of_everything_starts_clean_and_the_parent_goes_on():
-    """B29: places held, threads waiting; the child inherits neither."""
+def test_a_forked_child_inherits_no_permits_and_no_waiting_callers_and_the_parent_continues():
     gate = Dispatch("gate", concurrency=2, byte_budget=100, rates="1000/s")
     held = [gate.try_admit(bytes=10) for _ in range(2)]
     got = []
@@ -31,7 +30,7 @@ def test_a_child_forked_in_the_middle_of_everything_starts_clean_and_the_parent_
         with gate.admit(), gate.admit(timeout=5):
             assert gate.try_admit() is None
             for permit in held:
-                permit.settle()  # the parent's: they must free nothing here
+                permit.settle()  # permits of the parent must free no place here
             assert gate.snapshot().in_flight == 2
         assert gate.snapshot().in_flight == 0
 
@@ -73,7 +72,7 @@ def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child():
         thread.join()
 
 
-def test_what_was_used_stays_used_and_an_open_window_stays_open_in_the_child():
+def test_a_forked_child_keeps_the_levels_of_rates_and_the_active_window():
     gate = Dispatch("gate", window=BackoffWindow(), rates="2/hour burst 2")
     gate.try_admit().settle()
     gate.set_backoff(60)
@@ -86,16 +85,16 @@ def test_what_was_used_stays_used_and_an_open_window_stays_open_in_the_child():
     assert in_a_child(check) == 0
 
 
-def test_tickets_of_the_parent_give_nothing_back_in_the_child():
-    """One granted and not yet claimed, one waiting: the child may close both, and nothing is invented."""
+def test_tickets_of_the_parent_give_no_place_back_in_the_child():
+    """One was granted and not yet claimed, one waits: the child may close both, and no place is invented."""
     gate = Dispatch("gate", concurrency=1)
     holder = gate.try_admit()
     visits = [gate.admit().__aenter__() for _ in range(2)]
 
     async def main():
         for visit in visits:
-            visit.send(None)  # each now waits in line
-        holder.settle()  # the first is granted, and does not know it yet
+            visit.send(None)  # each waits in line from here on
+        holder.settle()  # grants the first, which does not know it yet
 
     asyncio.run(main())
 

@@ -1,7 +1,7 @@
-"""Threads and event loops at one gate, with everything going wrong around them.
+"""Threads and event loops at one gate, with random failures around them.
 
-After any cancel, time-out, closed loop or collected coroutine: no permit lost, none invented,
-nobody left waiting, and first come first served across worlds. Every seed can be run again.
+After any cancellation, time-out, closed loop or collected coroutine no permit is lost or invented, no
+caller is left waiting, and callers were admitted in order. Every seed can be run again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 class WatchedLine(Line):
-    """A line that is checked against the plainest model of one: a list of who came."""
+    """A line that is compared with the plainest model of one: a list of tickets in order of arrival."""
 
     __slots__ = ("came", "overtaken")
 
@@ -47,7 +47,7 @@ class WatchedLine(Line):
 
 
 class Crowd:
-    """Everybody who visits one gate in one run."""
+    """All callers of one gate in one run."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -107,13 +107,13 @@ class Crowd:
 
     def loop(self, number, dies):
         self.run_loop(number, dies)
-        gc.collect()  # the tasks of a loop that died are nobody's now
+        gc.collect()  # frees the tasks of a loop that was closed
 
     def run_loop(self, number, dies):
-        """A loop with twenty tasks, most of them cancelled; one that dies is closed in mid-flight."""
+        """Run a loop with twenty tasks, most of them cancelled; if it `dies` it is closed while they wait."""
         dice = random.Random(f"{self.seed} loop {number}")
         loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda *_: None)  # "task was destroyed": yes, that is the point
+        loop.set_exception_handler(lambda *_: None)  # "task was destroyed" is expected
 
         async def main():
             tasks = [asyncio.ensure_future(self.task(dice)) for _ in range(20)]
@@ -130,7 +130,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_nothing_is_lost_invented_or_left_waiting(seed):
+def test_no_permit_is_lost_or_invented_and_no_caller_is_left_waiting(seed):
     crowd = Crowd(seed)
     threads = [threading.Thread(target=crowd.thread, args=(i,)) for i in range(4)]
     threads += [threading.Thread(target=crowd.loop, args=(i, i == 1 and seed % 2 == 0)) for i in range(2)]
@@ -138,10 +138,10 @@ def test_nothing_is_lost_invented_or_left_waiting(seed):
         thread.start()
     for thread in threads:
         thread.join(1)
-    gc.collect()  # that of a loop that died did nothing if another thread was collecting just then
+    gc.collect()  # the collection in `loop` did nothing if another thread was collecting at that moment
     for thread in threads:
         thread.join(PATIENCE)
-    assert not any(thread.is_alive() for thread in threads), "somebody was left waiting"
+    assert not any(thread.is_alive() for thread in threads), "a caller was left waiting"
     gc.collect()
     snapshot = crowd.gate.snapshot()
     assert (snapshot.in_flight, snapshot.bytes_in_flight, snapshot.waiting) == (0, 0, 0)
@@ -150,14 +150,14 @@ def test_nothing_is_lost_invented_or_left_waiting(seed):
     assert crowd.served > 0
     assert crowd.line.overtaken == 0
     assert not crowd.line.came
-    # And the gate still works: all places can be taken, and not one more.
+    # The gate still works: all places can be taken, and not one more.
     permits = [crowd.gate.admit().__enter__() for _ in range(PLACES)]
     assert crowd.gate.try_admit() is None
     for permit in permits:
         permit.settle()
 
 
-def test_a_grant_to_a_closed_loop_passes_to_the_next():
+def test_a_place_granted_to_a_closed_loop_passes_to_the_next_caller():
     """A task whose loop has been closed cannot be woken: its place must not be lost with it."""
     gate = Dispatch("gate", concurrency=1)
     holder = gate.try_admit()
@@ -185,7 +185,7 @@ def test_a_grant_to_a_closed_loop_passes_to_the_next():
     assert gate.snapshot().in_flight == 0
 
 
-def test_the_first_in_line_on_a_closed_loop_does_not_take_the_time_keeping_to_its_grave():
+def test_callers_are_admitted_on_time_though_the_loop_of_the_first_in_line_was_closed():
     gate = Dispatch("gate", rates="20/s burst 1")
     gate.try_admit().settle()
     loop = asyncio.new_event_loop()
@@ -204,8 +204,8 @@ def test_the_first_in_line_on_a_closed_loop_does_not_take_the_time_keeping_to_it
     gc.collect()
 
 
-def test_a_finalizer_that_gives_back_while_the_lock_is_held_neither_blocks_nor_is_lost():
-    """The collector may run anywhere, also between two lines under the lock."""
+def test_a_permit_returned_by_a_finalizer_while_the_lock_is_held_neither_blocks_nor_is_lost():
+    """The garbage collector may run anywhere, also under the lock."""
     gate = Dispatch("gate", concurrency=2)
     permit = gate.try_admit()
 
@@ -232,7 +232,7 @@ def test_a_finalizer_that_gives_back_while_the_lock_is_held_neither_blocks_nor_i
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_loop_that_dies_with_thousands_of_waiters_takes_nobody_else_with_it():
+def test_a_loop_closed_with_thousands_of_waiting_tasks_blocks_no_other_caller():
     gate = Dispatch("gate", concurrency=1)
     holder = gate.try_admit()
     loop = asyncio.new_event_loop()
@@ -261,7 +261,7 @@ def test_a_thread_that_blocks_the_loop_of_the_first_in_line_keeps_the_time_itsel
         gate.try_admit().settle()
         task = asyncio.ensure_future(gate.admit().__aenter__())
         await asyncio.sleep(0)
-        with gate.admit(timeout=PATIENCE) as permit:  # the wrong colour, on purpose
+        with gate.admit(timeout=PATIENCE) as permit:  # a blocking wait inside a loop, on purpose
             waited = permit.waited
         (await task).settle()
         return waited
@@ -291,7 +291,7 @@ def test_an_admission_that_is_entered_twice_at_once_is_refused_and_leaks_nothing
     assert gate.snapshot().in_flight == 0
 
 
-def test_windows_may_be_set_while_others_begin_to_watch_them():
+def test_a_window_may_be_set_while_dispatches_of_it_are_made_in_another_thread():
     window = BackoffWindow()
     stop = threading.Event()
     kept = []
@@ -313,20 +313,20 @@ def test_windows_may_be_set_while_others_begin_to_watch_them():
         thread.join(PATIENCE)
 
 
-def test_a_granted_permit_that_the_collector_finds_before_its_task_is_given_back_once():
-    """The finalizers of a dead loop's tasks run in any order."""
+def test_a_granted_permit_that_is_collected_before_its_task_is_given_back_once():
+    """The finalizers of the tasks of a closed loop run in any order."""
     gate = Dispatch("gate", concurrency=1)
     holder = gate.try_admit()
     visit = gate.admit().__aenter__()
 
     async def main():
-        visit.send(None)  # it waits in line
+        visit.send(None)  # joins the line
         ticket = gate._line.first()
-        holder.settle()  # it is granted, and does not know it yet
-        ticket.granted.__del__()  # the collector comes to the permit first
+        holder.settle()  # grants it; the task does not know it yet
+        ticket.granted.__del__()  # the permit is collected first
         assert gate.snapshot().in_flight == 1
-        gate._give_back(ticket.granted)  # and even if somebody gives it back meanwhile ...
-        visit.close()  # ... the task that is ended gives back nothing that is not there
+        gate._give_back(ticket.granted)  # the permit is given back once more
+        visit.close()  # the task that is closed gives back nothing twice
 
     asyncio.run(main())
     assert gate.snapshot().in_flight == 0

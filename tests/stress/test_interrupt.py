@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle: whoever is interrupted leaves, and nothing stays locked or taken."""
+"""Ctrl-C at any moment: the interrupted caller leaves, and nothing stays locked or taken."""
 
 import asyncio
 import contextlib
@@ -33,10 +33,10 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
     ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "_claim"), (Dispatch, "_tell_admitted")]
 )
 @pytest.mark.parametrize("world", ["thread", "task"])
-def test_whoever_is_interrupted_once_it_was_let_in_gives_its_place_back_at_once(
+def test_a_caller_interrupted_just_after_its_admission_gives_its_place_back_at_once(
     monkeypatch, kind, moment, world
 ):
-    """And not when the collector comes by: others wait for it."""
+    """Not only when the garbage collector runs: other callers wait for the place."""
     kind = LoopParker if kind is ThreadParker and world == "task" else kind
     gate = Dispatch("gate", concurrency=1, observer=lambda _event: None)
     holder = gate.try_admit()
@@ -47,7 +47,7 @@ def test_whoever_is_interrupted_once_it_was_let_in_gives_its_place_back_at_once(
         raise Interrupted
 
     def leave():
-        eventually(lambda: gate.snapshot().waiting == 1, "somebody waits")
+        eventually(lambda: gate.snapshot().waiting == 1, "a caller waits")
         monkeypatch.setattr(kind, moment, interrupted)
         holder.settle()
 
@@ -77,8 +77,8 @@ def deep(levels, act):
 
 
 @pytest.mark.parametrize("room", range(40))
-def test_whoever_comes_next_puts_right_what_a_full_stack_broke_off(room):
-    """There is room for so many calls more: to settle takes some, to wake those who wait some others."""
+def test_the_next_caller_repairs_what_a_recursion_error_interrupted(room):
+    """With `room` frames left, the error strikes while settling or while waking callers."""
 
     async def main():
         gate = Dispatch("gate", concurrency=1)
@@ -102,7 +102,7 @@ def test_whoever_comes_next_puts_right_what_a_full_stack_broke_off(room):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_at_any_moment_leaves_no_lock_held_no_place_taken_and_nobody_waiting(alarm):
+def test_an_interrupt_at_any_moment_leaves_no_lock_held_no_place_taken_and_no_caller_waiting(alarm):
     """Five hundred interrupts at random moments, while other threads contend for the same places."""
     gate = Dispatch("gate", concurrency=2, byte_budget=1000, rates=["1_000_000/s", "1_000_000_000 tokens/s"])
     stop = threading.Event()
