@@ -2,32 +2,15 @@
 
 from itertools import count
 
+from headgate.sharing.pool.question import PoolLimits, empty_question
+
 SECOND = 1_000_000
-NO_LIMITS = [0, 0, 0, 0]
+NO_LIMITS = PoolLimits()
 
 numbers = count(1)
 
 
 def question(member="a", number=None, *, rates=(), lease=60 * SECOND, **facts):
-    """A question that asks for nothing, and what is given of it. Unless told, its number is a new one."""
-    rates = [list(rate) for rate in rates]
-    return {
-        "member": member,
-        "id": next(numbers) if number is None else number,
-        "lease": lease,
-        "version": 0,
-        "rates": rates,
-        "limits": NO_LIMITS,
-        "set": None,
-        "lumps": [],
-        "back": [[] for _ in rates],
-        "extra": [0 for _ in rates],
-        "uses": [0, 0],
-        "wants": [0, 0],
-        "spare": [0, 0],
-        "needs": 0,
-        "pauses": False,
-        "pause": None,
-        "bye": False,
-        **facts,
-    }
+    """Return an empty question with these facts. Unless given, its number is a new one."""
+    number = next(numbers) if number is None else number
+    return {**empty_question(member, number, rates=rates, lease=lease), **facts}

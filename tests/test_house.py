@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "events": {"frozen"},
     "typing": {*GROUND, "gate", "sharing", "swarm"},
     "responses": {*GROUND, "responses"},
-    "gate": {*GROUND, "gate", "sharing"},
+    "gate": {*GROUND, "gate"},
     "dispatch": {*GROUND, "gate", "dispatch", "sharing", "responses"},
     "limiters": {*GROUND, "gate", "limiters"},
     "retries": {*GROUND, "gate", "retries", "responses"},
@@ -171,6 +171,7 @@ def test_importing_headgate_loads_the_standard_library_only_and_little_of_it():
         "budgets",
         "client",
         "responses",
+        "sharing",
         "tenacity",
     ):
         assert f"headgate.{room}" not in loaded

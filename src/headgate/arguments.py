@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .typing import Seconds
 
 SECOND = 1_000_000_000
+NS_PER_US = 1_000
 
 
 def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:

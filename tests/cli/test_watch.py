@@ -17,8 +17,10 @@ from rich.console import Console
 from headgate import Dispatch
 from headgate.cli.app import main
 from headgate.cli.watch import Look, facts_of, picture_of, who
-from headgate.sharing.pool.answer import new_pool
-from headgate.sharing.pool.view import standing
+from headgate.sharing.pool.question import PoolLimits
+from headgate.sharing.pool.rate import PoolRate
+from headgate.sharing.pool.state import MemberState, Pool
+from headgate.sharing.pool.view import view_of
 from patience import eventually
 
 SECOND = 1_000_000
@@ -221,17 +223,19 @@ def test_a_terminal_gets_a_picture_that_changes_with_colours_unless_it_wants_non
 def many(count):
     """A pool with so many members, one that nobody is at, and one that has never been."""
     now = 1_000 * SECOND
-    busy = new_pool() | {
-        "rates": [[600, 60 * SECOND, 100, now + 20 * SECOND, 0, [], []]],
-        "units": ["requests"],
-        "limits": [64, 0, 5 << 20, 0],
-        "members": {
-            f"host-{n:03}-{n}-ff": [now + SECOND, 0, 2, 9_999, 5, 0, 0, 0, 0, 1, 3] for n in range(count)
-        },
-        "now": now,
+    idle, busy = Pool(), Pool()
+    for pool in (idle, busy):
+        pool.rates = [PoolRate(600, 60 * SECOND, 100, full_at=now + 20 * SECOND)]
+        pool.units = ["requests"]
+        pool.limits = PoolLimits(places=64, bytes=5 << 20)
+        pool.now = now
+    busy.members = {
+        f"host-{n:03}-{n}-ff": MemberState(
+            now + SECOND, holds=[2, 9_999], wants=[5, 0], in_flight=1, waiting=3
+        )
+        for n in range(count)
     }
-    idle = busy | {"members": {}}
-    pools = {"busy": standing(busy), "idle": standing(idle), "never": None}
+    pools = {"busy": view_of(busy), "idle": view_of(idle), "never": None}
     return Look("redis://limits.internal/0", datetime.now(UTC), pools)
 
 

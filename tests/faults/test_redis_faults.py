@@ -51,7 +51,7 @@ async def opened(url, **options):
 async def charged(url, key="k"):
     """How many units of the slow rate are gone, asked over a line of its own. Takes the rest."""
     async with opened(url) as store:
-        given = await store.ask(key, question("auditor", 1, lumps=[[1]] * 1_000))
+        given = await store.ask(key, question("auditor", 1, batches=[[1]] * 1_000))
         return 900 - given["starts"].count(0)
 
 
@@ -61,7 +61,7 @@ EVER = 1 << 52  # a stamp that is later than any
 async def take(store, member, numbers, key="k"):
     """One unit by each question; what could not be asked is asked again, by the same number."""
     for number in numbers:
-        asked = question(member, number, lumps=[[1]])
+        asked = question(member, number, batches=[[1]])
         for _ in range(200):
             try:
                 given = await store.ask(key, asked)
@@ -85,7 +85,7 @@ def test_a_reply_lost_after_the_decision_is_asked_for_again_and_decided_once(ser
         async with opened(line.url) as store:
             for number in range(100):
                 line.faults.extend([fault, "pass"] if fault == "lose" else [fault])
-                assert (await store.ask("k", question("a", number, lumps=[[1]])))["starts"] == [0]
+                assert (await store.ask("k", question("a", number, batches=[[1]])))["starts"] == [0]
         assert await charged(server.url) == 100
 
     asyncio.run(main())
@@ -96,7 +96,7 @@ def test_when_the_second_reply_is_lost_too_it_is_an_error_and_still_decided_once
 
     async def main():
         async with opened(line.url) as store:
-            asked = question("a", 1, lumps=[[5]])
+            asked = question("a", 1, batches=[[5]])
             line.faults.extend(["lose", "lose"])
             with pytest.raises(StoreError, match="cannot be reached"):
                 await store.ask("k", asked)
@@ -111,7 +111,7 @@ def test_a_reply_that_never_comes_is_an_error_in_time(server, line):
 
     async def main():
         async with opened(line.url, timeout=0.1) as store:
-            asked = question("a", 1, lumps=[[5]])
+            asked = question("a", 1, batches=[[5]])
             line.faults.append("mute")
             with pytest.raises(StoreError, match="does not answer in time"):
                 await store.ask("k", asked)
@@ -128,7 +128,7 @@ def test_a_goodbye_whose_reply_was_lost_gives_back_once(server, line):
         async with opened(line.url) as store:
             await take(store, "a", range(10))
             line.faults.append("lose")
-            await store.ask("k", question("a", 10, back=[[[3, EVER]]], bye=True))
+            await store.ask("k", question("a", 10, returned=[[[3, EVER]]], leaves=True))
         assert await charged(server.url) == 7
 
     asyncio.run(main())
@@ -140,11 +140,11 @@ def test_a_question_that_arrives_after_the_next_one_is_not_decided(server):
     async def main():
         async with opened(server.url) as store:
             await take(store, "a", range(10))
-            given_up = question("a", 10, back=[[[3, EVER]]])
+            given_up = question("a", 10, returned=[[[3, EVER]]])
             await store.ask("k", given_up)
             await store.ask("k", question("a", 11))
             with closing(server.client()) as client:  # and now the first copy of it is read
-                client.evalsha(room._NAME, 1, "headgate:{k}", json.dumps(given_up))
+                client.eval(room.SCRIPT, 1, "headgate:{k}", json.dumps(given_up), room.CONSTANTS)
         assert await charged(server.url) == 7
 
     asyncio.run(main())
@@ -235,7 +235,7 @@ def test_a_stopped_server_is_an_error_in_time_and_what_it_does_later_is_done_onc
         async with opened(server.url, timeout=0.15, connect_timeout=0.15) as store:
             await take(store, "a", range(10))
             server.stop()
-            asked = question("a", 10, lumps=[[1]])
+            asked = question("a", 10, batches=[[1]])
             for _ in range(3):
                 with pytest.raises(StoreError, match="does not answer in time"):
                     await store.ask("k", asked)
@@ -288,7 +288,7 @@ def test_a_pool_that_is_lost_begins_anew_with_the_limits_of_whoever_asks(server,
                 with closing(server.client()) as client:
                     client.flushall() if loss == "flushall" else client.pexpire("headgate:{k}", 1)
                     eventually(lambda: not client.exists("headgate:{k}"), "it is gone")
-            given = await store.ask("k", question("b", 1, rates=[[7, SECOND, 7]], lumps=[[1]]))
+            given = await store.ask("k", question("b", 1, rates=[[7, SECOND, 7]], batches=[[1]]))
             assert (given["members"], given["rates"]) == (1, [[7, SECOND, 7]])
 
     asyncio.run(main())
@@ -323,7 +323,7 @@ def test_a_server_without_memory_says_so_and_changes_nothing(server):
             with closing(server.client()) as client:
                 client.config_set("maxmemory", 1)
                 with pytest.raises(StoreError, match="cannot answer"):
-                    await store.ask("k", question("a", 5, lumps=[[1]]))
+                    await store.ask("k", question("a", 5, batches=[[1]]))
                 client.config_set("maxmemory", 0)
             await take(store, "a", [5])
         assert await charged(server.url) == 6
@@ -364,7 +364,7 @@ def test_a_cluster_of_one_decides_as_a_single_server():
                     await take(store, "a", range(5), key)
                 await store.listen("k", news.set)
                 await happens(news)
-                await store.ask("k", question("a", 9, pause=SECOND))
+                await store.ask("k", question("a", 9, window=SECOND))
                 await happens(news)
                 client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16383)
                 with pytest.raises(StoreError):
@@ -387,11 +387,11 @@ def test_a_listener_is_told_after_every_loss_of_its_line(server, line):
             for number in range(3):
                 await asyncio.to_thread(line.cut)
                 await happens(news)
-                await other.ask("k", question("b", number, pause=(number + 1) * SECOND))
+                await other.ask("k", question("b", number, window=(number + 1) * SECOND))
                 await happens(news)
             line.open = False
             await asyncio.to_thread(line.cut)
-            await other.ask("k", question("b", 9, pause=60 * SECOND))
+            await other.ask("k", question("b", 9, window=60 * SECOND))
             assert not news.is_set()
             line.open = True
             await happens(news)
@@ -407,7 +407,7 @@ def test_a_listener_survives_a_restart_of_the_server(server):
             await happens(news)
             await asyncio.to_thread(server.restart)
             await happens(news)
-            await store.ask("k", question("a", 1, pause=SECOND))
+            await store.ask("k", question("a", 1, window=SECOND))
             await happens(news)
 
     asyncio.run(main())

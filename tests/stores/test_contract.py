@@ -17,7 +17,8 @@ from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
 from headgate.http import read_signal
 from headgate.sharing.courier import COURIER
-from headgate.sharing.pool.answer import answer, new_pool
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.state import Pool
 from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually, happens
@@ -55,9 +56,9 @@ async def booked(store, key):
     low, high = 0, 900
     while low < high:
         middle = (low + high + 1) // 2
-        given = await store.ask(key, question("auditor", lumps=[[middle]]))
-        back = [[middle, given["stamp"]]] if given["starts"] else []
-        await store.ask(key, question("auditor", back=[back]))
+        given = await store.ask(key, question("auditor", batches=[[middle]]))
+        back = [[middle, given["first_stamp"]]] if given["starts"] else []
+        await store.ask(key, question("auditor", returned=[back]))
         if given["starts"] == [0]:
             low = middle
         else:
@@ -71,21 +72,25 @@ async def booked(store, key):
 def test_it_answers_as_the_rule_does(opened, key):
     """2b: whatever does not depend on how much time has passed, to the byte."""
     story = [
-        question(lumps=[[100]] * 9, wants=[3, 50], limits=[10, 2, 100, SECOND]),
-        question("b", wants=[9, 99], uses=[0, 0], lumps=[[1]]),
-        question("b", back=[[[1, 0]]], extra=[7]),
+        question(batches=[[100]] * 9, wants=[3, 50], limits=[10, 2, 100, SECOND]),
+        question("b", wants=[9, 99], uses=[0, 0], batches=[[1]]),
+        question("b", returned=[[[1, 0]]], owed=[7]),
         question(set=[[[500, 365 * DAY, 400]], [5, 1, 50, SECOND]]),
         question("c", wants=[1, 1], rates=[[500, 365 * DAY, 400]]),
-        question("b", bye=True, rates=[[500, 365 * DAY, 400]]),
+        question("b", leaves=True, rates=[[500, 365 * DAY, 400]]),
     ]
 
     def timeless(given):
         given = json.loads(json.dumps(given))
-        del given["stamp"], given["version"]
-        return {**given, "starts": [start == 0 for start in given["starts"]], "again": bool(given["again"])}
+        del given["first_stamp"], given["version"]
+        return {
+            **given,
+            "starts": [start == 0 for start in given["starts"]],
+            "ask_again_in": bool(given["ask_again_in"]),
+        }
 
     async def scenario(store):
-        pool = new_pool()
+        pool = Pool()
         for asked in story:
             expected = answer(pool, json.loads(json.dumps(asked)), 10**9)
             assert timeless(await store.ask(key, asked)) == timeless(expected)
@@ -96,7 +101,7 @@ def test_it_answers_as_the_rule_does(opened, key):
 def test_it_counts_every_unit_once(opened, key):
     async def scenario(store):
         for n in range(20):
-            await store.ask(key, question(f"m{n % 3}", lumps=[[n]]))
+            await store.ask(key, question(f"m{n % 3}", batches=[[n]]))
         assert await booked(store, key) == sum(range(20))
 
     on(opened, scenario)
@@ -108,7 +113,7 @@ def test_two_of_one_place_decide_as_one(opened, key):
     async def scenario(one, other):
         for n in range(15):
             await asyncio.gather(
-                one.ask(key, question("a", lumps=[[10]])), other.ask(key, question("b", lumps=[[10]]))
+                one.ask(key, question("a", batches=[[10]])), other.ask(key, question("b", batches=[[10]]))
             )
             if n == 7:
                 assert await booked(other, key) == 160
@@ -119,7 +124,7 @@ def test_two_of_one_place_decide_as_one(opened, key):
 
 def test_many_ask_at_once_and_each_gets_its_own_answer(opened, key):
     async def scenario(store):
-        asks = [store.ask(key, question(f"m{n}", lumps=[[1]], wants=[n, 0])) for n in range(60)]
+        asks = [store.ask(key, question(f"m{n}", batches=[[1]], wants=[n, 0])) for n in range(60)]
         answers = await asyncio.gather(*asks)
         assert [given["places"] for given in answers] == list(range(60))
         assert await booked(store, key) == 60
@@ -133,9 +138,9 @@ def test_keys_share_nothing(opened, key):
 
     async def scenario(store):
         for each in keys:
-            await store.ask(each, question(lumps=[[100]], pause=60 * SECOND))
+            await store.ask(each, question(batches=[[100]], window=60 * SECOND))
             given = await store.ask(f"{each}/", question())
-            assert (given["members"], given["window"]) == (1, [0, 0])
+            assert (given["members"], given["window_left"], given["window_generation"]) == (1, 0, 0)
             assert await booked(store, each) == 100
 
     on(opened, scenario)
@@ -145,7 +150,7 @@ def test_a_question_asked_again_gets_the_same_answer_and_is_decided_once(opened,
     """B14: by the same store or by another connection to its place."""
 
     async def scenario(one, other):
-        asked = question(lumps=[[50]] * 2, back=[[[1, 0]]], extra=[3], pause=60 * SECOND, wants=[3, 3])
+        asked = question(batches=[[50]] * 2, returned=[[[1, 0]]], owed=[3], window=60 * SECOND, wants=[3, 3])
         first = json.loads(json.dumps(await one.ask(key, asked)))
         for store in (one, other, one):
             assert json.loads(json.dumps(await store.ask(key, asked))) == first
@@ -158,8 +163,8 @@ def test_a_goodbye_asked_again_gives_back_once(opened, key):
     """B14."""
 
     async def scenario(store):
-        given = await store.ask(key, question(lumps=[[100]]))
-        goodbye = question(back=[[[60, given["stamp"]]]], bye=True)
+        given = await store.ask(key, question(batches=[[100]]))
+        goodbye = question(returned=[[[60, given["first_stamp"]]]], leaves=True)
         for _ in range(3):
             await store.ask(key, goodbye)
         assert await booked(store, key) == 40
@@ -175,7 +180,7 @@ def test_places_and_bytes_of_all_together_are_within_the_limit_and_a_goodbye_fre
         second = await other.ask(key, question("b", limits=limits, wants=[7, 70]))
         assert (first["places"], first["bytes"]) == (7, 70)
         assert (second["places"], second["bytes"]) == (3, 30)
-        await one.ask(key, question("a", limits=limits, bye=True))
+        await one.ask(key, question("a", limits=limits, leaves=True))
         third = await other.ask(key, question("b", limits=limits, uses=[3, 30], wants=[4, 40]))
         assert (third["places"], third["bytes"]) == (7, 70)
 
@@ -198,14 +203,14 @@ def test_time_passes_by_the_store_s_own_clock(opened, key):
     """DESIGN 6: a window of fifty milliseconds is over for everybody, after that and not before."""
 
     async def scenario(one, other):
-        first = await one.ask(key, question(pause=60 * SECOND))
-        assert first["window"][0] == 60 * SECOND
-        left = (await other.ask(key, question("b")))["window"][0]
+        first = await one.ask(key, question(window=60 * SECOND))
+        assert first["window_left"] == 60 * SECOND
+        left = (await other.ask(key, question("b")))["window_left"]
         assert 30 * SECOND < left <= 60 * SECOND
-        await one.ask(key, question(pause=-1))
-        await one.ask(key, question(pause=50_000))
+        await one.ask(key, question(window=-1))
+        await one.ask(key, question(window=50_000))
         async with asyncio.timeout(PATIENCE):
-            while (await other.ask(key, question("b")))["window"][0]:  # noqa: ASYNC110 - by its clock
+            while (await other.ask(key, question("b")))["window_left"]:  # noqa: ASYNC110 - by its clock
                 await asyncio.sleep(0.01)
 
     on(opened, scenario, stores=2)
@@ -219,8 +224,8 @@ def test_large_numbers_are_exact(opened, key, amount, units):
     rates = [[amount, DAY, 2 * amount]]
 
     async def scenario(store):
-        pool = new_pool()
-        asked = question(rates=rates, lumps=[[units], [amount]])
+        pool = Pool()
+        asked = question(rates=rates, batches=[[units], [amount]])
         given, expected = await store.ask(key, asked), answer(pool, asked, 10**9)
         assert [start == 0 for start in given["starts"]] == [start == 0 for start in expected["starts"]]
         assert given["rates"] == rates
@@ -242,20 +247,20 @@ def test_limits_set_by_one_are_told_to_the_other_until_it_knows(opened, key):
 
 
 def unreadable(**facts):
-    asked = question(lumps=[[50]], pause=60 * SECOND, wants=[5, 5])
+    asked = question(batches=[[50]], window=60 * SECOND, wants=[5, 5])
     return {name: value for name, value in {**asked, **facts}.items() if value is not ...}
 
 
-@pytest.mark.parametrize("facts", [{"lumps": [["many"]]}, {"wants": ...}, {"uses": [None, None]}])
+@pytest.mark.parametrize("facts", [{"batches": [["many"]]}, {"wants": ...}, {"uses": [None, None]}])
 def test_what_cannot_be_read_is_a_store_error_and_changes_nothing(opened, key, facts):
     """DESIGN 12, B20, P7."""
 
     async def scenario(store):
-        await store.ask(key, question(lumps=[[10]]))
+        await store.ask(key, question(batches=[[10]]))
         with pytest.raises(StoreError):
             await store.ask(key, unreadable(**facts))
         assert await booked(store, key) == 10
-        assert (await store.ask(key, question()))["window"] == [0, 0]
+        assert (await store.ask(key, question()))["window_generation"] == 0
 
     on(opened, scenario)
 
@@ -271,14 +276,14 @@ def test_a_window_and_other_limits_are_news_to_the_others(opened, key):
         await other.ask(key, question("b"))
         await other.listen(key, news.set)
         for change in (
-            {"pause": 60 * SECOND},
-            {"pause": 90 * SECOND},
+            {"window": 60 * SECOND},
+            {"window": 90 * SECOND},
             {"set": [[[5, DAY, 5]], [1, 1, 1, 1]]},
-            {"pause": -1},
+            {"window": -1},
         ):
             await asyncio.sleep(0.06)  # whatever it says by itself at first
             news.clear()
-            rates = [[5, DAY, 5]] if change == {"pause": -1} else SLOW
+            rates = [[5, DAY, 5]] if change == {"window": -1} else SLOW
             await one.ask(key, question("a", rates=rates, **change))
             await happens(news)
 
@@ -296,7 +301,7 @@ def test_news_of_one_key_are_none_of_another_and_every_listener_hears_them(opene
         await asyncio.sleep(0.2)  # what it says by itself at first
         for event in (first, second, elsewhere):
             event.clear()
-        await one.ask(key, question(pause=60 * SECOND))
+        await one.ask(key, question(window=60 * SECOND))
         await happens(first)
         await happens(second)
         assert not elsewhere.is_set()
@@ -312,7 +317,7 @@ def test_what_changes_neither_window_nor_limits_is_no_news(opened, key):
         await asyncio.sleep(0.2)
         heard.clear()
         for n in range(20):
-            await one.ask(key, question(lumps=[[n]], wants=[n, n]))
+            await one.ask(key, question(batches=[[n]], wants=[n, n]))
         await asyncio.sleep(0.15)
         assert not heard
 
@@ -328,8 +333,8 @@ def test_a_listener_that_fails_neither_silences_the_others_nor_spoils_an_answer(
         await other.listen(key, news.set)
         await asyncio.sleep(0.2)
         news.clear()
-        given = await one.ask(key, question(pause=60 * SECOND))
-        assert given["window"][0] == 60 * SECOND
+        given = await one.ask(key, question(window=60 * SECOND))
+        assert given["window_left"] == 60 * SECOND
         await asyncio.wait_for(news.wait(), 1)
 
     on(opened, scenario, stores=2)
@@ -349,11 +354,11 @@ def test_closing_twice_or_unused_is_fine(opened):
 
 def test_another_of_the_same_place_goes_on_where_a_closed_one_stopped(opened, key):
     async def first(store):
-        await store.ask(key, question(lumps=[[100]], pause=60 * SECOND))
+        await store.ask(key, question(batches=[[100]], window=60 * SECOND))
 
     async def second(store):
         assert await booked(store, key) == 100
-        assert 0 < (await store.ask(key, question("b")))["window"][0] <= 60 * SECOND
+        assert 0 < (await store.ask(key, question("b")))["window_left"] <= 60 * SECOND
 
     on(opened, first)
     on(opened, second)

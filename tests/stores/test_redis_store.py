@@ -19,8 +19,9 @@ import pool_questions
 from faults.rig import Server, free_port
 from headgate.errors import InvalidConfig, StoreError
 from headgate.gate.clock import SYSTEM
-from headgate.sharing.pool.answer import answer, idle_for, new_pool
-from headgate.sharing.redis import SCRIPT, RedisStore
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.state import Pool
+from headgate.sharing.redis import CONSTANTS, SCRIPT, RedisStore
 from headgate.sharing.store import open_store, plain_name
 from patience import happens
 
@@ -29,7 +30,7 @@ DAY = 86_400 * SECOND
 START = 1_800_000_000 * SECOND  # as large as a server's clock will be for decades
 
 CLOCK = "local now = microseconds(redis.call('TIME'))\n"
-AT = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[2])\n")
+AT = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[3])\n")
 
 
 def question(member="a", number=1, *, rates=((100, SECOND, 50),), lease=10 * SECOND, **facts):
@@ -64,10 +65,10 @@ class Twins:
         self.client = client
         self.key = f"headgate:{{{uuid4().hex}}}"
         self.script = client.register_script(AT)
-        self.pool = new_pool()
+        self.pool = Pool()
 
     def ask(self, asked, now):
-        theirs = self.script(keys=[self.key], args=[json.dumps(asked), now])
+        theirs = self.script(keys=[self.key], args=[json.dumps(asked), CONSTANTS, now])
         ours = text(answer(self.pool, asked, now))
         assert theirs == ours
         return json.loads(theirs)
@@ -88,7 +89,7 @@ def test_the_clock_is_the_server_s_and_one_line_of_the_script():
     """B2: no argument of a question is a time of day; the tests put their clock in place of this line."""
     assert SCRIPT.count(CLOCK) == 1
     assert SCRIPT.count("'TIME'") == 1
-    assert "ARGV[2]" not in SCRIPT
+    assert "ARGV[3]" not in SCRIPT
 
 
 class Dice:
@@ -131,12 +132,12 @@ def some_question(pick, pool, asked):
     """One that makes sense to the pool as it is now, or one of those asked before."""
     who = pick.among("abcd")
     last, fitted = asked.get(who, (None, None))
-    in_force = [rate[:3] for rate in pool["rates"]]
+    in_force = [rate.terms for rate in pool.rates]
     if last is not None and fitted == in_force and not pick.number(0, 7):
         return last  # its reply was lost
     wanted, limits = some_limits(pick)
     retune = not pick.number(0, 9)
-    rates = wanted if retune or not pool["version"] else in_force
+    rates = wanted if retune or not pool.version else in_force
     few = [max(1, rate[2] // 8) for rate in rates]
     many = [min(10**9, 3 * rate[0]) for rate in rates]
     most = pick.among([few, few, many])
@@ -147,21 +148,21 @@ def some_question(pick, pool, asked):
         rates=wanted,
         limits=limits,
         set=[wanted, limits] if retune else None,
-        version=pick.among([0, pool["version"]]),
+        version=pick.among([0, pool.version]),
         lease=pick.among(LEASES),
-        pause=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
-        back=[
-            [[pick.number(0, top), pool["stamp"] - pick.among(AGES)] for _ in range(pick.number(0, 2))]
+        window=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
+        returned=[
+            [[pick.number(0, top), pool.stamp - pick.among(AGES)] for _ in range(pick.number(0, 2))]
             for top in many
         ],
-        extra=[pick.number(0, top) if not pick.number(0, 3) else 0 for top in many],
-        lumps=[[pick.number(0, top) for top in most] for _ in range(pick.number(0, 6))],
-        pauses=bool(pick.number(0, 1)),
+        owed=[pick.number(0, top) if not pick.number(0, 3) else 0 for top in many],
+        batches=[[pick.number(0, top) for top in most] for _ in range(pick.number(0, 6))],
+        waits_for_window=bool(pick.number(0, 1)),
         uses=[pick.number(0, 5), pick.among([0, 60, 10**6])],
         wants=[pick.number(0, 12), pick.among([0, 1, 99, 10**7])],
         spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
-        needs=pick.among([0, 1, 70, 10**7]),
-        bye=not pick.number(0, 9),
+        next_bytes=pick.among([0, 1, 70, 10**7]),
+        leaves=not pick.number(0, 9),
     )
     asked[who] = new, rates
     return new
@@ -202,14 +203,14 @@ def test_refunds_of_a_busy_pool_agree(client, seed):
     for number in range(150):
         now += pick.number(0, 100_000)
         back = [
-            [[pick.number(0, 9), twins.pool["stamp"] - pick.number(0, 4 * SECOND)]]
-            if pick.number(0, 1)
-            else []
+            [[pick.number(0, 9), twins.pool.stamp - pick.number(0, 4 * SECOND)]] if pick.number(0, 1) else []
             for _ in range(2)
         ]
-        lumps = [[pick.number(0, 4), pick.number(0, 300)] for _ in range(pick.number(0, 3))]
+        batches = [[pick.number(0, 4), pick.number(0, 300)] for _ in range(pick.number(0, 3))]
         wants = [pick.number(0, 30), 0]
-        twins.ask(question(pick.among("abc"), number, back=back, lumps=lumps, wants=wants, **facts), now)
+        twins.ask(
+            question(pick.among("abc"), number, returned=back, batches=batches, wants=wants, **facts), now
+        )
 
 
 @pytest.mark.parametrize(
@@ -228,23 +229,23 @@ def test_refunds_of_a_busy_pool_agree(client, seed):
 def test_products_beyond_what_a_double_holds_are_exact(twins, amount, period, units):
     """B17, B18: units × period is above 2^53 here, and not one microsecond is lost."""
     facts = {"rates": [[amount, period, amount]]}
-    twins.ask(question(number=1, lumps=[[1], [units]], **facts), START)
-    twins.ask(question(number=2, extra=[units], **facts), START + 1)
-    stamp = twins.pool["stamp"]
+    twins.ask(question(number=1, batches=[[1], [units]], **facts), START)
+    twins.ask(question(number=2, owed=[units], **facts), START + 1)
+    stamp = twins.pool.stamp
     back = [[[units, stamp - 1], [units - 1, stamp]]]
-    twins.ask(question(number=3, back=back, lumps=[[7]], **facts), START + 1)
+    twins.ask(question(number=3, returned=back, batches=[[7]], **facts), START + 1)
     retuned = [[[amount - 1, period, amount]], [0, 0, 0, 0]]
-    twins.ask(question(number=4, set=retuned, lumps=[[1]], **facts), START + 2)
+    twins.ask(question(number=4, set=retuned, batches=[[1]], **facts), START + 2)
 
 
 @pytest.mark.parametrize(
     "facts",
     [
-        {"rates": [[1, 30 * DAY, 1]], "lumps": [[10**9]]},
-        {"rates": [[2**52 - 1, 365 * DAY, 5]], "lumps": [[2**52 - 3]]},
-        {"rates": [[10, SECOND, 5]], "lumps": [[2**60]]},
-        {"rates": [[0, SECOND, 5]], "lumps": [[1]]},
-        {"pause": 2**53},
+        {"rates": [[1, 30 * DAY, 1]], "batches": [[10**9]]},
+        {"rates": [[2**52 - 1, 365 * DAY, 5]], "batches": [[2**52 - 3]]},
+        {"rates": [[10, SECOND, 5]], "batches": [[2**60]]},
+        {"rates": [[0, SECOND, 5]], "batches": [[1]]},
+        {"window": 2**53},
         {"lease": 2**53},
         {"wants": [2**53, 0]},
     ],
@@ -261,20 +262,20 @@ def test_what_a_double_cannot_hold_is_refused_and_changes_nothing(server, client
     assert not client.exists(f"headgate:{{{key}}}")
 
 
-def test_more_than_eight_thousand_lumps_and_members(twins):
+def test_more_than_eight_thousand_batches_and_members(twins):
     """B15: nothing is unpacked onto the stack."""
     rates = [[10**9, SECOND, 10**9]]
-    given = twins.ask(question(rates=rates, lumps=[[1]] * 9_000), START)
+    given = twins.ask(question(rates=rates, batches=[[1]] * 9_000), START)
     assert len(given["starts"]) == 9_000
     for n in range(300):
         twins.ask(
-            question(f"member {n}", rates=rates, lumps=[[1]], wants=[1, 1], limits=[9, 0, 9, 0]), START + n
+            question(f"member {n}", rates=rates, batches=[[1]], wants=[1, 1], limits=[9, 0, 9, 0]), START + n
         )
 
 
 def test_a_question_asked_again_changes_nothing(twins, client):
     """B14, B20: the same bytes stay on the server, and their time to live is not renewed."""
-    asked = question(lumps=[[10]] * 3, pause=SECOND)
+    asked = question(batches=[[10]] * 3, window=SECOND)
     first = twins.ask(asked, START)
     before = client.get(twins.key)
     assert twins.ask(asked, START + 60 * SECOND) == first
@@ -283,7 +284,7 @@ def test_a_question_asked_again_changes_nothing(twins, client):
 
 def test_the_largest_ids_and_members_of_any_name(twins):
     for number in (1, 2**31, 2**53 - 1):
-        asked = question("ü 🦆", number, lumps=[[1]])
+        asked = question("ü 🦆", number, batches=[[1]])
         assert twins.ask(asked, START) == twins.ask(asked, START)
 
 
@@ -292,7 +293,7 @@ def test_the_largest_ids_and_members_of_any_name(twins):
 
 def test_it_answers_and_keeps_what_it_was_told(server):
     async def scenario(store):
-        first = await store.ask("kept", question(lumps=[[10]] * 8, wants=[4, 0], limits=[10, 0, 0, 0]))
+        first = await store.ask("kept", question(batches=[[10]] * 8, wants=[4, 0], limits=[10, 0, 0, 0]))
         assert first["starts"][:4] == [0, 0, 0, 0]
         assert 0 < first["starts"][4] <= 50_000
         assert (first["places"], first["members"]) == (4, 1)
@@ -325,7 +326,7 @@ def test_questions_that_wait_travel_together_and_each_gets_its_own_answer(server
 
 def test_one_bad_question_does_not_spoil_the_others(server):
     async def scenario(store):
-        asks = [store.ask("mixed", question(f"m{n}", lumps=[[2**60 if n == 3 else 1]])) for n in range(6)]
+        asks = [store.ask("mixed", question(f"m{n}", batches=[[2**60 if n == 3 else 1]])) for n in range(6)]
         answers = await asyncio.gather(*asks, return_exceptions=True)
         assert [isinstance(given, StoreError) for given in answers] == [n == 3 for n in range(6)]
 
@@ -356,7 +357,7 @@ def test_two_stores_decide_as_one(server):
             for n in range(25):
                 await asyncio.gather(
                     *(
-                        one.ask("two", question(name, n, lumps=[[10]], **slow))
+                        one.ask("two", question(name, n, batches=[[10]], **slow))
                         for one, name in ((store, "a"), (other, "b"))
                     )
                 )
@@ -369,7 +370,7 @@ def test_two_stores_decide_as_one(server):
 
 async def used(store, key, rates):
     """How many units are gone from a slow rate of 1 000, of which 900 fit at once. Takes the rest."""
-    given = await store.ask(key, question("auditor", lumps=[[1]] * 1_000, rates=rates))
+    given = await store.ask(key, question("auditor", batches=[[1]] * 1_000, rates=rates))
     return 900 - given["starts"].count(0)
 
 
@@ -397,7 +398,7 @@ def test_only_the_declared_key_and_its_channel_are_touched(server):
         try:
             await store.listen("acl", news.set)
             await happens(news)
-            await store.ask("acl", question(pause=SECOND))
+            await store.ask("acl", question(window=SECOND))
             await happens(news)
             with pytest.raises(StoreError):
                 await store.ask("another", question())
@@ -418,7 +419,7 @@ def test_one_who_may_not_publish_is_still_answered(server):
     async def main():
         store = RedisStore(f"redis://quiet:secret@127.0.0.1:{server.port}/0")
         try:
-            assert (await store.ask("quiet", question(pause=SECOND)))["window"][0] == SECOND
+            assert (await store.ask("quiet", question(window=SECOND)))["window_left"] == SECOND
         finally:
             await store.close()
 
@@ -430,14 +431,14 @@ def test_a_pool_lives_until_it_is_idle_and_a_minute_more(server, client):
     for number, facts in enumerate(
         [
             {"lease": 5 * SECOND},
-            {"rates": [[1, 3_600 * SECOND, 1]], "lumps": [[1]]},
-            {"pause": 600 * SECOND, "limits": [0, 0, 0, 10 * SECOND]},
-            {"rates": [[1, 3_600 * SECOND, 1]], "lumps": [[1]], "bye": True},
+            {"rates": [[1, 3_600 * SECOND, 1]], "batches": [[1]]},
+            {"window": 600 * SECOND, "limits": [0, 0, 0, 10 * SECOND]},
+            {"rates": [[1, 3_600 * SECOND, 1]], "batches": [[1]], "leaves": True},
         ]
     ):
-        pool = new_pool()
+        pool = Pool()
         answer(pool, question(**facts), START)
-        expected = idle_for(pool, START) // 1_000 + 60_000
+        expected = pool.idle_for(START) // 1_000 + 60_000
 
         async def scenario(store, key=f"ttl {number}", facts=facts):
             await store.ask(key, question(**facts))
@@ -457,14 +458,15 @@ def test_an_idle_pool_is_small(client, capsys):
         [99, DAY, 99],
     ]
     twins.ask(
-        question(rates=four, lumps=[[1, 100, 10, 1]], limits=[64, 10, 5 << 20, 10 * SECOND], bye=True), START
+        question(rates=four, batches=[[1, 100, 10, 1]], limits=[64, 10, 5 << 20, 10 * SECOND], leaves=True),
+        START,
     )
     idle = client.memory_usage(twins.key)
     assert idle <= 900  # its last answer is kept until its lease ends
-    twins.ask(question(uuid4().hex, rates=four, lumps=[[1, 100, 10, 1]] * 20), START)
+    twins.ask(question(uuid4().hex, rates=four, batches=[[1, 100, 10, 1]] * 20), START)
     assert (
         client.memory_usage(twins.key) <= idle + 1_800
-    )  # a mark for each lump, while they are not earned back
+    )  # a mark for each batch, while they are not earned back
 
 
 # -- news
@@ -480,7 +482,7 @@ def test_news_of_a_window_and_of_new_limits_reach_every_listener(server):
             await happens(ours)  # the line is up
             await happens(theirs)
             for number, change in enumerate(
-                [{}, {"pause": SECOND}, {"set": [[[5, SECOND, 5]], [1, 1, 1, 1]]}, {"pause": -1}]
+                [{}, {"window": SECOND}, {"set": [[[5, SECOND, 5]], [1, 1, 1, 1]]}, {"window": -1}]
             ):
                 await store.ask("news", question(number=number, **change))
                 await happens(theirs)
@@ -499,8 +501,8 @@ def test_what_changes_nothing_is_no_news(server):
         await store.listen("silence", lambda: (heard.append(1), up.set()))
         await happens(up)
         for number in range(2, 20):
-            await store.ask("silence", question(number=number, lumps=[[1]]))
-        await store.ask("silence", question(number=20, pause=SECOND))
+            await store.ask("silence", question(number=number, batches=[[1]]))
+        await store.ask("silence", question(number=20, window=SECOND))
         await happens(up)
         assert len(heard) == 2
 
@@ -520,7 +522,7 @@ def test_listeners_of_many_keys_share_one_line(server, client):
         await store.listen("shared late", late.set)
         await happens(late)
         for key, event in events.items():
-            await store.ask(key, question(pause=SECOND))
+            await store.ask(key, question(window=SECOND))
             await happens(event)
         assert client.info("clients")["connected_clients"] <= before + 2
 
@@ -535,7 +537,7 @@ def test_a_listener_that_fails_does_not_silence_the_others(server):
         await store.listen("failing", lambda: 1 / 0)
         await store.listen("failing", news.set)
         await happens(news)
-        await store.ask("failing", question(pause=SECOND))
+        await store.ask("failing", question(window=SECOND))
         await happens(news)
         assert {type(error) for error in told} == {ZeroDivisionError}
 
@@ -750,7 +752,7 @@ def test_a_forked_child_asks_by_itself_and_leaves_the_parent_s_lines_alone(serve
             sys.exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(lazy, 0)[1]) == 0
         heard.clear()
-        assert ask("parent", 2, pause=1000000)["members"] == 2
+        assert ask("parent", 2, window=1000000)["members"] == 2
         assert heard.wait(10)
         COURIER.wait_for(store.close, 10)
         print("done")

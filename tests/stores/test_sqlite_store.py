@@ -20,7 +20,7 @@ from forks import in_a_child, needs_fork
 from headgate import Dispatch
 from headgate.errors import InvalidConfig, StoreError
 from headgate.sharing import sqlite
-from headgate.sharing.pool.answer import shift
+from headgate.sharing.pool.state import Pool
 from headgate.sharing.sqlite import SqliteStore
 from patience import PATIENCE, eventually
 
@@ -29,20 +29,18 @@ YEAR = 365 * 86_400 * SECOND
 SLOW = [[1_000_000, YEAR, 1_000_000]]  # as the asker's
 
 # A process of its own. URL MEMBER COUNT: asks for one unit so often (0: until killed), and prints a line
-# for each answer. URL MEMBER pause: closes the window for a minute.
+# for each answer. URL MEMBER window: starts a window of a minute.
 ASKER = """
 import asyncio, sys
+from headgate.sharing.pool.question import empty_question
 from headgate.sharing.sqlite import SqliteStore
 
 async def main(url, member, what):
     store, number = SqliteStore(url), 0
-    asked = {
-        "member": member, "lease": 600_000_000, "version": 0, "limits": [0, 0, 0, 0], "set": None,
-        "rates": [[1_000_000, 365 * 86_400 * 1_000_000, 1_000_000]], "lumps": [[1]], "back": [[]],
-        "extra": [0], "uses": [0, 0], "wants": [0, 0], "spare": [0, 0], "needs": 0,
-        "pauses": False, "bye": False, "pause": 60_000_000 if what == "pause" else None,
-    }
-    most = 1 if what == "pause" else int(what)
+    year = 365 * 86_400 * 1_000_000
+    asked = empty_question(member, 0, lease=600_000_000, rates=[[1_000_000, year, 1_000_000]])
+    asked |= {"batches": [[1]], "window": 60_000_000 if what == "window" else None}
+    most = 1 if what == "window" else int(what)
     while not most or number < most:
         number += 1
         given = await store.ask("key", {**asked, "id": number})
@@ -54,6 +52,11 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 question = partial(pool_questions.question, rates=SLOW, lease=600 * SECOND)
+
+
+def read(state):
+    """The pool that the file has as a text."""
+    return Pool.unpacked(json.loads(state))
 
 
 @pytest.fixture
@@ -83,10 +86,10 @@ def ask(path, *questions, key="key"):
 def missing(path):
     """How many units of the slow rate are gone, read from the file by other means."""
     with sqlite3.connect(path) as connection:
-        state = json.loads(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
+        pool = read(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
     connection.close()
-    amount, period, _burst, earned = state["rates"][0][:4]
-    return round((earned - time.monotonic_ns() // 1000) * amount / period)
+    rate = pool.rates[0]
+    return round((rate.full_at - time.monotonic_ns() // 1000) * rate.amount / rate.period)
 
 
 def check(path):
@@ -159,11 +162,11 @@ def test_news_of_another_process_arrive(path):
             await asyncio.sleep(0.15)  # what it says by itself at first
             news.clear()
             other = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", ASKER, url_of(path), "b", "pause", stdout=subprocess.DEVNULL
+                sys.executable, "-c", ASKER, url_of(path), "b", "window", stdout=subprocess.DEVNULL
             )
             await asyncio.wait_for(news.wait(), PATIENCE)
             assert await other.wait() == 0
-            assert 0 < (await store.ask("key", question()))["window"][0] <= 60 * SECOND
+            assert 0 < (await store.ask("key", question()))["window_left"] <= 60 * SECOND
         finally:
             await store.close()
 
@@ -172,16 +175,16 @@ def test_news_of_another_process_arrive(path):
 
 def test_one_who_holds_the_file_for_long_costs_an_error_and_nothing_else(path):
     """B16: within the time it waits, then as before."""
-    ask(path, question(lumps=[[5]]))
+    ask(path, question(batches=[[5]]))
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:
         with pytest.raises(StoreError, match="locked"):
-            ask(path, question(lumps=[[7]]))
+            ask(path, question(batches=[[7]]))
     finally:
         holder.execute("ROLLBACK")
         holder.close()
-    assert ask(path, question(lumps=[[1]]))["starts"] == [0]
+    assert ask(path, question(batches=[[1]]))["starts"] == [0]
     assert missing(path) == 6
 
 
@@ -193,7 +196,7 @@ def test_one_who_holds_the_file_does_not_hold_the_loop(path):
     async def main():
         store = SqliteStore(url_of(path))
         holder.execute("BEGIN IMMEDIATE")
-        asking = asyncio.ensure_future(store.ask("key", question(lumps=[[1]])))
+        asking = asyncio.ensure_future(store.ask("key", question(batches=[[1]])))
         turns = 0
         while turns < 50:
             await asyncio.sleep(0.001)
@@ -235,7 +238,7 @@ def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
         gate.close()
     check(path)
     with sqlite3.connect(path) as connection:
-        members = json.loads(connection.execute("SELECT state FROM pools").fetchone()[0])["members"]
+        members = read(connection.execute("SELECT state FROM pools").fetchone()[0]).members
     connection.close()
     assert len(members) <= 3
 
@@ -367,10 +370,11 @@ def counted_from_another_start(path, by, ago):
     """As if the machine had been started anew since: another name, another zero of its clock."""
     connection = sqlite3.connect(path)
     state, wall = connection.execute("SELECT state, wall FROM pools").fetchone()
-    pool = json.loads(state)
-    shift(pool, by)
+    pool = read(state)
+    pool.shift(by)
     connection.execute(
-        "UPDATE pools SET state = ?, wall = ?, boot = 'another start'", (json.dumps(pool), wall - ago)
+        "UPDATE pools SET state = ?, wall = ?, boot = 'another start'",
+        (json.dumps(pool.packed()), wall - ago),
     )
     connection.commit()
     connection.close()
@@ -379,10 +383,10 @@ def counted_from_another_start(path, by, ago):
 @pytest.mark.parametrize("by", [-(10**15), -(10**9), 10**9, 10**15])
 def test_after_a_restart_of_the_machine_everything_is_as_old_as_it_is(path, by):
     """D-09, D-75: units used, a window, leases: by the time that passed outside."""
-    ask(path, question(lumps=[[500]], pause=3_600 * SECOND, limits=[4, 0, 0, 0], wants=[4, 0]))
+    ask(path, question(batches=[[500]], window=3_600 * SECOND, limits=[4, 0, 0, 0], wants=[4, 0]))
     counted_from_another_start(path, by, ago=100 * SECOND)
     given = ask(path, question("b", wants=[4, 0]))
-    assert 3_400 * SECOND < given["window"][0] <= 3_500 * SECOND
+    assert 3_400 * SECOND < given["window_left"] <= 3_500 * SECOND
     assert given["places"] == 0  # of a lease of ten minutes, five hundred seconds are left
     assert 490 <= missing(path) <= 500
     counted_from_another_start(path, by, ago=550 * SECOND)
@@ -391,9 +395,9 @@ def test_after_a_restart_of_the_machine_everything_is_as_old_as_it_is(path, by):
 
 def test_a_wall_clock_that_was_set_back_meanwhile_gives_nothing_back(path):
     """B1: then no time has passed."""
-    ask(path, question(lumps=[[500]], pause=3_600 * SECOND))
+    ask(path, question(batches=[[500]], window=3_600 * SECOND))
     counted_from_another_start(path, -(10**12), ago=-3_600 * SECOND)
-    assert 3_599 * SECOND < ask(path, question("b"))["window"][0] <= 3_600 * SECOND
+    assert 3_599 * SECOND < ask(path, question("b"))["window_left"] <= 3_600 * SECOND
     assert missing(path) == 500
 
 
@@ -409,7 +413,7 @@ def test_a_url_without_a_path_says_what_to_write(url):
 def test_relative_and_absolute_paths_and_names_of_any_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("limits.db", "mit leerzeichen.db", "ключ 🦆.db", "per%20cent?.db"):
-        ask(name, question(lumps=[[1]]))
+        ask(name, question(batches=[[1]]))
         assert (tmp_path / name).exists()
         assert missing(tmp_path / name) == 1
 
@@ -448,22 +452,22 @@ def test_a_table_of_that_name_made_by_others_is_a_store_error_and_stays_as_it_is
     connection.close()
 
 
-@pytest.mark.parametrize("state", ["", "{", "[]", "7", '{"rates": []}', '{"answered": 5}', "null", None])
+@pytest.mark.parametrize("state", ["", "{", "[]", "7", '{"rates": []}', "[4]", "[3, []]", "null", None])
 def test_a_state_that_cannot_be_read_is_a_store_error_and_other_keys_go_on(path, state):
     """DESIGN 12: hostile files never raise anything else."""
     ask(path, question(), key="key")
-    ask(path, question(lumps=[[3]]), key="other")
+    ask(path, question(batches=[[3]]), key="other")
     connection = sqlite3.connect(path)
     connection.execute("UPDATE pools SET state = ? WHERE key = 'key'", (state,))
     connection.commit()
     connection.close()
     with pytest.raises(StoreError):
         ask(path, question())
-    assert ask(path, question(lumps=[[3]]), key="other")["starts"] == [0]
+    assert ask(path, question(batches=[[3]]), key="other")["starts"] == [0]
 
 
 def test_a_broken_page_is_a_store_error(path):
-    ask(path, question(), *(question(f"m{n}", lumps=[[1]]) for n in range(50)))
+    ask(path, question(), *(question(f"m{n}", batches=[[1]]) for n in range(50)))
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -476,10 +480,10 @@ def test_a_broken_page_is_a_store_error(path):
 
 def test_a_file_that_is_taken_away_begins_anew_for_whoever_opens_it(path):
     """B12: as a store that lost its memory; nobody crashes."""
-    ask(path, question(lumps=[[3]]))
+    ask(path, question(batches=[[3]]))
     for each in path.parent.iterdir():
         each.unlink()
-    assert ask(path, question(lumps=[[3]]))["version"] > 0
+    assert ask(path, question(batches=[[3]]))["version"] > 0
     assert missing(path) == 3
 
 

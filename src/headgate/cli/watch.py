@@ -1,6 +1,6 @@
 """A view of the pools in a shared store: who holds what, and why others wait.
 
-Rules of this room: looking changes nothing. What is shown is what `rules.standing` says; no colour carries a
+Rules of this room: looking changes nothing. What is shown is what `view_of` says; no colour carries a
 meaning alone.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidConfig, StoreError
 from ..gate.clock import SYSTEM
-from ..sharing.pool.view import soon, standing
+from ..sharing.pool.view import soon, view_of
 from ..sharing.store import open_store, plain_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ..sharing.pool.view import Level, Member, Standing, Use
+    from ..sharing.pool.view import MemberView, PoolView, RateView, Use
     from ..sharing.store import Store
 
 _MICRO = 1_000_000
@@ -37,7 +37,7 @@ class Look(NamedTuple):
 
     store: str
     at: datetime
-    pools: dict[str, Standing | None]
+    pools: dict[str, PoolView | None]
     trouble: str = ""
 
 
@@ -85,7 +85,7 @@ class _Pools:
         self._found: Sequence[str] = keys
         self._list_at = SYSTEM.seconds()
 
-    async def look(self) -> dict[str, Standing | None]:
+    async def look(self) -> dict[str, PoolView | None]:
         began = SYSTEM.seconds()
         if not self._wanted and began >= self._list_at:
             self._found = await self._store.keys()
@@ -93,7 +93,7 @@ class _Pools:
             self._list_at = began + max(_LIST_EVERY, _LIST_PART * took)
         states = {key: await self._store.look(key) for key in self._found}
         return {
-            key: None if state is None else standing(state)
+            key: None if state is None else view_of(state)
             for key, state in states.items()
             if state is not None or self._wanted
         }
@@ -132,7 +132,7 @@ def facts_of(seen: Look) -> dict[str, Any]:
     }
 
 
-def _pool_facts(pool: Standing) -> dict[str, Any]:
+def _pool_facts(pool: PoolView) -> dict[str, Any]:
     return {
         "rates": [
             {
@@ -211,7 +211,7 @@ def picture_of(seen: Look, width: int, height: int | None = None) -> RenderableT
     return Group(*lines)
 
 
-def _pool(key: str, pool: Standing | None, width: int, most: int | None) -> list[RenderableType]:
+def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list[RenderableType]:
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -239,7 +239,7 @@ def _pool(key: str, pool: Standing | None, width: int, most: int | None) -> list
     ]
 
 
-def _bars(pool: Standing, width: int) -> Table:
+def _bars(pool: PoolView, width: int) -> Table:
     """A full bar is what others wait for."""
     from rich.progress_bar import ProgressBar  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -264,7 +264,7 @@ def _bars(pool: Standing, width: int) -> Table:
         row(name, used, level.most, Text.assemble(_limit(level), (f"   {left}", "dim")))
     places, load = pool.places, pool.bytes
     if places.limit:
-        inside = sum(member.under_way for member in pool.members)
+        inside = sum(member.in_flight for member in pool.members)
         row("places", inside, places.limit, Text(f"{inside:,} of {places.limit:,} under way"))
     if load.limit:
         row("bytes", load.held, load.limit, Text(f"{_size(load.held)} of {_size(load.limit)} held"))
@@ -275,7 +275,7 @@ def _bars(pool: Standing, width: int) -> Table:
     return table
 
 
-def _members(members: Sequence[Member], load: Use, most: int | None) -> Table:
+def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     table = Table.grid(padding=(0, 2))
@@ -287,7 +287,7 @@ def _members(members: Sequence[Member], load: Use, most: int | None) -> Table:
     shown = members if most is None or len(members) <= most else members[: most - 1]
     for member in shown:
         host, process = who(member.name)
-        figures = [f"{member.under_way:,}", f"{member.waiting:,}", f"{member.places:,}"]
+        figures = [f"{member.in_flight:,}", f"{member.waiting:,}", f"{member.places:,}"]
         if load.limit:
             figures.append(_size(member.bytes))
         table.add_row(host, process, *figures, soon(member.lease))
@@ -306,7 +306,7 @@ def who(member: str) -> tuple[str, str]:
     return (host, process) if host else (member, "")
 
 
-def _limit(level: Level) -> str:
+def _limit(level: RateView) -> str:
     period = level.rate.name.partition("/")[2]
     each = f"{'an' if period == 'hour' else 'a'} {period}" if period.isalpha() else f"every {period}"
     unit = "" if level.rate.unit == "requests" else f" {level.rate.unit.replace('_', ' ')}"

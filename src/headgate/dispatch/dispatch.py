@@ -468,7 +468,7 @@ class _SharedDispatch(Dispatch):
 
     def _look_again(self) -> None:
         super()._look_again()
-        self._under_lock(self._rules.drop_stock)
+        self._under_lock(self._link.drop_batches_locked)
         window = self.window._window
         state = (window.generation, window.until)
         if self._link is not None and self._link.window_told != state and not self._link.hears_of_it():

@@ -7,19 +7,63 @@ that does not fit everywhere has taken nothing anywhere.
 from __future__ import annotations
 
 from ..limits import BYTES
-from ..sharing.pool.leased import FAR_OFF, LeasedRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
+    from typing import Protocol
 
-    from .bucket import RateRule, StrictRule
+    from ..limits import Rate
     from .slots import ConcurrencyRule
     from .weight import WeightRule
     from .window import Reentry, Window
 
-    AnyRate: TypeAlias = RateRule | StrictRule | LeasedRule
+    class AnyRate(Protocol):
+        """What every rate of a gate can be asked. Costs are tuples of units; times are nanoseconds."""
+
+        rate: Rate
+        column: int  # of a cost: the units that this rate counts
+        name: str
+
+        def enter(self, cost: tuple[int, ...], now: int) -> int:
+            """Take the cost if it fits now and return 1, or change nothing and return 0."""
+
+        def fits(self, cost: tuple[int, ...], now: int) -> bool:
+            """Return whether `enter` would take it."""
+
+        def earliest(self, cost: tuple[int, ...], now: int) -> int:
+            """Return when the cost could be taken; FAR_OFF from now if that is unknown."""
+
+        def slack(self, cost: tuple[int, ...], now: int) -> int:
+            """Return how much later than that it may be taken with the rate still fully used."""
+
+        def refusal(self, cost: tuple[int, ...]) -> str | None:
+            """Return why the cost can never be taken, or None."""
+
+        def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
+            """Replace what was estimated at `taken_at` by the actual units."""
+
+        def give_back(self, amount: int, now: int) -> None:
+            """Put units back that were taken."""
+
+        def level(self, now: int) -> int:
+            """Return how many units could be taken at once."""
+
+        def full(self, now: int) -> bool:
+            """Return whether nothing is missing."""
+
+        def lower(self, level: int, now: int) -> None:
+            """Leave at most this many units."""
+
+        def hold_until(self, at: int, now: int, units: int = 1) -> None:
+            """Leave nothing before that moment, and this many units then."""
+
+        def follow(self, old: AnyRate, now: int) -> None:
+            """Continue where the rate that this one replaces stands."""
+
+
+# How far off a moment is that is not known: further than any rate makes a call wait.
+FAR_OFF = 1 << 62
 
 REFUSED, ADMITTED, THROTTLED = 0, 1, 2
 
@@ -143,19 +187,6 @@ class Rules:
         self._resumed = until
         for rate in self.rates:
             rate.hold_until(until, now, 0)
-
-    def drop_stock(self, now: int) -> None:
-        """Into a window nobody takes anything: what is needed after it is asked for anew."""
-        window = self.window
-        if (
-            self.reentry is not None
-            and window is not None
-            and window.until is not None
-            and now < window.until
-        ):
-            for rate in self.rates:
-                if isinstance(rate, LeasedRule):
-                    rate.hold_until(window.until, now)
 
     def hear_window(self) -> None:
         """Let the places know of what was signalled to the window."""

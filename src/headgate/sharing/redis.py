@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import StoreError
-from .pool.answer import as_of
+from .pool.answer import AGAIN, FAR, HORIZON, SET_BACK
+from .pool.rate import MOST_MARKS
+from .pool.state import KEPT_IDLE, LAYOUT, Pool
 from .redis_connection import Listener, client_of, send_again_if_lost
 from .store import Records, without_password
 
@@ -27,17 +29,25 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from .pool.answer import Answer, Question, State
+    from .pool.question import Answer, Question
     from .store import Changes
 
     # The script, what it is asked, and where the answer goes.
     Errand = tuple[str, tuple[Any, ...], asyncio.Future[Any]]
 
-SCRIPT = Path(__file__).with_name("scripts").joinpath("pool.lua").read_text("utf-8")
-_LOOK = Path(__file__).with_name("scripts").joinpath("look.lua").read_text("utf-8")
-_NAME = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
-_RECORDS = Path(__file__).with_name("scripts").joinpath("records.lua").read_text("utf-8")
-_NAMES = {SCRIPT: _NAME, _RECORDS: sha1(_RECORDS.encode(), usedforsecurity=False).hexdigest()}
+
+def _script(*names: str) -> str:
+    """Return files of Lua as one script."""
+    folder = Path(__file__).with_name("scripts")
+    return "".join(folder.joinpath(name).read_text("utf-8") for name in names)
+
+
+SCRIPT = _script("integers.lua", "state.lua", "pool.lua")
+# What the script is given besides a question, in the order in which it reads them.
+CONSTANTS = json.dumps([LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE])
+LOOK = _script("state.lua", "look.lua")
+_RECORDS = _script("records.lua")
+_NAMES = {script: sha1(script.encode(), usedforsecurity=False).hexdigest() for script in (SCRIPT, _RECORDS)}
 
 # How many questions travel together: the server does nothing else while it answers one.
 _MOST_TOGETHER = 64
@@ -75,7 +85,8 @@ class RedisStore:
 
     async def ask(self, key: str, question: Question) -> Answer:
         """Put a question to the pool of that key."""
-        reply = await self._run(SCRIPT, 1, _key(key), json.dumps(question, separators=(",", ":")))
+        asked = json.dumps(question, separators=(",", ":"))
+        reply = await self._run(SCRIPT, 1, _key(key), asked, CONSTANTS)
         return json.loads(reply)  # type: ignore[no-any-return]  # an answer, as it was given
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
@@ -134,17 +145,17 @@ class RedisStore:
             raise self._why(error) from error
         return sorted({_name_of(key) for key in found})
 
-    async def look(self, key: str) -> State | None:
+    async def look(self, key: str) -> Pool | None:
         """The pool of that key as it is now, for those who only look; None if there is none."""
         self._be_here()
         try:
-            seen = await self._redis.eval(_LOOK, 1, _key(key))
+            seen = await self._redis.eval(LOOK, 1, _key(key), LAYOUT)
         except Exception as error:
             raise self._why(error) from error
         if seen is None:
             return None
-        pool: State = json.loads(seen)
-        return as_of(pool, pool.pop("time"))
+        packed, now = seen
+        return Pool.unpacked(json.loads(packed)).as_of(int(now))
 
     async def close(self) -> None:
         """Hang up. Whoever still waits for an answer is told."""

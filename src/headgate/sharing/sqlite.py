@@ -21,13 +21,14 @@ from urllib.parse import quote
 from weakref import WeakSet
 
 from ..errors import InvalidConfig, StoreError
-from .pool.answer import answer, as_of, new_pool, shift
+from .pool.answer import answer
+from .pool.state import Pool
 from .store import Records, as_seen, tell_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .pool.answer import Answer, Question, State
+    from .pool.question import Answer, Question
     from .store import Changes
 
 T = TypeVar("T")
@@ -93,13 +94,13 @@ class SqliteStore:
         rows = await self._in_thread(self._read, "SELECT key FROM pools ORDER BY key")
         return [key for (key,) in rows]
 
-    async def look(self, key: str) -> State | None:
+    async def look(self, key: str) -> Pool | None:
         rows = await self._in_thread(self._read, "SELECT state, boot, wall FROM pools WHERE key = ?", (key,))
         if not rows:
             return None
         now = time.monotonic_ns() // 1000
         try:
-            return as_of(_moved(rows[0], now), now)
+            return _moved(rows[0], now).as_of(now)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StoreError(f"{self._path}: {key!r} cannot be read: {error}") from error
 
@@ -122,12 +123,12 @@ class SqliteStore:
                     "SELECT state, boot, wall FROM pools WHERE key = ?", (key,)
                 ).fetchone()
                 now = time.monotonic_ns() // 1000
-                pool = new_pool() if row is None else _moved(row, now)
+                pool = Pool() if row is None else _moved(row, now)
                 given = answer(pool, question, now)
-                news = f"{pool['window'][1]} {pool['version']}"
+                news = f"{pool.window.generation} {pool.version}"
                 connection.execute(
                     "REPLACE INTO pools (key, state, boot, wall, news) VALUES (?, ?, ?, ?, ?)",
-                    (key, json.dumps(pool), _boot(), time.time_ns() // 1000, news),
+                    (key, json.dumps(pool.packed()), _boot(), time.time_ns() // 1000, news),
                 )
                 connection.execute("COMMIT")
             except BaseException:
@@ -406,11 +407,11 @@ def _boot() -> str:
         return ""
 
 
-def _moved(row: tuple[str, str, int], now: int) -> State:
+def _moved(row: tuple[str, str, int], now: int) -> Pool:
     """The pool as it was, its times counted from this start of the machine."""
     state, boot, wall = row
-    pool: State = json.loads(state)
-    if boot != _boot() or pool["now"] > now:
+    pool = Pool.unpacked(json.loads(state))
+    if boot != _boot() or pool.now > now:
         passed = max(0, time.time_ns() // 1000 - wall)
-        shift(pool, now - passed - pool["now"])
+        pool.shift(now - passed - pool.now)
     return pool

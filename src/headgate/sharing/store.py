@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidConfig, StoreError
 from ..gate.clock import SYSTEM
-from .pool.answer import answer, as_of, new_pool
+from .pool.answer import answer
+from .pool.state import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Protocol, TypeAlias
 
     from ..typing import Clock
-    from .pool.answer import Answer, Question, State
+    from .pool.question import Answer, Question
 
     # By name: the mark that was seen (None: whatever it is), the text to write (None: only look), and for how
     # many µs to keep it.
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         async def keys(self) -> list[str]:
             """Of all pools there are. Changes nothing, as `look` does."""
 
-        async def look(self, key: str) -> State | None:
+        async def look(self, key: str) -> Pool | None:
             """The pool of that key as it is now, for those who only look; None if there is none."""
 
         async def close(self) -> None:
@@ -88,23 +89,23 @@ class MemoryStore:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
-        self._pools: dict[str, State] = {}
+        self._pools: dict[str, Pool] = {}
         self._records: dict[tuple[str, str], tuple[str, str, int]] = {}
         self._sweep_at = _FEW
         self._lock = allocate_lock()  # of the records: whoever has no need of the courier comes by himself
         self._listeners: dict[str, list[Callable[[], None]]] = {}
 
     async def ask(self, key: str, question: Question) -> Answer:
-        old = self._pools.get(key) or new_pool()
-        pool = deepcopy(old)
+        old = self._pools.get(key) or Pool()
+        pool = old.copy()
         try:
             given = answer(pool, question, self._clock.now() // 1000)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StoreError(f"memory: {error!r}") from error
         self._pools[key] = pool
-        if (pool["window"][1], pool["version"]) != (old["window"][1], old["version"]):
+        if (pool.window.generation, pool.version) != (old.window.generation, old.version):
             tell_all(self._listeners.get(key, ()))
-        return given
+        return deepcopy(given)  # the pool keeps its own
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
         wrote = False
@@ -134,9 +135,9 @@ class MemoryStore:
     async def keys(self) -> list[str]:
         return list(self._pools)
 
-    async def look(self, key: str) -> State | None:
+    async def look(self, key: str) -> Pool | None:
         pool = self._pools.get(key)
-        return None if pool is None else as_of(pool, self._clock.now() // 1000)
+        return None if pool is None else pool.as_of(self._clock.now() // 1000)
 
     async def close(self) -> None:
         pass

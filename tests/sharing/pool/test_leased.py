@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 
 from headgate.arguments import SECOND
 from headgate.limits import COLUMNS, TOKENS, Rate
-from headgate.sharing.pool.leased import LeasedRule
+from headgate.sharing.pool.leased import LeasedRate
 
 MILLI = SECOND // 1000
 COLUMN = 0  # of requests
@@ -26,9 +26,9 @@ def cost(units):
 
 def stock(*gifts, rate=None):
     """A rule that was given (units, start, moment of giving), in seconds; the moment is the stamp."""
-    rule = LeasedRule(rate or Rate(1_000, burst=1_000), COLUMN)
+    rule = LeasedRate(rate or Rate(1_000, burst=1_000), COLUMN)
     for units, start, given_at in gifts:
-        rule.given(units, round(start * SECOND), round(given_at * SECOND))
+        rule.grant(units, round(start * SECOND), round(given_at * SECOND))
     return rule
 
 
@@ -56,7 +56,7 @@ def test_a_process_stopped_for_longer_than_a_lease_has_nothing_at_all_when_it_go
     rule = stock((5, 0, 0), (5, 0.5, 0), (5, 2, 0))
     assert rule.level(at(0.1)) == 5
     assert rule.enter(cost(1), at(10)) == 0
-    assert (rule.level(at(10)), rule.expected()) == (0, 0)
+    assert (rule.level(at(10)), rule.scheduled()) == (0, 0)
     assert rule.report() == ([], 0)  # as good as used: the pool keeps its charge
 
 
@@ -86,14 +86,14 @@ def test_a_call_that_costs_nothing_of_this_rate_always_fits():
 def test_a_call_that_does_not_fit_takes_nothing():
     """B20, P7."""
     rule = stock((5, 0, 0), (5, 1, 0))
-    before = (rule.level(at(0.5)), rule.expected(), rule.taken)
+    before = (rule.level(at(0.5)), rule.scheduled(), rule.taken)
     assert rule.enter(cost(6), at(0.5)) == 0
-    assert (rule.level(at(0.5)), rule.expected(), rule.taken) == before
+    assert (rule.level(at(0.5)), rule.scheduled(), rule.taken) == before
 
 
 def test_its_own_column_is_what_counts():
-    rule = LeasedRule(Rate(10, burst=10, unit="tokens"), TOKENS)
-    rule.given(7, 0, 0)
+    rule = LeasedRate(Rate(10, burst=10, unit="tokens"), TOKENS)
+    rule.grant(7, 0, 0)
     tokens = tuple(7 if column == TOKENS else 10**9 for column in range(len(COLUMNS)))
     assert rule.enter(tokens, 0) == 1
     assert rule.level(0) == 0
@@ -117,15 +117,15 @@ def test_a_call_larger_than_the_whole_limit_is_refused(amount, burst, most):
 
 def test_what_is_there_beyond_what_is_kept_goes_back_the_newest_first():
     rule = stock((3, 0, 0), (4, 0.1, 0.05), (5, 9, 0.06))
-    rule.hand_back(2, at(0.2))
-    assert (rule.level(at(0.2)), rule.expected()) == (2, 5)  # what is on its way stays
+    rule.return_unused(2, at(0.2))
+    assert (rule.level(at(0.2)), rule.scheduled()) == (2, 5)  # what is on its way stays
     back, extra = rule.report()
     assert (back, extra) == ([[4, at(0.05)], [1, 0]], 0)
 
 
 def test_what_goes_back_is_not_used_and_told_once():
     rule = stock((3, 0, 0))
-    rule.hand_back(0, at(0.5))
+    rule.return_unused(0, at(0.5))
     assert rule.enter(cost(1), at(0.5)) == 0
     assert rule.report() == ([[3, 0]], 0)
     assert rule.report() == ([], 0)
@@ -133,14 +133,14 @@ def test_what_goes_back_is_not_used_and_told_once():
 
 def test_keeping_more_than_there_is_gives_nothing_back():
     rule = stock((3, 0, 0))
-    rule.hand_back(10, at(0.5))
+    rule.return_unused(10, at(0.5))
     assert (rule.level(at(0.5)), rule.report()) == (3, ([], 0))
 
 
 def test_what_is_over_time_does_not_go_back():
     """The pool was told nothing of it: it stays charged."""
     rule = stock((3, 0, 0), (2, 0.5, 0))
-    rule.hand_back(0, at(1))
+    rule.return_unused(0, at(1))
     assert [units for units, _ in rule.report()[0]] == [2]
 
 
@@ -184,7 +184,7 @@ def test_a_lower_level_is_as_good_as_used():
     rule.lower(9, at(0.2))  # never raises
     assert rule.level(at(0.2)) == 5
     rule.lower(0, at(0.2))
-    assert (rule.level(at(0.2)), rule.expected(), rule.report()) == (0, 2, ([], 0))
+    assert (rule.level(at(0.2)), rule.scheduled(), rule.report()) == (0, 2, ([], 0))
 
 
 def test_nothing_that_is_there_is_left_when_the_far_side_says_so():
@@ -228,7 +228,7 @@ class Stock(RuleBasedStateMachine):
         start = self.now + ahead * MILLI
         if not self.out_of_order:
             start = self.latest = max(start, self.latest)
-        self.rule.given(units, start, self.now)
+        self.rule.grant(units, start, self.now)
         self.units += [[start, self.now]] * units
 
     @rule(gap=st.sampled_from([1, 999_999, MILLI, 39 * MILLI, 300 * MILLI, SECOND]))
@@ -267,7 +267,7 @@ class Stock(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 8))
     def hand_back(self, keep):
         there = self.there()
-        self.rule.hand_back(keep, self.now)
+        self.rule.return_unused(keep, self.now)
         for unit in there[keep:]:
             self.units.remove(unit)
             self.told.append((1, unit[1]))
@@ -295,7 +295,7 @@ class Stock(RuleBasedStateMachine):
         if not hasattr(self, "units"):
             return
         assert self.rule.level(self.now) == len(self.there())
-        assert self.rule.expected() == sum(start > self.now for start, _ in self.units)
+        assert self.rule.scheduled() == sum(start > self.now for start, _ in self.units)
 
     @invariant()
     def the_earliest_moment_is_when_it_fits_and_not_a_nanosecond_before(self):
@@ -354,7 +354,7 @@ def test_a_long_call_is_told_under_its_stamp_however_many_gifts_came_since():
     assert rule.enter(cost(5), at(2.8))
     for n in range(1_000):
         now = at(3 + n * 0.06)
-        rule.given(1, now, now)
+        rule.grant(1, now, now)
         assert rule.enter(cost(1), now)
     rule.settle(5, 0, at(2.8), at(63))
     assert rule.report()[0] == [[5, 0]]
@@ -363,11 +363,11 @@ def test_a_long_call_is_told_under_its_stamp_however_many_gifts_came_since():
 def test_a_thousand_calls_later_little_is_remembered():
     rule = stock()
     for n in range(5_000):
-        rule.given(2, n * MILLI, n * MILLI)
+        rule.grant(2, n * MILLI, n * MILLI)
         rule.enter(cost(1), n * MILLI)
-        rule.hand_back(0, n * MILLI)
+        rule.return_unused(0, n * MILLI)
         rule.report()
-    held = [getattr(rule, name) for name in LeasedRule.__slots__]
+    held = [getattr(rule, name) for name in LeasedRate.__slots__]
     assert sum(len(each) for each in held if hasattr(each, "__len__") and not isinstance(each, str)) < 1_500
 
 
@@ -383,12 +383,12 @@ def test_looking_changes_nothing(gifts, looks):
         now = 0
         for units, ahead, gap in gifts:
             now += gap * MILLI
-            rule.given(units, now + ahead * MILLI, now)
+            rule.grant(units, now + ahead * MILLI, now)
         for moment in moments:
             if moment * MILLI >= now:
                 rule.level(moment * MILLI)
                 rule.fits(cost(1), moment * MILLI)
                 rule.earliest(cost(3), moment * MILLI)
-        return rule.level(at(4)), rule.expected()
+        return rule.level(at(4)), rule.scheduled()
 
     assert story(looks) == story([])

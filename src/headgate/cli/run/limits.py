@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from ...dispatch.dispatch import Dispatch
 from ...errors import InvalidConfig, StoreError
 from ...gate.clock import SYSTEM
-from ...sharing.pool.view import standing
+from ...sharing.pool.question import PoolLimits
+from ...sharing.pool.view import view_of
 from ...sharing.store import open_store, plain_name
 from .errors import Wrong
 
 if TYPE_CHECKING:
     from ...limits import Rate
-    from ...sharing.pool.answer import State
+    from ...sharing.pool.state import Pool
     from ...typing import Observer
     from .command import Order
 
@@ -70,16 +71,16 @@ def _shared(order: Order, store: str, key: str, observer: Observer) -> tuple[Dis
             f"{plain_name(store)} knows no limits for {key!r}, and limits that are shared cannot be learned",
             f"check --store and --store-key, {_TO_BE_FIRST}",
         )
-    places, throttled, load, tail = (_CONCURRENCY, 0, 0, 10_000_000) if pool is None else pool["limits"]
-    concurrency = order.concurrency or places or None
+    limits = PoolLimits(_CONCURRENCY, throttled_for=10_000_000) if pool is None else pool.limits
+    concurrency = order.concurrency or limits.places or None
     try:
         gate = Dispatch(
             key,
             rates=_rates(order, pool, key),
             concurrency=concurrency,
-            throttled_concurrency=throttled or ("adaptive" if concurrency else None),
-            byte_budget=load or None,
-            backoff_window=tail / 1e6,
+            throttled_concurrency=limits.throttled_places or ("adaptive" if concurrency else None),
+            byte_budget=limits.bytes or None,
+            backoff_window=limits.throttled_for / 1e6,
             pause=True,
             store=store,
             observer=observer,
@@ -91,7 +92,7 @@ def _shared(order: Order, store: str, key: str, observer: Observer) -> tuple[Dis
     return gate, min(concurrency or _CONCURRENCY, _MOST_CONCURRENCY)
 
 
-async def _look(url: str, key: str) -> State | None:
+async def _look(url: str, key: str) -> Pool | None:
     store = open_store(url, SYSTEM)
     try:
         return await store.look(key)
@@ -99,12 +100,12 @@ async def _look(url: str, key: str) -> State | None:
         await store.close()
 
 
-def _rates(order: Order, pool: State | None, key: str) -> list[Rate]:
+def _rates(order: Order, pool: Pool | None, key: str) -> list[Rate]:
     """Those that are given, in the order in which they are shared; or those in force."""
     given = [rate for rate in order.rates if not isinstance(rate, str)]
     if pool is None:
         return given
-    there = standing(pool)
+    there = view_of(pool)
     in_force = [level.rate for level in there.levels]
     if not given:
         return in_force

@@ -1,302 +1,176 @@
-"""Pure. What all who share a key decide together: one pool of rates, places and bytes, and one window.
+"""Pure. How a pool answers the questions of its members.
 
-Rules of this room: one question, one answer, nothing in between. Time is the store's own, in integer
-microseconds; what goes out of here is measured from now, so that nobody's clock matters. The script for
-Valkey and Redis does the same arithmetic, step by step: `tests/stores` compares the two.
+Each question is decided by itself, at one moment of the store's clock. The script for Valkey and Redis takes
+the same decisions, step by step: `tests/stores` compares the two.
 
-A process asks for *lumps*: what its next few calls cost together. Each is given a start, the moment at
-which it fits every rate, and is charged at that moment. Whoever has a lump that starts beyond the horizon
-asks no further before it comes near, so those who want more than there is take turns. Each lump has a
-stamp, and what was not needed of it goes back by that stamp: a number that only grows, and never returns,
-not even when the store has forgotten everything.
+A member asks for *batches*: what its next few calls cost together. Each batch is given a start, the moment
+at which it fits every rate, and is charged at that moment. A member whose last batch starts beyond HORIZON
+is granted no more before that start comes near, so members that want more than there is take turns. Each
+batch has a stamp, and the member returns what it did not need of a batch by that stamp.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING, cast
+
+from .question import PoolLimits
+from .rate import PoolRate
+from .state import BYTES, PLACES, MemberState
+
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from collections.abc import Sequence
 
-    State: TypeAlias = dict[str, Any]
-    Question: TypeAlias = dict[str, Any]
-    Answer: TypeAlias = dict[str, Any]
+    from .question import Answer, Question
+    from .state import Pool
 
-# How far ahead of time more than one lump is given out, in microseconds.
+# How far ahead of its start a batch is granted if the member has others, in microseconds.
 HORIZON = 100_000
-# How far ahead even one is: further off, what others give back may make it sooner. Asked again that often.
+# How far ahead of its start any batch is granted: returns of other members may make it sooner. A member whose
+# batch is put off asks again after AGAIN, and is granted it after FAR.
 FAR = 2_000_000
 AGAIN = 500_000
-# A clock that goes back by less stands still until it has caught up; by more, it has been set.
+# A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
-# Where a member has what it holds. What it wants is two further.
-_PLACES, _BYTES = 2, 3
-# How many low-water marks a rate remembers for refunds.
-_MOST_MARKS = 32
 
 
-# What is told instead of the end of a window that was cleared.
-CLEARED = -1
-
-
-def time_left(until: int | None, now: int) -> int | None:
-    """How long a window still lasts, as a pool is told: in microseconds, or CLEARED; None: no news."""
-    if until is None or until == CLEARED:
-        return until
-    return -(-(until - now) // 1000) if until > now else None
-
-
-def new_pool() -> State:
-    """A pool that nothing was ever taken from."""
-    return {
-        "rates": [],  # of each: [amount, period, burst, tat, full at, mark stamps, mark backlogs]
-        "limits": [0, 0, 0, 0],  # places, places while throttled, bytes (0: no limit), and the tail
-        "units": [],  # what each rate counts: for those who look
-        "version": 0,  # of the limits
-        # of each: [expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
-        # and for those who look: how many are under way there, and how many wait]
-        "members": {},
-        # until when, if there ever was one; generation; the end that the rates have come back from
-        "window": [None, 0, None],
-        "answered": {},  # of each member: [id of its last question, the answer]
-        "stamp": 0,  # the last one given
-        "now": 0,  # a clock that goes back grants nothing again
-    }
-
-
-def answer(pool: State, question: Question, now: int) -> Answer:
-    """Decide. Changes the pool, and says what is given; asked again by the same id, says the same."""
-    who, number = question["member"], question["id"]
-    known = pool["answered"].get(who)
-    if known is not None and number <= known[0]:  # again, or late: it was decided already
-        return known[1]  # type: ignore[no-any-return]  # an answer, as it was given
-    if now < pool["now"] - SET_BACK:
-        shift(pool, now - pool["now"])
-    now = pool["now"] = max(now, pool["now"])
-    _forget_the_dead(pool, now)
+def answer(pool: Pool, question: Question, now: int) -> Answer:
+    """Decide a question and change the pool. A question that was answered before is given the same answer."""
+    who = question["member"]
+    known = pool.members.get(who)
+    if known is not None and known.answer is not None and question["id"] <= known.answered:
+        return known.answer
+    if now < pool.now - SET_BACK:
+        pool.shift(now - pool.now)
+    now = pool.now = max(now, pool.now)
+    pool.drop_expired_members(now)
     _read_limits(pool, question, now)
-    member = pool["members"].setdefault(who, [0] * 11)
-    member[0] = now + question["lease"]
-    _close_window(pool, question, now)
-    if question["pauses"]:
+    member = pool.members.setdefault(who, MemberState())
+    member.expires = now + question["lease"]
+    _signal_window(pool, question["window"], now)
+    if question["waits_for_window"]:
         _resume(pool, now)
-    # What was asked under other limits may not even be of as many rates: that one asks again.
-    alike = len(question["extra"]) == len(pool["rates"])
-    lumps = question["lumps"] if alike else []
-    for i, rate in enumerate(pool["rates"]):
-        if rate[3] <= now:
-            _fill(pool, rate, now)
-        if not alike:
-            continue
-        for units, stamp in question["back"][i]:
-            _give_back(rate, units, stamp, now)
-        if question["extra"][i]:
-            _charge(rate, question["extra"][i], now, _next_stamp(pool, now))
-    starts, again = _book(pool, member, lumps, question["pauses"], now)
-    stamp = pool["stamp"] - len(starts) + 1
+    _charge_and_return(pool, question, now)
+    starts, ask_again_in = _grant(pool, member, question, now)
+    first_stamp = pool.stamp - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)
-    until, generation, _resumed = pool["window"]
-    given = {
+    until = pool.window.until
+    given: Answer = {
         "starts": [start - now for start in starts],
-        "stamp": stamp,  # of the first of them; the others have the next ones
-        "again": again,
+        "first_stamp": first_stamp,
+        "ask_again_in": ask_again_in,
         "places": places,
         "bytes": load,
         "crowded": crowded,
-        "members": len(pool["members"]),
-        "version": pool["version"],
-        "window": [0 if until is None else max(0, until - now), generation],
+        "members": len(pool.members),
+        "version": pool.version,
+        "window_left": 0 if until is None else max(0, until - now),
+        "window_generation": pool.window.generation,
     }
-    if question["version"] != pool["version"]:
-        given["rates"] = [rate[:3] for rate in pool["rates"]]
-        given["limits"] = list(pool["limits"])
-        given["units"] = list(pool["units"])
-    if question["bye"]:  # it stays known until its lease ends, in case it has to say so twice
-        member[1:] = [0] * 10
-    pool["answered"][who] = [number, given]
+    if question["version"] != pool.version:
+        given["rates"] = [rate.terms for rate in pool.rates]
+        given["limits"] = list(pool.limits)
+        given["units"] = list(pool.units)
+    if question["leaves"]:  # it stays known until its lease ends, in case it has to say so twice
+        member = pool.members[who] = MemberState(member.expires)
+    member.answered, member.answer = question["id"], given
     return given
 
 
-def idle_for(pool: State, now: int) -> int:
-    """How long until there is nothing worth remembering, in microseconds."""
-    until, _generation, resumed = pool["window"]
-    ends = [now] if until is None else [now, until + pool["limits"][3]]
-    ends += [rate[3] + _span(rate, rate[2]) - _tolerance(rate) for rate in pool["rates"]]
-    if until != resumed:
-        ends += [until + _span(rate, rate[2]) for rate in pool["rates"]]
-    ends += [member[0] for member in pool["members"].values()]
-    return int(max(ends)) - now
+# -- limits and the window
 
 
-def as_of(pool: State, now: int) -> State:
-    """A copy for those who only look: who is dead by then is not there, nor what was answered to whom."""
-    now = max(now, pool["now"])
-    return {
-        **pool,
-        "rates": [list(rate) for rate in pool["rates"]],
-        "limits": list(pool["limits"]),
-        "units": list(pool["units"]),
-        "members": {who: list(member) for who, member in pool["members"].items() if member[0] > now},
-        "window": list(pool["window"]),
-        "answered": {},
-        "now": now,
-    }
-
-
-def shift(pool: State, by: int) -> None:
-    """Count all its times from another beginning. Stamps are numbers, and stay."""
-    pool["now"] += by
-    for rate in pool["rates"]:
-        rate[3] += by
-    for member in pool["members"].values():
-        member[0] += by
-        member[1] += by
-        member[6] += by if member[6] else 0
-    window = pool["window"]
-    pool["window"] = [at if at is None or i == 1 else at + by for i, at in enumerate(window)]
-
-
-def _next_stamp(pool: State, now: int) -> int:
-    """Larger than any before, also than those of a pool that has been forgotten."""
-    pool["stamp"] = max(pool["stamp"] + 1, now)
-    return int(pool["stamp"])
-
-
-def _forget_the_dead(pool: State, now: int) -> None:
-    gone = [who for who, member in pool["members"].items() if member[0] <= now]
-    for who in gone:
-        del pool["members"][who]
-        pool["answered"].pop(who, None)
-
-
-def _read_limits(pool: State, question: Question, now: int) -> None:
-    """Limits that somebody set anew are everybody's from now on. What was used stays used."""
-    if question["set"] is None and pool["version"]:
+def _read_limits(pool: Pool, question: Question, now: int) -> None:
+    """Take over limits that a member sets. What was used stays used."""
+    if question["set"] is None and pool.version:
         return
-    wanted, limits = question["set"] or (question["rates"], question["limits"])
-    old = pool["rates"]
-    if [rate[:3] for rate in old] == wanted and pool["limits"] == limits:
+    given = question["set"] or (question["rates"], question["limits"])
+    wanted = cast("Sequence[list[int]]", given[0])
+    limits = PoolLimits(*cast("Sequence[int]", given[1]))
+    old = pool.rates
+    if [rate.terms for rate in old] == wanted and pool.limits == limits:
         return
-    units = list(question.get("units", ()))
-    alike = len(wanted) == len(old) and (units == pool["units"] or not pool["version"])
-    if not alike and any(who != question["member"] for who in pool["members"]):
-        return  # the others could not follow
-    pool["version"] = _next_stamp(pool, now)
-    rates = []
-    for i, (amount, period, burst) in enumerate(wanted):
-        rate = [amount, period, burst, 0, pool["version"], [], []]
-        before = next((each for each in old if each[:3] == wanted[i]), old[i] if i < len(old) else None)
-        if before is not None:
-            # As many units are missing as before: a change of limits creates nothing.
-            missing = -(-max(0, before[3] - now) * before[0] // before[1])
-            left = max(0, before[2] - missing)
-            rate[3] = now + _span(rate, max(0, burst - left))
-        rates.append(rate)
-    pool["rates"], pool["limits"] = rates, list(limits)
-    pool["units"] = units
+    units = question["units"]
+    alike = len(wanted) == len(old) and (units == pool.units or not pool.version)
+    if not alike and any(name != question["member"] for name in pool.members):
+        return  # the other members ask for batches of the rates they know
+    version = pool.version = pool.next_stamp(now)
+    pool.rates = [_successor(old, i, terms, version, now) for i, terms in enumerate(wanted)]
+    pool.limits = limits
+    pool.units = list(units)
 
 
-def _close_window(pool: State, question: Question, now: int) -> None:
-    duration = question["pause"]
+def _successor(old: list[PoolRate], i: int, terms: list[int], stamp: int, now: int) -> PoolRate:
+    """Return the rate that replaces the i-th of the old ones. A change of limits creates no units."""
+    amount, period, burst = terms
+    rate = PoolRate(amount, period, burst, full_stamp=stamp)
+    before = next((each for each in old if each.terms == terms), old[i] if i < len(old) else None)
+    if before is not None:
+        left = max(0, before.burst - before.missing(now))
+        rate.full_at = now + rate.time_for(max(0, rate.burst - left))
+    return rate
+
+
+def _signal_window(pool: Pool, duration: int | None, now: int) -> None:
+    """Start, extend or clear the window. A signal never makes it shorter, unless it clears it."""
     if not duration:
         return
-    until = pool["window"][0]
-    if duration < 0:  # cleared by hand
-        pool["window"][:2] = [now if until is None else min(until, now), _next_stamp(pool, now)]
-    elif until is None or now + duration > until:
-        pool["window"][:2] = [now + duration, _next_stamp(pool, now)]
+    window = pool.window
+    if duration < 0:
+        window.until = now if window.until is None else min(window.until, now)
+        window.generation = pool.next_stamp(now)
+    elif window.until is None or now + duration > window.until:
+        window.until = now + duration
+        window.generation = pool.next_stamp(now)
 
 
-def _resume(pool: State, now: int) -> None:
-    """Nothing is saved up while nobody goes: the crowd comes back at the rate, not with a burst."""
-    until, _generation, resumed = pool["window"]
-    if until is not None and until != resumed and until <= now:
-        for rate in pool["rates"]:
-            _charge(rate, 0, until + _tolerance(rate), _next_stamp(pool, now))
-        pool["window"][2] = until
+def _resume(pool: Pool, now: int) -> None:
+    """After a window, let calls come back at the rate: nothing was saved up while it was active."""
+    window = pool.window
+    if window.until is not None and window.until != window.resumed and window.until <= now:
+        for rate in pool.rates:
+            rate.charge(0, window.until + rate.tolerance(), pool.next_stamp(now))
+        window.resumed = window.until
 
 
 # -- rates
 
 
-def _span(rate: list[Any], units: int) -> int:
-    """How long so many units take to be earned, rounded up."""
-    return int(-(-units * rate[1] // rate[0]))
+def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
+    """Take back what was not needed, and charge what was used without a grant."""
+    same_rates = len(question["owed"]) == len(pool.rates)
+    for i, rate in enumerate(pool.rates):
+        if rate.full_at <= now:
+            rate.fill(pool.next_stamp(now))
+        if same_rates:
+            for units, stamp in question["returned"][i]:
+                rate.take_back(units, stamp, now)
+            if question["owed"][i]:
+                rate.charge(question["owed"][i], now, pool.next_stamp(now))
 
 
-def _tolerance(rate: list[Any]) -> int:
-    """A tenth of the burst is kept back for what processes hold and have not used yet."""
-    return int(_span(rate, rate[2] - rate[2] // 10))
-
-
-def _fits_at(rate: list[Any], units: int, now: int) -> int:
-    """When so many units fit; what is more than the burst waits until all of it is there."""
-    return int(max(now, rate[3] + _span(rate, min(units, rate[2])) - _tolerance(rate)))
-
-
-def _fill(pool: State, rate: list[Any], now: int) -> None:
-    """From here on nothing that was taken before is missing, so nothing of it can come back."""
-    rate[4] = _next_stamp(pool, now)
-    rate[5], rate[6] = [], []
-
-
-def _charge(rate: list[Any], units: int, start: int, stamp: int) -> None:
-    """Take them at that moment, and remember how much was missing then: no refund is worth more."""
-    missing = rate[3] - start
-    stamps, lows = rate[5], rate[6]
-    if missing <= 0:
-        rate[4] = stamp
-        rate[5], rate[6] = [], []
-    else:
-        while lows and lows[-1] >= missing:
-            lows.pop()
-            stamps.pop()
-        stamps.append(stamp)
-        lows.append(missing)
-        if len(lows) > _MOST_MARKS:  # the lower of the two oldest, for the longer time
-            lows.pop(1)
-            stamps.pop(0)
-    rate[3] = max(rate[3], start) + _span(rate, units)
-
-
-def _give_back(rate: list[Any], units: int, stamp: int, now: int) -> None:
-    """Only as far as it would still be missing: the pool never holds more than if it had not been taken."""
-    stamps, lows = rate[5], rate[6]
-    if rate[4] > stamp or rate[3] <= now:
-        return
-    later = next((i for i, mark in enumerate(stamps) if mark > stamp), len(stamps))
-    lowest = min([rate[3] - now, *lows[later:]])
-    credit = min(units * rate[1] // rate[0], lowest)
-    rate[3] -= credit
-    lows[later:] = [low - credit for low in lows[later:]]
-    while 0 < later < len(lows) and lows[later - 1] >= lows[later]:  # the first of each is the lowest since
-        later -= 1
-        del stamps[later], lows[later]
-
-
-def _book(
-    pool: State, member: list[int], lumps: list[list[int]], pauses: bool, now: int
-) -> tuple[list[int], int]:
-    """When each lump may start, as many as may be given out now; and when to ask again for the rest."""
+def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tuple[list[int], int]:
+    """Return the start of each batch that is granted now, and when to ask again for the others."""
     starts: list[int] = []
-    until = pool["window"][0]
-    if lumps and pauses and until is not None and until > now:
-        return starts, until - now  # nobody is sent ahead into a window
-    for lump in lumps:
-        if member[1] > now + HORIZON:
-            return starts, member[1] - HORIZON - now
-        start = now
-        for i, rate in enumerate(pool["rates"]):
-            if lump[i]:
-                start = max(start, _fits_at(rate, lump[i], now))
-        if start > now + FAR and (not member[6] or now - member[6] < FAR):
-            member[6] = member[6] or now  # put off, but not for ever: a heavy one would never come
+    if len(question["owed"]) != len(pool.rates):
+        return starts, 0  # asked under other limits: the member is told these, and asks again
+    batches, until = question["batches"], pool.window.until
+    if batches and question["waits_for_window"] and until is not None and until > now:
+        return starts, until - now
+    for batch in batches:
+        if member.last_start > now + HORIZON:
+            return starts, member.last_start - HORIZON - now
+        needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
+        start = max([now, *(rate.fits_at(units, now) for rate, units in needs)])
+        if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
+            member.put_off = (
+                member.put_off or now
+            )  # not longer than FAR: a large batch would never be granted
             return starts, min(start - FAR - now, AGAIN)
-        member[6] = 0
-        stamp = _next_stamp(pool, now)
-        for i, rate in enumerate(pool["rates"]):
-            if lump[i]:
-                _charge(rate, lump[i], start, stamp)
-        member[1] = start
+        member.put_off = 0
+        stamp = pool.next_stamp(now)
+        for rate, units in needs:
+            rate.charge(units, start, stamp)
+        member.last_start = start
         starts.append(start)
     return starts, 0
 
@@ -304,63 +178,63 @@ def _book(
 # -- places and bytes
 
 
-def _hold(pool: State, who: str, member: list[int], question: Question, now: int) -> tuple[int, int, bool]:
-    """How many places and bytes are this one's to use: what it uses now, and what is left for more."""
-    places, throttled, load, tail = pool["limits"]
-    until = pool["window"][0]
-    if throttled and until is not None and now < until + tail:
-        places = min(places, throttled) if places else throttled
+def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: int) -> tuple[int, int, bool]:
+    """Return how many places and bytes the member may use, and whether other members want more of them."""
+    limits, until = pool.limits, pool.window.until
+    places = limits.places
+    if limits.throttled_places and until is not None and now < until + limits.throttled_for:
+        places = min(places, limits.throttled_places) if places else limits.throttled_places
     crowded = False
     granted = []
-    member[7] = question["needs"]
-    member[9:] = [question["uses"][0], question.get("waiting", 0)]
-    for column, limit in ((_PLACES, places), (_BYTES, load)):
-        used, wanted, spare = (question[what][column - 2] for what in ("uses", "wants", "spare"))
-        member[column + 2] = want = used + wanted
-        target = want + spare
+    member.next_bytes = question["next_bytes"]
+    member.in_flight, member.waiting = question["uses"][PLACES], question["waiting"]
+    for kind, limit in ((PLACES, places), (BYTES, limits.bytes)):
+        used = question["uses"][kind]
+        member.wants[kind] = want = used + question["wants"][kind]
+        target = want + question["spare"][kind]
         if limit:
-            others = [other for name, other in pool["members"].items() if name != who]
-            crowded = crowded or any(other[column + 2] > other[column] for other in others)
-            left = limit - sum(max(other[column], other[column + 2]) for other in others)
-            # For those who may come there is what nobody else holds or wants.
-            target = min(target, left) if want <= left else _part(pool, who, column, limit, now)
-        # What is in use counts until it is told to be over, even if it is to be less.
-        member[column] = max(used, target)
+            others = [other for name, other in pool.members.items() if name != who]
+            crowded = crowded or any(other.wants[kind] > other.holds[kind] for other in others)
+            left = limit - sum(max(other.holds[kind], other.wants[kind]) for other in others)
+            # Spare ones are those that no other member holds or wants.
+            target = min(target, left) if want <= left else _share(pool, who, kind, limit, now)
+        # What is in use counts until it is reported to have ended, even if the share is smaller by now.
+        member.holds[kind] = max(used, target)
         granted.append(target)
-    return granted[0], granted[1], crowded
+    return granted[PLACES], granted[BYTES], crowded
 
 
-def _part(pool: State, who: str, column: int, limit: int, now: int) -> int:
-    """One's part of what all want, as far as the others do not hold it: who wants little gets it, the rest
-    share evenly. Where that is nothing, or too little for the next call, they take turns.
+def _share(pool: Pool, who: str, kind: int, limit: int, now: int) -> int:
+    """Return one member's share of what all want, as far as the others do not hold it.
+
+    Members that want little get it, and the rest is divided evenly. Where that is nothing, or not enough
+    for the next call, members take turns.
     """
-    members = pool["members"]
+    members = pool.members
     left, sharing, share = limit, len(members), 0
-    for want in sorted(member[column + 2] for member in members.values()):
+    for want in sorted(member.wants[kind] for member in members.values()):
         share = left // sharing
         if want > share:
             break
         left -= want
         sharing -= 1
-    odd = left - share * sharing
-    left, part, own, held = limit, 0, 0, 0
-    for name in sorted(members, key=lambda name: (members[name][8], name)):
-        member = members[name]
-        even = min(member[column + 2], share)
-        most = even
-        if member[column + 2] > share:
-            if odd > 0:
-                odd -= 1
+    remainder = left - share * sharing
+    left, own, even_own, held = limit, 0, 0, 0
+    for name, member in sorted(members.items(), key=lambda item: (item[1].turn, item[0])):
+        most = even = min(member.wants[kind], share)
+        if member.wants[kind] > share:
+            if remainder > 0:
+                remainder -= 1
                 most += 1
-            if column == _BYTES:  # a call needs so many or none
-                most = max(most, min(member[7], limit))
+            if kind == BYTES:  # less than the next call needs is of no use
+                most = max(most, min(member.next_bytes, limit))
         most = min(most, left)
         left -= most
         if name == who:
-            part, own = most, even
+            own, even_own = most, even
         else:
-            held += max(member[column], most)
-    part = max(0, min(part, limit - held))
-    if part > own + (own > 0):  # one more than the others is no turn, but what remains of dividing
-        members[who][8] = _next_stamp(pool, now)
-    return part
+            held += max(member.holds[kind], most)
+    own = max(0, min(own, limit - held))
+    if own > even_own + (even_own > 0):  # one more than the others have is a remainder, not a turn
+        members[who].turn = pool.next_stamp(now)
+    return own

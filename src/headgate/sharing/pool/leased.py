@@ -1,7 +1,7 @@
-"""Pure. What a process has been given of a shared rate, and has not used yet.
+"""Pure. The part of a shared rate that was granted to this process and is not used yet.
 
-Rules of this room: only what was given is used, not before its start and not long after. What was not needed
-goes back, what was used beyond the estimate is owed; both are told with the next question.
+Only what was granted is used: not before its start, and not later than TTL after it. What was not needed is
+returned to the pool, and what was used without a grant is owed to it; both are told with the next question.
 """
 
 from __future__ import annotations
@@ -10,32 +10,30 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 from ...arguments import SECOND
+from ...gate.decision import FAR_OFF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...limits import Rate
 
-# What has not been used so long after its start is no longer used: a process that was stopped for a
-# while must not come back with what it held.
-_KEEPS = SECOND
-# How many gifts are remembered for refunds of calls that used them.
+# How long after its start a batch may be used: a process that was stopped for longer must not use it.
+TTL = SECOND
+# How many batches are remembered for returns by calls that used them.
 _MOST_KNOWN = 256
-# When nobody can tell: further off than any rate makes anybody wait.
-FAR_OFF = 1 << 62
 
 
-class LeasedRule:
-    """The stock of one shared rate."""
+class LeasedRate:
+    """One rate of a gate that is shared. It has the methods of every rate; times are nanoseconds."""
 
     __slots__ = (
-        "_coming",
-        "_lots",
+        "_batches",
+        "_returned",
+        "_scheduled",
         "_stamps",
-        "_used",
-        "back",
+        "_used_at",
         "column",
-        "extra",
         "name",
+        "owed",
         "rate",
         "taken",
         "units",
@@ -45,166 +43,164 @@ class LeasedRule:
         self.rate = rate
         self.column = column
         self.name = rate.name
-        self.units = 0  # to be used now
-        self.taken = 0  # ever: how the demand is seen
-        self._lots: deque[list[int]] = deque()  # [stamp, keeps until, units] of those units
-        self._coming: list[tuple[int, int, int]] = []  # (start, stamp, units), the next first
-        # For refunds: from which moment on calls used what was given under which stamp, in two lists.
-        self._used: list[int] = []
+        self.units = 0  # that may be used now
+        self.taken = 0  # since it was made: the pool's member measures the demand by it
+        self.owed = 0  # used without a grant, and not told yet
+        self._batches: deque[list[int]] = deque()  # [stamp, end, units] of `units`
+        self._scheduled: list[tuple[int, int, int]] = []  # (start, stamp, units), the next one first
+        self._returned: list[tuple[int, int]] = []  # (units, stamp), not told yet
+        # For returns: from `_used_at[i]` on, calls used units of the batch `_stamps[i]`.
+        self._used_at: list[int] = []
         self._stamps: list[int] = []
-        self.back: list[tuple[int, int]] = []  # (units, stamp) that were not needed
-        self.extra = 0  # used without having been given
 
-    # -- the questions of every rate
+    # -- the methods of every rate
 
     def enter(self, cost: tuple[int, ...], now: int) -> int:
-        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        """Take the cost if it fits now and return 1, or change nothing and return 0."""
         need = cost[self.column]
-        if need > self.units or (self._lots and self._lots[0][1] <= now) or self._coming:
-            self.mature(now)
+        if need > self.units or (self._batches and self._batches[0][1] <= now) or self._scheduled:
+            self.release_due(now)
             if need > self.units:
                 return 0
         self.units -= need
         self.taken += need
         if need:
-            lots = self._lots
-            oldest = lots[0][0]
-            while lots[0][2] <= need:
-                stamp, _keeps, units = lots.popleft()
+            batches = self._batches
+            oldest = batches[0][0]
+            while batches[0][2] <= need:
+                stamp, _end, units = batches.popleft()
                 oldest = min(oldest, stamp)
                 need -= units
                 if not need:
                     break
             else:
-                lots[0][2] -= need
-                oldest = min(oldest, lots[0][0])
+                batches[0][2] -= need
+                oldest = min(oldest, batches[0][0])
             if not self._stamps or self._stamps[-1] != oldest:
                 self._remember(oldest, now)
         return 1
 
     def _remember(self, stamp: int, now: int) -> None:
-        """From now on calls use what was given under that stamp."""
-        used, stamps = self._used, self._stamps
-        used.append(now)
+        """Note that from now on calls use the batch of that stamp."""
+        used_at, stamps = self._used_at, self._stamps
+        used_at.append(now)
         stamps.append(stamp)
-        if len(used) > _MOST_KNOWN:
-            # Of the older half every second is forgotten: what used it is taken for as old as its neighbour.
+        if len(used_at) > _MOST_KNOWN:
+            # Merge pairs of the older half. Calls of both then count as users of the older batch.
             half = _MOST_KNOWN // 2
             stamps[:half] = map(min, stamps[0:half:2], stamps[1:half:2])
-            used[:half] = used[0:half:2]
+            used_at[:half] = used_at[0:half:2]
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
-        """Would `enter` take it?"""
-        self.mature(now)
+        """Return whether `enter` would take it."""
+        self.release_due(now)
         return cost[self.column] <= self.units
 
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
-        """When could the cost be taken? At or before now: at once."""
-        self.mature(now)
+        """Return when the cost could be taken: now, at the start of a batch, or FAR_OFF if it is unknown."""
+        self.release_due(now)
         missing = cost[self.column] - self.units
         if missing <= 0:
             return now
-        for start, _stamp, units in self._coming:
+        for start, _stamp, units in self._scheduled:
             missing -= units
             if missing <= 0:
                 return start
         return now + FAR_OFF
 
-    def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
-        """How much lateness costs nothing: what was given keeps for a moment only."""
+    def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - a method of every rate
+        """Return how much lateness costs nothing: none, because batches expire."""
         return 0
 
     def refusal(self, cost: tuple[int, ...]) -> str | None:
-        """Why the cost can never be taken, or None."""
+        """Return why the cost can never be taken, or None."""
         most = max(self.rate.amount, self.rate.burst)
         if cost[self.column] <= most:
             return None
         return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {most}"
 
-    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:  # noqa: ARG002 - likewise
-        """Replace what was estimated at `taken_at` by what it was."""
+    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:  # noqa: ARG002 - as above
+        """Replace what was estimated at `taken_at` by the actual units."""
         if actual > estimate:
-            self.extra += actual - estimate
+            self.owed += actual - estimate
         elif actual < estimate:
-            self.back.append((estimate - actual, self._stamp_of(taken_at)))
+            self._returned.append((estimate - actual, self._stamp_of(taken_at)))
 
     def give_back(self, amount: int, now: int) -> None:
-        """Put units back that were taken."""
-        self.back.append((amount, self._stamp_of(now)))
+        """Return units to the pool that were taken a moment ago."""
+        self._returned.append((amount, self._stamp_of(now)))
 
     def level(self, now: int) -> int:
-        """Units that this process could take at once."""
-        self.mature(now)
+        """Return how many units this process could take at once."""
+        self.release_due(now)
         return self.units
 
-    def full(self, now: int) -> bool:  # noqa: ARG002 - likewise
-        """Is nothing missing? Nobody here can tell."""
+    def full(self, now: int) -> bool:  # noqa: ARG002 - as above
+        """Return False: a member does not know whether the pool is full."""
         return False
 
     def lower(self, level: int, now: int) -> None:
-        """At most so many units are left: the rest is as good as used."""
-        self.mature(now)
+        """Drop units beyond that level. They count as used: the pool is told nothing."""
+        self.release_due(now)
         while self.units > level:
-            lot = self._lots[0]
-            gone = min(lot[2], self.units - level)
-            lot[2] -= gone
-            self.units -= gone
-            if not lot[2]:
-                self._lots.popleft()
+            batch = self._batches[0]
+            dropped = min(batch[2], self.units - level)
+            batch[2] -= dropped
+            self.units -= dropped
+            if not batch[2]:
+                self._batches.popleft()
 
-    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
-        """Nothing is left of what starts before that moment, and nothing comes."""
-        self.mature(now)
-        self._coming = [lot for lot in self._coming if lot[0] >= at]
-        self._lots = deque(lot for lot in self._lots if lot[1] >= at + _KEEPS)
-        self.units = sum(lot[2] for lot in self._lots)
+    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - as above
+        """Drop every batch that starts before that moment: more is asked for after it."""
+        self.release_due(now)
+        self._scheduled = [batch for batch in self._scheduled if batch[0] >= at]
+        self._batches = deque(batch for batch in self._batches if batch[1] >= at + TTL)
+        self.units = sum(batch[2] for batch in self._batches)
 
     def follow(self, old: object, now: int) -> None:
-        """Whatever was held before belongs to the pool."""
+        """Take over nothing: what the rate before had belongs to the pool."""
 
-    # -- what comes and goes
+    # -- grants and returns
 
-    def given(self, units: int, start: int, stamp: int) -> None:
-        """So many, to be used from that moment on."""
-        insort(
-            self._coming, (start, stamp, units)
-        )  # others may have given back, so a later one may be sooner
+    def grant(self, units: int, start: int, stamp: int) -> None:
+        """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""
+        insort(self._scheduled, (start, stamp, units))
 
-    def mature(self, now: int) -> None:
-        """Those whose time has come are there; those whose time is over are not."""
-        coming, lots = self._coming, self._lots
-        while coming and coming[0][0] <= now:
-            start, stamp, units = coming.pop(0)
-            if start + _KEEPS > now:
-                lots.append([stamp, start + _KEEPS, units])
+    def release_due(self, now: int) -> None:
+        """Make batches usable whose start has come, and drop those whose time is over."""
+        scheduled, batches = self._scheduled, self._batches
+        while scheduled and scheduled[0][0] <= now:
+            start, stamp, units = scheduled.pop(0)
+            if start + TTL > now:
+                batches.append([stamp, start + TTL, units])
                 self.units += units
-        while lots and lots[0][1] <= now:
-            self.units -= lots.popleft()[2]
+        while batches and batches[0][1] <= now:
+            self.units -= batches.popleft()[2]
 
-    def expected(self) -> int:
-        """Units on their way."""
-        return sum(units for _start, _stamp, units in self._coming)
+    def scheduled(self) -> int:
+        """Return how many units were granted for a later start."""
+        return sum(units for _start, _stamp, units in self._scheduled)
 
-    def hand_back(self, keep: int, now: int) -> None:
-        """What is there beyond that much goes back."""
-        self.mature(now)
-        lots = self._lots
+    def return_unused(self, keep: int, now: int) -> None:
+        """Return usable units beyond that many to the pool, the newest first."""
+        self.release_due(now)
+        batches = self._batches
         while self.units > keep:
-            lot = lots[-1]
-            units = min(lot[2], self.units - keep)
-            lot[2] -= units
+            batch = batches[-1]
+            units = min(batch[2], self.units - keep)
+            batch[2] -= units
             self.units -= units
-            self.back.append((units, lot[0]))
-            if not lot[2]:
-                lots.pop()
+            self._returned.append((units, batch[0]))
+            if not batch[2]:
+                batches.pop()
 
     def _stamp_of(self, taken_at: int) -> int:
-        """Under which stamp was given what a call of that moment used? The oldest, if there were several."""
-        before = max(0, bisect_left(self._used, taken_at) - 1)
-        return min(self._stamps[before : bisect_right(self._used, taken_at)], default=0)
+        """Return the stamp of the batch that a call of that moment used: the oldest, if it was several."""
+        before = max(0, bisect_left(self._used_at, taken_at) - 1)
+        return min(self._stamps[before : bisect_right(self._used_at, taken_at)], default=0)
 
     def report(self) -> tuple[list[list[int]], int]:
-        """What to tell the pool: units that go back, each with the stamp they were given under; and debts."""
-        back, extra = [list(each) for each in self.back], self.extra
-        self.back, self.extra = [], 0
-        return back, extra
+        """Return the `returned` and `owed` of the next question, once."""
+        returned, owed = [list(each) for each in self._returned], self.owed
+        self._returned, self.owed = [], 0
+        return returned, owed

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from ... import events
-from ...arguments import SECOND
+from ...arguments import NS_PER_US, SECOND
 from ...backoff import Backoff
 from ...errors import InvalidConfig, StoreError
 from ...gate.bucket import RateRule
+from ...gate.decision import FAR_OFF
 from ...limits import BYTES, Rate, share_of
 from ..courier import COURIER
 from ..store import open_store, plain_name
-from .answer import CLEARED, time_left
-from .leased import FAR_OFF, LeasedRule
+from .leased import LeasedRate
+from .question import CLEARED, PoolLimits, empty_question, window_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
 
     from ...dispatch.dispatch import _SharedDispatch
     from ..store import Store
-    from .answer import Answer, Question
+    from .question import Answer, Question
 
-_MICRO = 1_000
 # How long a member that is not heard of keeps what it holds, and how often one that holds something is.
 _LEASE = 3 * SECOND
 _HEARTBEAT = SECOND
-# One lump is what all of a rate gives in this time, and no more than a part of its burst.
-_LUMP = 40_000_000
+# One batch is what all of a rate gives in this time, and no more than a part of its burst.
+_BATCH = 40_000_000
 # How far ahead of the demand stock is kept, and how long it lies unused before it goes back.
 _AHEAD = 50_000_000
 _IDLE = 250_000_000
@@ -88,7 +88,7 @@ class Link:
         store: Store | str,
         key: str,
         rates: Sequence[Rate],
-        limits: list[int],
+        limits: Sequence[int],
         *,
         on_loss: str,
         pace: Backoff | None,
@@ -106,7 +106,10 @@ class Link:
         self.rates = tuple(rates)
         self._limits = limits  # places, places while throttled, bytes, tail: of the whole pool
         self._version = 0
-        self._set: list[Any] | None = [self._terms(), limits]  # what this one wants everybody to go by
+        self._set: Sequence[Sequence[object]] | None = [
+            self._terms(),
+            limits,
+        ]  # what this one wants everybody to go by
         self._learnt: tuple[Rate, ...] = ()  # what responses to this one taught everybody
         self._members = 0
         self._untold: int | None = None  # the end of the window, on our clock, that others have not heard of
@@ -150,7 +153,7 @@ class Link:
         return any(
             rule.units * 2 < ahead
             for rule, ahead in zip(self._gate._rules.rates, self._ahead, strict=False)
-            if isinstance(rule, LeasedRule)
+            if isinstance(rule, LeasedRate)
         )
 
     def signal(self, until: int | None) -> None:
@@ -288,7 +291,7 @@ class Link:
             question = gate._under_lock(self._question_locked)
             self._pending_since = gate._now()
         else:
-            question["pause"] = time_left(self._telling, gate._now())  # less than when it was first asked
+            question["window"] = window_left(self._telling, gate._now())  # less than when it was first asked
         if question is None:
             return self._next_look()
         self._pending = question
@@ -314,8 +317,8 @@ class Link:
         """The pool may have forgotten whether it answered: what we owe we say once more, nothing else."""
         assert self._pending is not None
         question, self._pending = self._pending, None
-        if len(question["extra"]) == len(self._owed):
-            self._owed = [owed + extra for owed, extra in zip(self._owed, question["extra"], strict=True)]
+        if len(question["owed"]) == len(self._owed):
+            self._owed = [owed + extra for owed, extra in zip(self._owed, question["owed"], strict=True)]
         self._set = self._set or question["set"]
         if self._untold is None:
             self._untold = self._telling
@@ -364,14 +367,23 @@ class Link:
         if rules.weight is not None and self._limits[2]:
             rules.weight.budget = 0
 
+    def drop_batches_locked(self, now: int) -> None:
+        """Into a window nobody takes anything: what is needed after it is asked for anew."""
+        rules = self._gate._rules
+        until = None if rules.window is None else rules.window.until
+        if rules.reentry is not None and until is not None and now < until:
+            for rule in rules.rates:
+                if isinstance(rule, LeasedRate):
+                    rule.hold_until(until, now)
+
     # -- questions
 
     def _terms(self) -> list[list[int]]:
-        return [[rate.amount, rate.per_ns // _MICRO, rate.burst] for rate in self.rates]
+        return [[rate.amount, rate.per_ns // NS_PER_US, rate.burst] for rate in self.rates]
 
     def _holds_locked(self, now: int) -> bool:
         rules = self._gate._rules.rates
-        stock = any(rule.units or rule.expected() for rule in rules if isinstance(rule, LeasedRule))
+        stock = any(rule.units or rule.scheduled() for rule in rules if isinstance(rule, LeasedRate))
         return bool(stock or self._gate._line.waiting) or self._inside_locked(now)
 
     def _inside_locked(self, _now: int) -> bool:
@@ -381,17 +393,17 @@ class Link:
     def _question_locked(self, now: int, *, bye: bool = False, resting: bool = False) -> Question | None:
         gate = self._gate
         rules = gate._rules
-        stocks = [rule for rule in rules.rates if isinstance(rule, LeasedRule)]
+        stocks = [rule for rule in rules.rates if isinstance(rule, LeasedRate)]
         costs = [
             ticket.cost for band in gate._line._bands for ticket in islice(band.tickets(), _MOST_TICKETS)
         ]
         wish, self.wish = self.wish, None
         if wish is not None and not costs:
             costs = [gate._at_full_length(wish)]
-        lumps = [] if bye or resting or self.lost else self._lumps_locked(stocks, costs, now)
+        batches = [] if bye or resting or self.lost else self._batches_locked(stocks, costs, now)
         if bye:
             for rule in stocks:
-                rule.hand_back(0, now)
+                rule.return_unused(0, now)
         places, weight = rules.places, rules.weight
         uses = [0 if places is None else places.in_flight, 0 if weight is None else weight.in_flight]
         penalty = weight.penalty if weight is not None and rules.throttled(now) else 1
@@ -414,40 +426,45 @@ class Link:
         )
         if self.crowded and now - self._looked_at < self._turn:
             wanting = leaving = False  # the others take turns too
-        pause = time_left(self._untold, now)
+        pause = window_left(self._untold, now)
         telling = any(extra) or any(back) or pause or self._set or self.lost or self._curious
-        if not (lumps or wanting or leaving or telling or bye or (due and self._holds_locked(now))):
+        if not (batches or wanting or leaving or telling or bye or (due and self._holds_locked(now))):
             return None
         self._owed = [0] * len(self.rates)
         self._looked_at = now
-        question = {
-            "member": self._member,
-            "id": next(self._numbers),
-            "lease": _LEASE // _MICRO,
+        question = empty_question(
+            self._member,
+            next(self._numbers),
+            lease=_LEASE // NS_PER_US,
+            rates=self._terms(),
+            units=[rate.unit for rate in self.rates],
+            limits=self._limits,
+        )
+        question |= {
             "version": self._version,
-            "rates": self._terms(),
-            "units": [rate.unit for rate in self.rates],
-            "limits": self._limits,
             "set": self._set,
-            "lumps": lumps,
-            "back": back,
-            "extra": extra,
-            "uses": [0, 0] if bye else uses,
-            "wants": [0, 0] if bye else wants,
+            "batches": batches,
+            "returned": back,
+            "owed": extra,
             "spare": spare,
-            "needs": costs[0][BYTES] * penalty if costs and not bye else 0,
-            "waiting": 0 if bye else gate._line.waiting,
-            "pauses": rules.reentry is not None,
-            "pause": pause,
-            "bye": bye,
+            "waits_for_window": rules.reentry is not None,
+            "window": pause,
+            "leaves": bye,
         }
+        if not bye:
+            question |= {
+                "uses": uses,
+                "wants": wants,
+                "next_bytes": costs[0][BYTES] * penalty if costs else 0,
+                "waiting": gate._line.waiting,
+            }
         self._telling, self._untold = self._untold, None
         self._set = None
         self._curious = False
         return question
 
-    def _lumps_locked(
-        self, stocks: list[LeasedRule], costs: list[tuple[int, ...]], now: int
+    def _batches_locked(
+        self, stocks: list[LeasedRate], costs: list[tuple[int, ...]], now: int
     ) -> list[list[int]]:
         """What those who wait need beyond what is there or coming, and what will be wanted next."""
         if not stocks or now < self._again:
@@ -455,9 +472,9 @@ class Link:
         self._foresee(stocks, now)
         needs = []
         for rule, ahead in zip(stocks, self._ahead, strict=True):
-            rule.mature(now)
+            rule.release_due(now)
             wanted = sum(cost[rule.column] for cost in costs)
-            needs.append(max(0, max(wanted, ahead) - rule.units - rule.expected()))
+            needs.append(max(0, max(wanted, ahead) - rule.units - rule.scheduled()))
         if not any(needs):
             return []
         if now < self._provided_until - _EARLY:
@@ -465,7 +482,7 @@ class Link:
             return []
         heaviest = [max((cost[rule.column] for cost in costs), default=1) for rule in stocks]
         caps = [
-            max(1, least, min(rule.rate.amount * _LUMP // rule.rate.per_ns, rule.rate.burst // 20))
+            max(1, least, min(rule.rate.amount * _BATCH // rule.rate.per_ns, rule.rate.burst // 20))
             for rule, least in zip(stocks, heaviest, strict=True)
         ]
         pieces = min(8, max(-(-need // cap) for need, cap in zip(needs, caps, strict=True)))
@@ -477,7 +494,7 @@ class Link:
             for piece in range(pieces)
         ]
 
-    def _foresee(self, stocks: list[LeasedRule], now: int) -> None:
+    def _foresee(self, stocks: list[LeasedRate], now: int) -> None:
         """How much is used in the time that stock is kept for."""
         elapsed = max(now - self._used_at, 1)
         if elapsed < _AHEAD // 5:
@@ -495,10 +512,10 @@ class Link:
 
     def _take(self, question: Question, given: Answer) -> None:
         """Bring it to the gate."""
-        lumps = question["lumps"]
+        batches = question["batches"]
         if self.lost:
             # What was given to a question from before is not used: the pool did not know yet what we used.
-            lumps = []
+            batches = []
             if not self._returned(given):
                 return
         retuned = "rates" in given and self._follow(given)
@@ -513,12 +530,14 @@ class Link:
             self._vain = self._vain + 1 if short and given["places"] <= question["uses"][0] else 0
             turn = self._pace.delay_ns(max(0, self._vain - 1), gate._random(), self._turn)
             self._turn = max(turn, _AT_ONCE)
-            self._again = now + given["again"] * _MICRO if given["again"] else 0
-            for stamp, (start, lump) in enumerate(zip(given["starts"], lumps, strict=False), given["stamp"]):
-                for rule, units in zip(rules.rates, lump, strict=False):
-                    if units and isinstance(rule, LeasedRule):
-                        rule.given(units, now + start * _MICRO, stamp)
-                self._provided_until = now + start * _MICRO
+            self._again = now + given["ask_again_in"] * NS_PER_US if given["ask_again_in"] else 0
+            for stamp, (start, batch) in enumerate(
+                zip(given["starts"], batches, strict=False), given["first_stamp"]
+            ):
+                for rule, units in zip(rules.rates, batch, strict=False):
+                    if units and isinstance(rule, LeasedRate):
+                        rule.grant(units, now + start * NS_PER_US, stamp)
+                self._provided_until = now + start * NS_PER_US
             self._places, self._bytes = given["places"], given["bytes"]
             self.valid_until = self._pending_since + _LEASE * 9 // 10
             if rules.places is not None and self._limits[0]:
@@ -526,34 +545,33 @@ class Link:
             if rules.weight is not None and self._limits[2]:
                 rules.weight.budget, rules.weight.whole = self._bytes, self._limits[2]
             for rule, ahead in zip(rules.rates, self._ahead, strict=False):
-                if isinstance(rule, LeasedRule) and now - self._used_at > _IDLE and not gate._line.waiting:
-                    rule.hand_back(ahead, now)
+                if isinstance(rule, LeasedRate) and now - self._used_at > _IDLE and not gate._line.waiting:
+                    rule.return_unused(ahead, now)
 
         if retuned:
             self._install(leased=True)
             self._tell_retuned()
         self._gate._change(take)
-        self._hear_window(given["window"])
+        self._hear_window(given["window_left"], given["window_generation"])
 
     def _follow(self, given: Answer) -> bool:
         """Somebody set other limits."""
         rates = tuple(
-            Rate(amount, period * _MICRO / SECOND, burst=burst, unit=ours.unit)
+            Rate(amount, period * NS_PER_US / SECOND, burst=burst, unit=ours.unit)
             for (amount, period, burst), ours in zip(given["rates"], self.rates, strict=False)
         )
         changed = self._version != 0 and (rates != self.rates or given["limits"] != self._limits)
         if len(rates) == len(self.rates) and rates != self.rates:
             self.rates = rates
-        self._limits = given["limits"]
+        self._limits = PoolLimits(*given["limits"])
         return changed
 
-    def _hear_window(self, window: list[int]) -> None:
-        remaining, generation = window
+    def _hear_window(self, remaining: int, generation: int) -> None:
         if generation != self._generation:
             self._generation = generation
             self._hearing = True
             try:
-                self._gate._hear_of_window(remaining * _MICRO)
+                self._gate._hear_of_window(remaining * NS_PER_US)
             finally:
                 self._hearing = False
 
@@ -619,18 +637,18 @@ class Link:
                 if rules.weight is not None and self._limits[2]:
                     rules.weight.budget = self._limits[2] // part
             if leased:
-                rates: list[Any] = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+                rates: list[Any] = [LeasedRate(rate, columns[rate.unit]) for rate in self.rates]
             elif self._on_loss == "open":
                 rates = []
             elif self._on_loss == "closed":
-                rates = [LeasedRule(rate, columns[rate.unit]) for rate in self.rates]
+                rates = [LeasedRate(rate, columns[rate.unit]) for rate in self.rates]
             else:
                 rates = [CountedRate(share_of(rate, part), columns[rate.unit]) for rate in self.rates]
                 for rule in rates:
                     rule.lower(0, now)  # what there was is unknown: nothing is saved up
             for i, old in enumerate(rules.rates):
-                if isinstance(old, LeasedRule) and i < len(self._owed):
-                    self._owed[i] += old.extra
+                if isinstance(old, LeasedRate) and i < len(self._owed):
+                    self._owed[i] += old.owed
             rules.set_rates(rates)
             gate._follow_rules()
             self._taken = [0] * len(self.rates)

@@ -1,25 +1,24 @@
-"""Pure. How a shared pool stands, in figures and in words, for those who only look.
+"""Pure. What a shared pool looks like to an onlooker, in figures and in words.
 
-Rules of this room: it reads a state of `rules.pool` and changes nothing. Times are those of the state, in
-integer microseconds; what goes out of here is measured from its `now`.
+It reads a pool as `look` of a store gives it, and changes nothing. Durations are integer microseconds from
+the pool's `now`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...arguments import SECOND
+from ...arguments import NS_PER_US
 from ...limits import Rate
-from .answer import _fits_at
+from .state import BYTES, PLACES
 
 if TYPE_CHECKING:
-    from .answer import State
+    from .rate import PoolRate
+    from .state import Pool
 
-_MICRO = 1_000
 
-
-class Level(NamedTuple):
-    """One rate: `level` units could go now (negative: in debt), of `most` at best; one more in `next` µs."""
+class RateView(NamedTuple):
+    """`level` of `most` units could be taken now (negative: in debt), and one more in `next` µs."""
 
     rate: Rate
     level: int
@@ -28,107 +27,112 @@ class Level(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Places or bytes: how much is held by all together, of how much (0: no limit)."""
+    """How many places or bytes all members hold together, and the limit (0: none)."""
 
     held: int
     limit: int
 
 
-class Member(NamedTuple):
-    """One of those who share: how many of its calls are under way and how many wait, and the places and
-    bytes that it holds for these and the next. Not heard of for `lease` µs, it is forgotten.
+class MemberView(NamedTuple):
+    """One process: its calls in flight and in line, and the places and bytes that it holds for both.
+
+    The pool forgets it if it asks nothing for `lease` µs.
     """
 
     name: str
-    under_way: int
+    in_flight: int
     waiting: int
     places: int
     bytes: int
     lease: int
 
 
-class Standing(NamedTuple):
-    """All of it at one moment. `waits` says in words what the next call waits for; nothing: it may go."""
+class PoolView(NamedTuple):
+    """A pool at one moment. `waits` says in words what the next call waits for; empty: for nothing."""
 
-    levels: tuple[Level, ...]
+    levels: tuple[RateView, ...]
     places: Use
     bytes: Use
-    window: int  # µs that are left of it
-    throttled: int  # µs that go by tighter rules, the window included
-    members: tuple[Member, ...]
+    window: int  # µs until its end
+    throttled: int  # µs until the end of the tighter limits, which begin with the window
+    members: tuple[MemberView, ...]
     waits: tuple[str, ...]
 
     @property
     def waiting(self) -> int:
-        """Calls that wait, at all members together."""
+        """Calls in line at all members together."""
         return sum(member.waiting for member in self.members)
 
 
-def standing(pool: State) -> Standing:
-    """Read a pool, as `look` of a store gives it."""
-    now = pool["now"]
-    levels = tuple(_level(rate, unit, now) for rate, unit in zip(pool["rates"], pool["units"], strict=True))
-    places, tighter, most_bytes, tail = pool["limits"]
-    until = pool["window"][0]
+def view_of(pool: Pool) -> PoolView:
+    """Return what there is to see of a pool."""
+    now, limits, until = pool.now, pool.limits, pool.window.until
+    places, tighter = limits.places, limits.throttled_places
     window = 0 if until is None else max(0, until - now)
-    throttled = 0 if until is None else max(0, until + tail - now)
+    throttled = 0 if until is None else max(0, until + limits.throttled_for - now)
     if throttled and tighter:
         places = min(places, tighter) if places else tighter
     members = tuple(
-        Member(name=name, under_way=under_way, waiting=waiting, places=held, bytes=load, lease=expires - now)
-        for name, (expires, _, held, load, *_, under_way, waiting) in sorted(pool["members"].items())
-        if held or load or under_way or waiting  # if not, it has left
+        MemberView(
+            name, each.in_flight, each.waiting, each.holds[PLACES], each.holds[BYTES], each.expires - now
+        )
+        for name, each in sorted(pool.members.items())
+        if any(each.holds) or each.in_flight or each.waiting  # if not, it has left
     )
-    seen = Standing(
-        levels=levels,
+    seen = PoolView(
+        levels=tuple(_rate_view(rate, unit, now) for rate, unit in zip(pool.rates, pool.units, strict=True)),
         places=Use(sum(member.places for member in members), places),
-        bytes=Use(sum(member.bytes for member in members), most_bytes),
+        bytes=Use(sum(member.bytes for member in members), limits.bytes),
         window=window,
         throttled=throttled,
         members=members,
         waits=(),
     )
-    known = pool["members"].values()
-    # Somebody wants more places or bytes than it was given.
-    short = any(member[4] > member[2] for member in known), any(member[5] > member[3] for member in known)
-    # Somebody was given a moment in the future, or none yet: a rate has less than its call needs.
-    heavy = any(member[1] > now or member[6] for member in known)
-    return seen._replace(waits=tuple(_why(seen, short, heavy=heavy)))
+    return seen._replace(waits=tuple(_reasons(pool, seen)))
 
 
-def _level(rate: list[int], unit: str, now: int) -> Level:
-    amount, period, burst, tat = rate[:4]
-    most = burst - burst // 10
-    return Level(
-        rate=Rate(amount, period * _MICRO / SECOND, burst=burst, unit=unit),
-        level=most - -(-max(0, tat - now) * amount // period),
+def _rate_view(rate: PoolRate, unit: str, now: int) -> RateView:
+    most = rate.burst - rate.burst // 10
+    return RateView(
+        rate=Rate.of_ns(rate.amount, rate.period * NS_PER_US, burst=rate.burst, unit=unit),
+        level=most - rate.missing(now),
         most=most,
-        next=_fits_at(rate, 1, now) - now,
+        next=rate.fits_at(1, now) - now,
     )
 
 
-def _why(seen: Standing, short: tuple[bool, bool], *, heavy: bool) -> list[str]:
-    """What keeps the next one, in words: the window, places, bytes, rates."""
-    why = []
+def _reasons(pool: Pool, seen: PoolView) -> list[str]:
+    """Return what the next call waits for, in words: the window, places, bytes, rates."""
+    reasons = []
     if seen.window:
-        why.append(f"window: {soon(seen.window)} left")
+        reasons.append(f"window: {soon(seen.window)} left")
     places, load = seen.places, seen.bytes
-    under_way = sum(member.under_way for member in seen.members)
-    if places.limit and (under_way >= places.limit or (short[0] and places.held >= places.limit)):
+    in_flight = sum(member.in_flight for member in seen.members)
+    if places.limit and (
+        in_flight >= places.limit or (_wanted(pool, PLACES) and places.held >= places.limit)
+    ):
         tighter = f" for another {soon(seen.throttled)}" if seen.throttled and not seen.window else ""
-        why.append(f"concurrency: all {places.limit} places are taken{tighter}")
-    if load.limit and short[1] and load.held >= load.limit:
-        why.append("bytes: as many as may be are under way")
-    slow = sorted((level for level in seen.levels if level.next), key=lambda level: -level.next)
-    why += [f"{level.rate.name}: next in {soon(level.next)}" for level in slow if not seen.window]
-    if heavy and not why and seen.levels:
+        reasons.append(f"concurrency: all {places.limit} places are taken{tighter}")
+    if load.limit and _wanted(pool, BYTES) and load.held >= load.limit:
+        reasons.append("bytes: as many as may be are under way")
+    if not seen.window:
+        slow = sorted((level for level in seen.levels if level.next), key=lambda level: -level.next)
+        reasons += [f"{level.rate.name}: next in {soon(level.next)}" for level in slow]
+    # A member was granted a batch for later, or none yet: a rate has less than its next call needs.
+    heavy = any(member.last_start > pool.now or member.put_off for member in pool.members.values())
+    if heavy and not reasons and seen.levels:
         scarce = min(seen.levels, key=lambda level: level.level / level.most)
-        why.append(f"{scarce.rate.name}: {max(0, scarce.level):,} left, and the next call needs more")
-    return why
+        reasons.append(f"{scarce.rate.name}: {max(0, scarce.level):,} left, and the next call needs more")
+    return reasons
+
+
+def _wanted(pool: Pool, kind: int) -> bool:
+    """Return whether a member wants more places or bytes than it holds."""
+    return any(member.wants[kind] > member.holds[kind] for member in pool.members.values())
 
 
 def soon(microseconds: int) -> str:
-    """As people say it, rounded up.
+    """Return a duration in words, rounded up.
 
     >>> soon(400_000), soon(12_000_000), soon(95_000_000), soon(7_322_000_000)
     ('0.4 s', '12 s', '1:35', '2:02:02')

@@ -12,17 +12,17 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from ...arguments import NS_PER_US
 from ...errors import StoreError
 from ..courier import COURIER
 from ..store import open_store, plain_name
-from .answer import CLEARED, time_left
+from .question import CLEARED, empty_question, window_left
 
 if TYPE_CHECKING:
     from ...dispatch.backoff_window import BackoffWindow
     from ..store import Store
-    from .answer import Question
+    from .question import Question
 
-_MICRO = 1_000
 _GREETING = 2.0  # seconds to find out whether there is a store at all
 _TRY_AGAIN = 0.25
 
@@ -83,7 +83,7 @@ class WindowTie:
         try:
             while (until := self._untold) is not None:
                 self._untold = None
-                left = time_left(until, self._clock.now())
+                left = window_left(until, self._clock.now())
                 if left is None:
                     continue  # it is over, for everybody
                 try:
@@ -105,7 +105,7 @@ class WindowTie:
 
     async def _ask(self, pause: int | None) -> None:
         given = await self._store.ask(self._key, self._question(pause))
-        remaining, generation = given["window"]
+        remaining, generation = given["window_left"], given["window_generation"]
         window = self._window()
         if generation == self._generation or window is None:
             return
@@ -116,8 +116,8 @@ class WindowTie:
         here = 0 if until is None else max(0, until - now)
         self._listening = True  # what follows is no news to the others
         try:
-            if remaining * _MICRO > here:
-                window._signal(remaining * _MICRO, "shared", None)
+            if remaining * NS_PER_US > here:
+                window._signal(remaining * NS_PER_US, "shared", None)
             elif remaining == 0 and here:
                 window.clear()
         finally:
@@ -125,26 +125,9 @@ class WindowTie:
 
     def _question(self, pause: int | None) -> Question:
         """One that says how long nobody should go, and wants nothing."""
-        return {
-            "member": self._member,
-            "id": next(self._numbers),
-            "lease": 0,
-            "version": 0,
-            "rates": [],
-            "units": [],
-            "limits": [0, 0, 0, 0],
-            "set": None,
-            "lumps": [],
-            "back": [],
-            "extra": [],
-            "uses": [0, 0],
-            "wants": [0, 0],
-            "spare": [0, 0],
-            "needs": 0,
-            "pauses": False,
-            "pause": pause,
-            "bye": False,
-        }
+        question = empty_question(self._member, next(self._numbers))
+        question["window"] = pause
+        return question
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""

@@ -1,29 +1,24 @@
--- One look at one pool. Changes nothing.
+-- One look at one pool. Changes nothing. Comes after state.lua.
 --
--- KEYS[1]  the pool
--- reply    the pool as rules/pool.py has it, without what was answered, and the server's time, as JSON;
---          nothing if no pool is there
+-- KEYS[1]  the pool                                             ARGV[1]  the number of the layout
+-- reply    the pool as JSON, as `Pool.packed` has it but without answers, and the server's time in microseconds;
+--          nothing if there is no such pool
 --
--- Written by hand: cjson rounds large numbers, and cannot tell an empty list from an empty object.
-
-local LAYOUT = 3 -- as in pool.lua
+-- The JSON is written by hand: cjson rounds large numbers, and cannot tell an empty list from an empty object.
 
 local text = redis.pcall('GET', KEYS[1])
-if type(text) ~= 'string' then
-  return false -- nothing, or something of somebody else
-end
-local whole, s = pcall(cmsgpack.unpack, text)
-if not whole or type(s) ~= 'table' or s[1] ~= LAYOUT then
+local pool = type(text) == 'string' and unpacked(text, tonumber(ARGV[1]))
+if not pool then
   return false
 end
 
-local function json(value)
+local function json(value, last)
   if type(value) == 'number' then
     return string.format('%.0f', value)
   elseif type(value) == 'table' then
     local texts = {}
-    for i, item in ipairs(value) do
-      texts[i] = json(item)
+    for i = 1, last or #value do
+      texts[i] = json(value[i])
     end
     return '[' .. table.concat(texts, ',') .. ']'
   elseif value then
@@ -33,17 +28,11 @@ local function json(value)
 end
 
 local members = {}
-for who, member in pairs(s[5]) do
-  members[#members + 1] = json(who) .. ':' .. json(member)
+for name, member in pairs(pool.members) do
+  members[#members + 1] = json(name) .. ':' .. json(member, WAITING)
 end
-local time = redis.call('TIME')
-
-return '{"rates":' .. json(s[2])
-  .. ',"limits":' .. json(s[3])
-  .. ',"units":' .. json(s[9])
-  .. ',"version":' .. json(s[4])
-  .. ',"members":{' .. table.concat(members, ',') .. '}'
-  .. ',"window":' .. json(s[6])
-  .. ',"stamp":' .. json(s[10])
-  .. ',"now":' .. json(s[8])
-  .. ',"time":' .. json(tonumber(time[1]) * 1000000 + tonumber(time[2])) .. '}'
+local seen = {
+  ARGV[1], json(pool.rates), json(pool.limits), json(pool.units), json(pool.version),
+  '{' .. table.concat(members, ',') .. '}', json(pool.window), json(pool.stamp), json(pool.now),
+}
+return {'[' .. table.concat(seen, ',') .. ']', json(microseconds(redis.call('TIME')))}

@@ -1,73 +1,11 @@
--- One question to one pool: the arithmetic of rules/pool.py, step by step, under the same names.
+-- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua and state.lua.
 --
--- KEYS[1]  the pool                 ARGV[1]  the question, as JSON
+-- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the answer, as JSON      news     to the channel KEYS[1]:news, when the window or the limits changed
 --
--- Times are the server's, in microseconds. Numbers here are doubles: what a double cannot hold exactly is
--- an error, and then nothing has changed. Lists begin at 1, so `rate[4]` is `rate[3]` over there.
+-- Times are the server's, in microseconds.
 
-local LAYOUT = 3
-local HORIZON = 100000
-local FAR = 2000000
-local AGAIN = 500000
-local SET_BACK = 1000000
-local MOST_MARKS = 32
-local EXACT = 9007199254740992
-local IDLE = 60000 -- milliseconds for which a pool is kept when there is nothing worth remembering
-
-local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
-
-local function microseconds(time)
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
-local function exact(number)
-  if number > -EXACT and number < EXACT then
-    return number
-  end
-  error('headgate: a number that is too large')
-end
-
--- a * b / n rounded down, and what is left over; the product itself may be larger than a number can be.
-local function share_of(a, b, n)
-  if not (n > 0) then
-    error('headgate: a rate of nothing')
-  end
-  if a * b < EXACT then
-    return floor(a * b / n), a * b % n
-  end
-  exact(a)
-  exact(b)
-  -- By long division, digit by digit of b. The whole multiples of n in a need none.
-  local base = 32768
-  while n * base * 2 > EXACT do
-    base = base / 2
-  end
-  if base < 2 then
-    error('headgate: a number that is too large')
-  end
-  local whole, rest = floor(a / n) * b, a % n
-  local digits = {}
-  while b > 0 do
-    digits[#digits + 1] = b % base
-    b = floor(b / base)
-  end
-  local quotient, left = 0, 0
-  for i = #digits, 1, -1 do
-    local part = left * base + rest * digits[i]
-    quotient = quotient * base + floor(part / n)
-    left = part % n
-  end
-  return exact(whole + quotient), left
-end
-
-local function rounded_up(a, b, n)
-  local quotient, left = share_of(a, b, n)
-  if left > 0 then
-    return quotient + 1
-  end
-  return quotient
-end
+local LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE = unpack(cjson.decode(ARGV[2]))
 
 local function given_or(value, otherwise)
   if value == nil or value == cjson.null then
@@ -80,56 +18,30 @@ end
 
 local function new_pool()
   return {
-    rates = {}, -- of each: amount, period, burst, tat, full at, mark stamps, mark backlogs
-    limits = {0, 0, 0, 0},
-    units = {}, -- what each rate counts: for those who look
-    version = 0,
-    -- of each: expires, last start, places, bytes, wants places, wants bytes, put off, needs, turn,
-    -- and for those who look: how many are under way there, and how many wait
-    members = {},
-    -- until when, if there ever was one; generation; the end that the rates have come back from
-    window = {false, 0, false},
-    answered = {}, -- of each member: id of its last question, the answer
-    stamp = 0, -- the last one given
+    rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false}, stamp = 0,
     now = 0,
   }
 end
 
-local function unpacked(text)
-  if not text then
-    return new_pool()
-  end
-  local s = cmsgpack.unpack(text)
-  if type(s) ~= 'table' or s[1] ~= LAYOUT then
-    error('headgate: the key is not a pool of this version')
-  end
-  return {
-    rates = s[2], limits = s[3], version = s[4], members = s[5], window = s[6], answered = s[7], now = s[8], units = s[9],
-    stamp = s[10],
-  }
-end
-
-local function packed(p)
-  return cmsgpack.pack({LAYOUT, p.rates, p.limits, p.version, p.members, p.window, p.answered, p.now, p.units, p.stamp})
+local function new_member(expires)
+  return {expires, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function shift(pool, by)
   pool.now = pool.now + by
   for _, rate in ipairs(pool.rates) do
-    rate[4] = rate[4] + by
+    rate[FULL_AT] = rate[FULL_AT] + by
   end
   for _, member in pairs(pool.members) do
-    member[1] = member[1] + by
-    member[2] = member[2] + by
-    if member[7] ~= 0 then
-      member[7] = member[7] + by
+    member[EXPIRES] = member[EXPIRES] + by
+    member[LAST_START] = member[LAST_START] + by
+    if member[PUT_OFF] ~= 0 then
+      member[PUT_OFF] = member[PUT_OFF] + by
     end
   end
-  for i = 1, 3, 2 do
-    if pool.window[i] then
-      pool.window[i] = pool.window[i] + by
-    end
-  end
+  local window = pool.window
+  window[UNTIL] = window[UNTIL] and window[UNTIL] + by
+  window[RESUMED] = window[RESUMED] and window[RESUMED] + by
 end
 
 local function next_stamp(pool, now)
@@ -137,62 +49,56 @@ local function next_stamp(pool, now)
   return pool.stamp
 end
 
-local function forget_the_dead(pool, now)
-  for who, member in pairs(pool.members) do
-    if member[1] <= now then
-      pool.members[who] = nil
-      pool.answered[who] = nil
+local function drop_expired_members(pool, now)
+  for name, member in pairs(pool.members) do
+    if member[EXPIRES] <= now then
+      pool.members[name] = nil
     end
   end
 end
 
 -- -- rates
 
-local function span(rate, units)
-  local product, amount = units * rate[2], rate[1]
-  if product < EXACT and amount > 0 then
-    return ceil(product / amount) -- exact, as are both
-  end
-  return rounded_up(units, rate[2], amount)
+local function time_for(rate, units)
+  return rounded_up(units, rate[PERIOD], rate[AMOUNT])
 end
 
 local function tolerance(rate)
-  return span(rate, rate[3] - floor(rate[3] / 10))
+  return time_for(rate, rate[BURST] - floor(rate[BURST] / 10))
+end
+
+local function same_terms(rate, terms)
+  return rate[AMOUNT] == terms[AMOUNT] and rate[PERIOD] == terms[PERIOD] and rate[BURST] == terms[BURST]
 end
 
 local function idle_for(pool, now)
-  local latest = now
-  if pool.window[1] then
-    latest = max(now, pool.window[1] + pool.limits[4])
+  local until_, latest = pool.window[UNTIL], now
+  if until_ then
+    latest = max(now, until_ + pool.limits[THROTTLED_FOR])
   end
   for _, rate in ipairs(pool.rates) do
-    latest = max(latest, rate[4] + span(rate, rate[3]) - tolerance(rate))
-    if pool.window[1] ~= pool.window[3] then
-      latest = max(latest, pool.window[1] + span(rate, rate[3]))
+    latest = max(latest, rate[FULL_AT] + time_for(rate, rate[BURST]) - tolerance(rate))
+    if until_ ~= pool.window[RESUMED] then
+      latest = max(latest, until_ + time_for(rate, rate[BURST]))
     end
   end
   for _, member in pairs(pool.members) do
-    latest = max(latest, member[1])
+    latest = max(latest, member[EXPIRES])
   end
   return latest - now
 end
 
-local function fits_at(rate, units, now, tolerated)
-  return max(now, rate[4] + span(rate, min(units, rate[3])) - tolerated)
+local function fill(rate, stamp)
+  rate[FULL_STAMP] = stamp
+  rate[STAMPS], rate[LOWS] = {}, {}
 end
 
-local function fill(pool, rate, now)
-  rate[5] = next_stamp(pool, now)
-  rate[6], rate[7] = {}, {}
-end
-
-local function charge(rate, need, start, stamp)
-  local missing = rate[4] - start
+local function charge(rate, time, start, stamp)
+  local missing = rate[FULL_AT] - start
   if missing <= 0 then
-    rate[5] = stamp
-    rate[6], rate[7] = {}, {}
+    fill(rate, stamp)
   else
-    local stamps, lows = rate[6], rate[7]
+    local stamps, lows = rate[STAMPS], rate[LOWS]
     while #lows > 0 and lows[#lows] >= missing do
       lows[#lows] = nil
       stamps[#stamps] = nil
@@ -204,12 +110,12 @@ local function charge(rate, need, start, stamp)
       table.remove(stamps, 1)
     end
   end
-  rate[4] = exact(max(rate[4], start) + need)
+  rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time)
 end
 
-local function give_back(rate, units, stamp, now)
-  local stamps, lows = rate[6], rate[7]
-  if rate[5] > stamp or rate[4] <= now then
+local function take_back(rate, units, stamp, now)
+  local stamps, lows = rate[STAMPS], rate[LOWS]
+  if rate[FULL_STAMP] > stamp or rate[FULL_AT] <= now then
     return
   end
   local later = #stamps + 1
@@ -219,12 +125,12 @@ local function give_back(rate, units, stamp, now)
       break
     end
   end
-  local lowest = rate[4] - now
+  local lowest = rate[FULL_AT] - now
   if lows[later] then
     lowest = min(lowest, lows[later])
   end
-  local credit = min((share_of(units, rate[2], rate[1])), lowest)
-  rate[4] = rate[4] - credit
+  local credit = min((divided(units, rate[PERIOD], rate[AMOUNT])), lowest)
+  rate[FULL_AT] = rate[FULL_AT] - credit
   for i = later, #lows do
     lows[i] = lows[i] - credit
   end
@@ -242,18 +148,43 @@ local function same_limits(pool, wanted, limits)
     return false
   end
   for i, rate in ipairs(pool.rates) do
-    for j = 1, 3 do
-      if rate[j] ~= wanted[i][j] then
-        return false
-      end
+    if not same_terms(rate, wanted[i]) then
+      return false
     end
   end
-  for j = 1, 4 do
-    if pool.limits[j] ~= limits[j] then
+  for i, limit in ipairs(pool.limits) do
+    if limit ~= limits[i] then
       return false
     end
   end
   return true
+end
+
+local function same_units(pool, units)
+  local same = #units == #pool.units
+  for i, unit in ipairs(units) do
+    same = same and unit == pool.units[i]
+  end
+  return same
+end
+
+local function successor(old, i, terms, stamp, now)
+  local rate = {exact(terms[AMOUNT]), exact(terms[PERIOD]), exact(terms[BURST]), 0, stamp, {}, {}}
+  local before = old[i]
+  for j = #old, 1, -1 do
+    if same_terms(old[j], terms) then
+      before = old[j]
+    end
+  end
+  if before then
+    local owed, left = max(0, before[FULL_AT] - now), 0
+    -- If twice the burst or more is missing, how much more does not matter, and may be too large a number.
+    if owed / before[PERIOD] * before[AMOUNT] < 2 * before[BURST] + 2 then
+      left = max(0, before[BURST] - rounded_up(owed, before[AMOUNT], before[PERIOD]))
+    end
+    rate[FULL_AT] = exact(now + time_for(rate, max(0, rate[BURST] - left)))
+  end
+  return rate
 end
 
 local function read_limits(pool, question, now)
@@ -268,122 +199,112 @@ local function read_limits(pool, question, now)
   if same_limits(pool, wanted, limits) then
     return
   end
-  local units = given_or(question.units, {})
-  local alike = #wanted == #pool.rates
-  if alike and pool.version > 0 then
-    alike = #units == #pool.units
-    for i, unit in ipairs(units) do
-      alike = alike and unit == pool.units[i]
-    end
-  end
-  if not alike then
-    for who in pairs(pool.members) do
-      if who ~= question.member then
+  if #wanted ~= #pool.rates or (pool.version > 0 and not same_units(pool, question.units)) then
+    for name in pairs(pool.members) do
+      if name ~= question.member then
         return
       end
     end
   end
   pool.version = next_stamp(pool, now)
   local rates = {}
-  for i, new in ipairs(wanted) do
-    local before = pool.rates[i]
-    for j = #pool.rates, 1, -1 do
-      local each = pool.rates[j]
-      if each[1] == new[1] and each[2] == new[2] and each[3] == new[3] then
-        before = each
-      end
-    end
-    local rate = {exact(new[1]), exact(new[2]), exact(new[3]), 0, pool.version, {}, {}}
-    if before then
-      local owed, left = max(0, before[4] - now), 0
-      -- Twice the burst and more is missing: how much more does not matter, and may be too large a number.
-      if owed / before[2] * before[1] < 2 * before[3] + 2 then
-        left = max(0, before[3] - rounded_up(owed, before[1], before[2]))
-      end
-      rate[4] = exact(now + span(rate, max(0, rate[3] - left)))
-    end
-    rates[i] = rate
+  for i, terms in ipairs(wanted) do
+    rates[i] = successor(pool.rates, i, terms, pool.version, now)
   end
   pool.rates = rates
-  pool.units = units
+  pool.units = question.units
   pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
 end
 
-local function close_window(pool, question, now)
-  local duration = given_or(question.pause, 0)
+local function signal_window(pool, duration, now)
+  local window = pool.window
   if duration == 0 then
     return
-  end
-  local window = pool.window
-  if duration < 0 then
-    window[1] = min(window[1] or now, now)
-    window[2] = next_stamp(pool, now)
-  elseif not window[1] or now + duration > window[1] then
-    window[1] = exact(now + duration)
-    window[2] = next_stamp(pool, now)
+  elseif duration < 0 then
+    window[UNTIL] = min(window[UNTIL] or now, now)
+    window[GENERATION] = next_stamp(pool, now)
+  elseif not window[UNTIL] or now + duration > window[UNTIL] then
+    window[UNTIL] = exact(now + duration)
+    window[GENERATION] = next_stamp(pool, now)
   end
 end
 
 local function resume(pool, now)
   local window = pool.window
-  if window[1] and window[1] ~= window[3] and window[1] <= now then
+  if window[UNTIL] and window[UNTIL] ~= window[RESUMED] and window[UNTIL] <= now then
     for _, rate in ipairs(pool.rates) do
-      charge(rate, 0, exact(window[1] + tolerance(rate)), next_stamp(pool, now))
+      charge(rate, 0, exact(window[UNTIL] + tolerance(rate)), next_stamp(pool, now))
     end
-    window[3] = window[1]
+    window[RESUMED] = window[UNTIL]
   end
 end
 
--- -- what is given
+-- -- what is granted
 
-local function book(pool, member, lumps, pauses, now)
-  local starts = {}
-  if #lumps == 0 then
+local function charge_and_return(pool, question, now)
+  local same_rates = #question.owed == #pool.rates
+  for i, rate in ipairs(pool.rates) do
+    if rate[FULL_AT] <= now then
+      fill(rate, next_stamp(pool, now))
+    end
+    if same_rates then
+      for _, returned in ipairs(question.returned[i]) do
+        take_back(rate, returned[1], returned[2], now)
+      end
+      if question.owed[i] ~= 0 then
+        charge(rate, time_for(rate, question.owed[i]), now, next_stamp(pool, now))
+      end
+    end
+  end
+end
+
+local function grant(pool, member, question, now)
+  local starts, rates, batches, until_ = {}, pool.rates, question.batches, pool.window[UNTIL]
+  if #batches == 0 or #question.owed ~= #rates then
     return starts, 0
   end
-  local until_ = pool.window[1]
-  if pauses and until_ and until_ > now then
+  if question.waits_for_window and until_ and until_ > now then
     return starts, until_ - now
   end
-  local rates, tolerated, needs = pool.rates, {}, {}
+  local tolerances, times = {}, {}
   for i, rate in ipairs(rates) do
-    tolerated[i] = tolerance(rate)
+    tolerances[i] = tolerance(rate)
   end
-  for _, lump in ipairs(lumps) do
-    if member[2] > now + HORIZON then
-      return starts, member[2] - HORIZON - now
+  for _, batch in ipairs(batches) do
+    if member[LAST_START] > now + HORIZON then
+      return starts, member[LAST_START] - HORIZON - now
     end
     local start = now
     for i, rate in ipairs(rates) do
-      if lump[i] ~= 0 then
-        needs[i] = span(rate, lump[i])
-        start = max(start, fits_at(rate, lump[i], now, tolerated[i]))
+      if batch[i] ~= 0 then
+        times[i] = time_for(rate, batch[i])
+        start = max(start, rate[FULL_AT] + time_for(rate, min(batch[i], rate[BURST])) - tolerances[i])
       end
     end
-    if start > now + FAR and (member[7] == 0 or now - member[7] < FAR) then
-      if member[7] == 0 then
-        member[7] = now
+    if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
+      if member[PUT_OFF] == 0 then
+        member[PUT_OFF] = now
       end
       return starts, min(start - FAR - now, AGAIN)
     end
-    member[7] = 0
+    member[PUT_OFF] = 0
     local stamp = next_stamp(pool, now)
     for i, rate in ipairs(rates) do
-      if lump[i] ~= 0 then
-        charge(rate, needs[i], start, stamp)
+      if batch[i] ~= 0 then
+        charge(rate, times[i], start, stamp)
       end
     end
-    member[2] = start
+    member[LAST_START] = start
     starts[#starts + 1] = start
   end
   return starts, 0
 end
 
-local function part_of(pool, who, column, limit, now)
+local function share_of(pool, who, kind, limit, now)
   local members, wants, names = pool.members, {}, {}
   for name, member in pairs(members) do
     names[#names + 1] = name
-    wants[#wants + 1] = member[column + 2]
+    wants[#wants + 1] = member[WANTS][kind]
   end
   table.sort(wants)
   local left, sharing, share = limit, #names, 0
@@ -395,190 +316,171 @@ local function part_of(pool, who, column, limit, now)
     left = left - want
     sharing = sharing - 1
   end
-  local odd = left - share * sharing
+  local remainder = left - share * sharing
   table.sort(names, function(a, b)
-    if members[a][9] ~= members[b][9] then
-      return members[a][9] < members[b][9]
+    if members[a][TURN] ~= members[b][TURN] then
+      return members[a][TURN] < members[b][TURN]
     end
     return a < b
   end)
-  local part, own, held = 0, 0, 0
+  local own, even_own, held = 0, 0, 0
   left = limit
   for _, name in ipairs(names) do
     local member = members[name]
-    local even = min(member[column + 2], share)
+    local want = member[WANTS][kind]
+    local even = min(want, share)
     local most = even
-    if member[column + 2] > share then
-      if odd > 0 then
-        odd = odd - 1
+    if want > share then
+      if remainder > 0 then
+        remainder = remainder - 1
         most = most + 1
       end
-      if column == 4 then
-        most = max(most, min(member[8], limit))
+      if kind == BYTES then
+        most = max(most, min(member[NEXT_BYTES], limit))
       end
     end
     most = min(most, left)
     left = left - most
     if name == who then
-      part, own = most, even
+      own, even_own = most, even
     else
-      held = held + max(member[column], most)
+      held = held + max(member[HOLDS][kind], most)
     end
   end
-  part = max(0, min(part, limit - held))
-  if part > own + (own > 0 and 1 or 0) then
-    members[who][9] = next_stamp(pool, now)
+  own = max(0, min(own, limit - held))
+  if own > even_own + (even_own > 0 and 1 or 0) then
+    members[who][TURN] = next_stamp(pool, now)
   end
-  return part
+  return own
 end
 
 local function hold(pool, who, member, question, now)
-  local places, throttled, load, tail = unpack(pool.limits)
-  if throttled > 0 and pool.window[1] and now < pool.window[1] + tail then
-    if places > 0 then
-      places = min(places, throttled)
-    else
-      places = throttled
-    end
+  local limits, until_ = pool.limits, pool.window[UNTIL]
+  local places, throttled = limits[PLACES_LIMIT], limits[THROTTLED_PLACES]
+  if throttled > 0 and until_ and now < until_ + limits[THROTTLED_FOR] then
+    places = places > 0 and min(places, throttled) or throttled
   end
-  local crowded, granted, limits = false, {}, {[3] = places, [4] = load}
-  member[8] = exact(question.needs)
-  member[10], member[11] = exact(question.uses[1]), exact(given_or(question.waiting, 0))
-  for column = 3, 4 do
-    local used, wanted = exact(question.uses[column - 2]), exact(question.wants[column - 2])
-    local want, limit = used + wanted, limits[column]
-    local target = want + exact(question.spare[column - 2])
-    member[column + 2] = want
+  local crowded, granted, most = false, {}, {[PLACES] = places, [BYTES] = limits[BYTES_LIMIT]}
+  member[NEXT_BYTES] = exact(question.next_bytes)
+  member[IN_FLIGHT], member[WAITING] = exact(question.uses[PLACES]), exact(question.waiting)
+  for kind = PLACES, BYTES do
+    local used, limit = exact(question.uses[kind]), most[kind]
+    local want = used + exact(question.wants[kind])
+    local target = want + exact(question.spare[kind])
+    member[WANTS][kind] = want
     if limit > 0 then
       local left = limit
       for name, other in pairs(pool.members) do
         if name ~= who then
-          left = left - max(other[column], other[column + 2])
-          crowded = crowded or other[column + 2] > other[column]
+          left = left - max(other[HOLDS][kind], other[WANTS][kind])
+          crowded = crowded or other[WANTS][kind] > other[HOLDS][kind]
         end
       end
       if want <= left then
         target = min(target, left)
       else
-        target = part_of(pool, who, column, limit, now)
+        target = share_of(pool, who, kind, limit, now)
       end
     end
-    member[column] = max(used, target)
-    granted[column] = target
+    member[HOLDS][kind] = max(used, target)
+    granted[kind] = target
   end
-  return granted[3], granted[4], crowded
+  return granted[PLACES], granted[BYTES], crowded
 end
 
 -- -- the answer, written by hand: cjson cannot tell an empty list from an empty object
 
-local function int(number)
-  return string.format('%.0f', exact(number))
-end
-
-local function list(numbers, first, last)
+local function list(numbers, last)
   local texts = {}
-  for i = first or 1, last or #numbers do
-    texts[#texts + 1] = int(numbers[i])
+  for i = 1, last or #numbers do
+    texts[i] = int(numbers[i])
   end
   return '[' .. table.concat(texts, ',') .. ']'
 end
 
+local function terms_of(pool)
+  local rates, units = {}, {}
+  for i, rate in ipairs(pool.rates) do
+    rates[i] = list(rate, BURST)
+  end
+  for i, unit in ipairs(pool.units) do
+    units[i] = cjson.encode(unit)
+  end
+  return ',"rates":[' .. table.concat(rates, ',') .. '],"limits":' .. list(pool.limits)
+    .. ',"units":[' .. table.concat(units, ',') .. ']'
+end
+
 local function answer(pool, question, now)
-  local who, number = question.member, question.id
-  local known = pool.answered[who]
-  if known and number <= known[1] then
-    return known[2], false
+  local who = question.member
+  local known = pool.members[who]
+  if known and known[ANSWER] and question.id <= known[ANSWERED] then
+    return known[ANSWER], false
   end
   if now < pool.now - SET_BACK then
     shift(pool, now - pool.now)
   end
   now = max(now, pool.now)
   pool.now = now
-  forget_the_dead(pool, now)
+  drop_expired_members(pool, now)
   read_limits(pool, question, now)
-  local member = pool.members[who] or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  local member = pool.members[who] or new_member(0)
   pool.members[who] = member
-  member[1] = exact(now + question.lease)
-  close_window(pool, question, now)
-  if question.pauses then
+  member[EXPIRES] = exact(now + question.lease)
+  signal_window(pool, given_or(question.window, 0), now)
+  if question.waits_for_window then
     resume(pool, now)
   end
-  local alike, lumps = #question.extra == #pool.rates, {}
-  if alike then
-    lumps = question.lumps
-  end
-  for i, rate in ipairs(pool.rates) do
-    if rate[4] <= now then
-      fill(pool, rate, now)
-    end
-    if alike then
-      for _, returned in ipairs(question.back[i]) do
-        give_back(rate, returned[1], returned[2], now)
-      end
-      if question.extra[i] ~= 0 then
-        charge(rate, span(rate, question.extra[i]), now, next_stamp(pool, now))
-      end
-    end
-  end
-  local starts, again = book(pool, member, lumps, question.pauses, now)
-  local stamp = pool.stamp - #starts + 1
+  charge_and_return(pool, question, now)
+  local starts, ask_again_in = grant(pool, member, question, now)
+  local first_stamp = pool.stamp - #starts + 1
   local places, load, crowded = hold(pool, who, member, question, now)
-  local window, count = pool.window, 0
+  local count, until_ = 0, pool.window[UNTIL]
   for i, start in ipairs(starts) do
     starts[i] = start - now
   end
   for _ in pairs(pool.members) do
     count = count + 1
   end
-  local remaining = 0
-  if window[1] then
-    remaining = max(0, window[1] - now)
-  end
   local given = '{"starts":' .. list(starts)
-    .. ',"stamp":' .. int(stamp)
-    .. ',"again":' .. int(again)
+    .. ',"first_stamp":' .. int(first_stamp)
+    .. ',"ask_again_in":' .. int(ask_again_in)
     .. ',"places":' .. int(places)
     .. ',"bytes":' .. int(load)
     .. ',"crowded":' .. tostring(crowded)
     .. ',"members":' .. int(count)
     .. ',"version":' .. int(pool.version)
-    .. ',"window":' .. list({remaining, window[2]})
+    .. ',"window_left":' .. int(until_ and max(0, until_ - now) or 0)
+    .. ',"window_generation":' .. int(pool.window[GENERATION])
   if question.version ~= pool.version then
-    local rates = {}
-    for i, rate in ipairs(pool.rates) do
-      rates[i] = list(rate, 1, 3)
-    end
-    local units = {}
-    for i, unit in ipairs(pool.units) do
-      units[i] = cjson.encode(unit)
-    end
-    given = given .. ',"rates":[' .. table.concat(rates, ',') .. '],"limits":' .. list(pool.limits)
-      .. ',"units":[' .. table.concat(units, ',') .. ']'
+    given = given .. terms_of(pool)
   end
   given = given .. '}'
-  if question.bye then
-    for i = 2, 11 do
-      member[i] = 0
-    end
+  if question.leaves then
+    member = new_member(member[EXPIRES])
+    pool.members[who] = member
   end
-  pool.answered[who] = {number, given}
+  member[ANSWERED], member[ANSWER] = question.id, given
   return given, true
 end
 
 -- -- one question
 
-local pool = unpacked(redis.call('GET', KEYS[1]))
+local text = redis.call('GET', KEYS[1])
+local pool = new_pool()
+if text then
+  pool = unpacked(text, LAYOUT) or error('headgate: the key is not a pool of this version')
+end
 local question = cjson.decode(ARGV[1])
 local now = microseconds(redis.call('TIME'))
 
-local generation, version = pool.window[2], pool.version
+local generation, version = pool.window[GENERATION], pool.version
 local given, changed = answer(pool, question, now)
 if changed then
-  local keep = floor((idle_for(pool, pool.now) + 999) / 1000) + IDLE
-  redis.call('SET', KEYS[1], packed(pool), 'PX', int(keep))
-  if pool.window[2] ~= generation or pool.version ~= version then
-    -- Whoever may not publish is still answered: the others hear of it with their next answer.
-    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[2]) .. ' ' .. int(pool.version))
+  local keep = ceil((idle_for(pool, pool.now) + KEPT_IDLE) / 1000)
+  redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', int(keep))
+  if pool.window[GENERATION] ~= generation or pool.version ~= version then
+    -- A user who may not publish is still answered: other members hear the news with their next answer.
+    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[GENERATION]) .. ' ' .. int(pool.version))
   end
 end
 return given
