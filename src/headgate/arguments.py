@@ -7,13 +7,7 @@ Seconds become integer nanoseconds here and nowhere else.
 from __future__ import annotations
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .typing import Seconds
+from .hints import Any, Callable, Seconds
 
 SECOND = 1_000_000_000
 NS_PER_US = 1_000

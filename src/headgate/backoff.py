@@ -5,12 +5,7 @@ from __future__ import annotations
 from .arguments import SECOND, amount, positive_seconds_to_ns, seconds_to_ns, within_bounds
 from .errors import InvalidConfig, InvalidWindow
 from .frozen import Frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .typing import Jitter, Seconds
+from .hints import Callable, Jitter, Seconds
 
 _STRATEGIES = ("exponential", "linear", "constant")
 _JITTERS = '"none", "full", "decorrelated", ("factor", 0.25), ("additive", 0.1) or ("range", 0.75, 1.0)'

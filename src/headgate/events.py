@@ -8,11 +8,7 @@ nothing. It may not be async and should not block: put the event on a queue and 
 from __future__ import annotations
 
 from .frozen import Frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Any
+from .hints import Any, Callable, Hashable
 
 
 class Event(Frozen):

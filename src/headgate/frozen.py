@@ -5,9 +5,11 @@ Why not `dataclasses`: importing it costs more than importing all of headgate.
 
 from __future__ import annotations
 
+from .hints import Any, NoReturn
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, dataclass_transform
+    from typing import dataclass_transform
 else:
 
     def dataclass_transform(**_options):  # noqa: ANN003, ANN201 - the type checker sees typing's

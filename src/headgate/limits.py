@@ -5,14 +5,7 @@ from __future__ import annotations
 from .arguments import SECOND, amount, positive_int, positive_seconds_to_ns
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit
 from .frozen import Frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from .typing import Rates, Seconds
-
+from .hints import Callable, Mapping, Rates, Seconds
 
 # What a call costs travels as a tuple of integers, one column a unit. These three are
 # always there; rates may count further units, which get columns behind them.
@@ -188,14 +181,14 @@ def _parse_rate(text: str) -> Rate:
     return Rate.of_ns(rate_amount, per_ns, burst, rate.unit, strict)
 
 
-def _parse_number(text: str, what: str, wrong: _Complaint) -> int:
+def _parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) -> int:
     digits = text.replace("_", "")
     if not (digits.isascii() and digits.isdigit()) or text.startswith("_") or text.endswith("_"):
         raise wrong(f"{what} {text!r} is not a whole number")
     return int(digits)
 
 
-def _parse_period(text: str, wrong: _Complaint) -> int:
+def _parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
     name = text.lstrip("0123456789")
     count = int(text[: len(text) - len(name)] or 1)
     ns = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
@@ -208,10 +201,6 @@ def _parse_period(text: str, wrong: _Complaint) -> int:
     if count == 0:
         raise wrong("a period of zero lasts no time")
     return ns * count
-
-
-if TYPE_CHECKING:
-    _Complaint: TypeAlias = Callable[[str], InvalidLimit]
 
 
 def read_rates(rates: Rates) -> tuple[Rate, ...]:

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from .events import Event
 from .limits import Rate
+
+if TYPE_CHECKING:
+    from .sharing.store import Store
+    from .swarm.bus.bus import Bus
+
+__all__ = ["Bus", "Clock", "Jitter", "Observer", "Rates", "Seconds", "Store", "Timer"]
 
 Seconds: TypeAlias = float | timedelta
 Rates: TypeAlias = Rate | str | Iterable[Rate | str]
 Jitter: TypeAlias = str | tuple[str, float] | tuple[str, float, float]
 Observer: TypeAlias = Callable[[Event], object]
+
+# For the functions that headgate decorates or calls.
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -78,3 +89,16 @@ class Clock(Protocol):
 
     def call_at(self, at: int, act: Callable[[], object]) -> Timer:
         """Have `act()` called at that moment, in nanoseconds. Never waits: finalizers may call it."""
+
+
+# Found when first asked for: they are loaded with everything that a store or a bus needs.
+_LATER = {"Bus": "swarm.bus.bus", "Store": "sharing.store"}
+
+
+def __getattr__(name: str) -> object:
+    room = _LATER.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - once for each name
+
+    return getattr(import_module(f"headgate.{room}"), name)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from .arguments import seconds_to_ns
 from .frozen import Frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
+from .hints import Literal
 
 
 class Verdict(Frozen):

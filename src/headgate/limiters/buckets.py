@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from ..gate.bucket import RateRule
-from ..limits import COLUMNS, REQUESTS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-
-    from ..limits import Rate
+from ..hints import Hashable, Mapping, Sequence
+from ..limits import COLUMNS, REQUESTS, Rate
 
 # The state of a bucket that nothing was ever taken from: full since before any clock started.
 _UNUSED = -(1 << 256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from itertools import islice
+from types import TracebackType
 
 from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
@@ -14,6 +15,7 @@ from ..gate.decision import Rules
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
+from ..hints import Clock, Mapping, Observer, Rates, Seconds, Self
 from ..limits import COLUMNS, Rate, read_cost, read_rates
 from .buckets import KeyedRates
 from .reduction import Reduction
@@ -21,12 +23,7 @@ from .resource import Capacity, Resource, Slot, capacity_of, check_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
-
     from ..gate.decision import AnyRate
-    from ..typing import Clock, Observer, Rates, Seconds
 
 
 class MemoryLimiter:

@@ -5,24 +5,16 @@ Callers wait at a gate: in order, with time-outs, in threads and tasks.
 
 from __future__ import annotations
 
+from types import TracebackType
+
 from ..arguments import Coroutine, is_async, never_awaited, positive_int
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
 from ..gate.clock import SYSTEM
 from ..gate.decision import Rules
 from ..gate.gate import Gate
+from ..hints import Any, Callable, Clock, Observer, P, R, Seconds
 from ..limits import COLUMNS, Rate, read_rates
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Any, ParamSpec, TypeVar
-
-    from ..typing import Clock, Observer, Seconds
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
 
 
 class RateLimiter:

@@ -6,11 +6,8 @@ what it was, in whole steps, however small it is.
 
 from __future__ import annotations
 
+from ..hints import Sequence
 from ..limits import Rate, rate_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Reduction:

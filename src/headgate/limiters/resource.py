@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from ..errors import Closed, InvalidConfig
 from ..frozen import Frozen
-from ..gate.admission import Admission
+from ..gate.admission import Admission, Permit
+from ..gate.gate import Gate
+from ..gate.slots import ConcurrencyRule
+from ..hints import Sequence
 from ..limits import REQUESTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..gate.admission import Permit
     from ..gate.decision import AnyRate
-    from ..gate.gate import Gate
-    from ..gate.slots import ConcurrencyRule
     from .memory_limiter import MemoryLimiter
 
 

@@ -8,43 +8,42 @@ back.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
 
 from ...errors import InvalidConfig
 from ...sharing.store import without_password
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol, TypeAlias
+Deliver: TypeAlias = Callable[["Message"], object]
 
-    Deliver: TypeAlias = Callable[["Message"], object]
 
-    class Subscription(Protocol):
-        """One subscription to one subject."""
+class Subscription(Protocol):
+    """One subscription to one subject."""
 
-        def close(self) -> None:
-            """End it. A second call does nothing."""
+    def close(self) -> None:
+        """End it. A second call does nothing."""
 
-    class Bus(Protocol):
-        """What a swarm needs of a bus."""
 
-        settles: float  # seconds within which every agent that is there has received a question and answered
-        splits: bool  # whether it may fall into parts without connection, as a cluster of servers may
+class Bus(Protocol):
+    """What a swarm needs of a bus."""
 
-        def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-            """Send it now or as soon as possible. With `retain` it is kept for `recall` too."""
+    settles: float  # seconds within which every agent that is there has received a question and answered
+    splits: bool  # whether it may fall into parts without connection, as a cluster of servers may
 
-        def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
-            """Have `deliver` called with every message on exactly this subject, one's own included."""
+    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
+        """Send it now or as soon as possible. With `retain` it is kept for `recall` too."""
 
-        def recall(self, subject: str, deliver: Deliver) -> None:
-            """Have `deliver` called with the last message retained there, unless it is too old."""
+    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
+        """Have `deliver` called with every message on exactly this subject, one's own included."""
 
-        def watch(self, notify: Callable[[bool], object]) -> None:
-            """Have `notify` called with False when the connection is lost, with True when it is back."""
+    def recall(self, subject: str, deliver: Deliver) -> None:
+        """Have `deliver` called with the last message retained there, unless it is too old."""
 
-        def close(self) -> None:
-            """End all subscriptions and publish no more. A second call does nothing."""
+    def watch(self, notify: Callable[[bool], object]) -> None:
+        """Have `notify` called with False when the connection is lost, with True when it is back."""
+
+    def close(self) -> None:
+        """End all subscriptions and publish no more. A second call does nothing."""
 
 
 # For how many seconds a retained message is kept.

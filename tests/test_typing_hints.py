@@ -1,0 +1,171 @@
+"""`typing.get_type_hints` resolves every public annotation of headgate."""
+
+import inspect
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+
+import headgate
+
+MODULES = [
+    "headgate",
+    "headgate.arguments",
+    "headgate.backoff",
+    "headgate.errors",
+    "headgate.events",
+    "headgate.frozen",
+    "headgate.http",
+    "headgate.http.aiohttp",
+    "headgate.http.anthropic",
+    "headgate.http.httpx",
+    "headgate.http.requests",
+    "headgate.limits",
+    "headgate.sandbox",
+    "headgate.swarm",
+    "headgate.tenacity",
+    "headgate.testing",
+    "headgate.typing",
+    "headgate.verdict",
+]
+
+# Rooms whose annotations do not all resolve yet. This list only shrinks.
+NOT_YET = (
+    "headgate.breaker",
+    "headgate.budgets",
+    "headgate.client",
+    "headgate.dispatch",
+    "headgate.gate",
+    "headgate.http",
+    "headgate.retries",
+    "headgate.sandbox",
+    "headgate.sharing",
+    "headgate.swarm",
+    "headgate.tenacity",
+    "headgate.testing",
+    "headgate.typing.Store",
+)
+
+
+def public_names(module):
+    """What a module announces, or else what it defines without an underscore."""
+    announced = getattr(module, "__all__", None)
+    if announced is not None:
+        return list(announced)
+    return [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+    ]
+
+
+def public_callables(kind):
+    """The functions behind the public methods and properties of a class, and `__init__` and the like."""
+    for base in kind.__mro__:
+        if not base.__module__.startswith("headgate"):
+            continue
+        for name, member in vars(base).items():
+            if name.startswith("_") and not (name.startswith("__") and name.endswith("__")):
+                continue
+            for thing in (
+                (member.fget, member.fset) if isinstance(member, property) else (inspect.unwrap(member),)
+            ):
+                function = getattr(thing, "__func__", thing)
+                if inspect.isfunction(function):
+                    yield f"{base.__module__}.{base.__qualname__}.{name}", function
+
+
+def everything():
+    found = {}
+    for name in MODULES:
+        module = import_module(name)
+        for public in public_names(module):
+            if f"{name}.{public}".startswith(NOT_YET):
+                continue
+            thing = getattr(module, public)
+            if inspect.isclass(thing):
+                if thing.__module__.startswith("headgate"):
+                    found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+                    found.update(public_callables(thing))
+            elif inspect.isfunction(thing):
+                found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+    return found
+
+
+EVERYTHING = {name: thing for name, thing in everything().items() if not name.startswith(NOT_YET)}
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_every_public_annotation_resolves(name):
+    hints = typing.get_type_hints(EVERYTHING[name])
+    for hint in hints.values():
+        assert not unresolved(hint), f"{hint!r} is still a string"
+
+
+def unresolved(hint):
+    if isinstance(hint, (str, typing.ForwardRef)):
+        return typing.get_origin(hint) is not typing.Literal
+    if typing.get_origin(hint) is typing.Literal:
+        return False
+    if isinstance(hint, list):
+        return any(map(unresolved, hint))
+    return any(map(unresolved, typing.get_args(hint)))
+
+
+def test_the_walk_finds_what_is_public():
+    assert {
+        "headgate.limiters.memory_limiter.MemoryLimiter.acquire",
+        "headgate.events.Admitted",
+        "headgate.limits.Rate.per",
+    } <= EVERYTHING.keys()
+    assert len(EVERYTHING) > 100
+    assert {name.partition(".")[0] for name in EVERYTHING} == {"headgate"}
+
+
+def test_hints_resolve_in_an_interpreter_that_has_imported_nothing_else():
+    program = (
+        "import headgate, sys; assert 'typing' not in sys.modules; import typing; "
+        "print(typing.get_type_hints(headgate.Rate.__init__)['per'], "
+        "typing.get_type_hints(headgate.events.Event)['key'])"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "float | datetime.timedelta <class 'collections.abc.Hashable'>"
+
+
+def test_hints_are_the_real_types():
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from headgate.typing import P, R, Rates
+
+    acquire = typing.get_type_hints(headgate.MemoryLimiter.acquire)
+    assert acquire["timeout"] == float | timedelta | None
+    assert acquire["cost"] == int | Mapping[str, int]
+    assert typing.get_type_hints(headgate.MemoryLimiter.set_rates)["rates"] == Rates
+    assert typing.get_type_hints(headgate.RateLimiter.__call__)["fn"] == Callable[P, R]
+
+
+def test_names_for_annotations_are_found_where_the_type_checker_finds_them():
+    """The table that serves run time and the imports that serve the type checker name the same modules."""
+    import ast
+
+    from headgate import hints
+
+    source = ast.parse(inspect.getsource(hints))
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    for_checkers = {
+        alias.name: "headgate." + node.module if node.level else node.module
+        for node in block.body
+        for alias in node.names
+    }
+    assert sorted([*for_checkers, "later"]) == hints.__all__
+    for name, module in for_checkers.items():
+        if f"{module}.{name}" in NOT_YET:
+            continue
+        assert getattr(hints, name) == hints.later(module, name)
+        assert getattr(hints, name).found() is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match="no attribute 'Sekonds'"):
+        hints.Sekonds  # noqa: B018
