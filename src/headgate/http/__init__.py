@@ -6,14 +6,10 @@ of which needs its library. Importing this package loads none of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ..responses import parse_retry_after, read_signal
 from ..responses.scopes import Scope
 from ..responses.signals import Signal
-
-if TYPE_CHECKING:
-    from .gates import Request, per_credential, per_host, per_model
+from .gates import Request, per_credential, per_host, per_model
 
 __all__ = [
     "Request",
@@ -25,11 +21,3 @@ __all__ = [
     "per_model",
     "read_signal",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("Request", "per_credential", "per_host", "per_model"):
-        from . import gates  # noqa: PLC0415 - reading signals takes no gates
-
-        return getattr(gates, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,12 +6,10 @@ timers are added and cancelled without waiting.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+from weakref import ref
 
-if TYPE_CHECKING:
-    from weakref import ref
-
-    from ..typing import Clock
+from ..typing import Clock
 
 
 class Abandonable(Protocol):

@@ -7,20 +7,16 @@ A request waits before it takes a connection. The total timeout of aiohttp inclu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, Unpack
 
-from aiohttp import ClientMiddlewareType, StreamReader
+from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse, StreamReader
 from aiohttp.payload import BytesPayload
 
 from .answers import MOST_OF_ERROR, Reading
 from .exchange import GatedSender
 from .gates import Gates
 from .options import SendOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
 T = TypeVar("T")
 

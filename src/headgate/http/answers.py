@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 # How much of the body of an error is read, in bytes, to see what it says.
 MOST_OF_ERROR = 65_536

@@ -6,29 +6,25 @@ However it ends (read, closed, broken, dropped or abandoned), the place at the g
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 from weakref import ref
 
 from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
+from ..gate.admission import Admission, Permit
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
+from ..responses.signals import Signal
 from ..responses.usage import Usage, UsageReader, unpacked
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
-from ..retries.state import Stop
+from ..retries.state import Stop, Wait
 from .abandoned import ReadTimeout
+from .answers import Answer, AsyncAnswer
 from .gates import DEFAULT, Request, checked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..gate.admission import Admission, Permit
-    from ..responses.signals import Signal
-    from ..retries.state import Wait
-    from .answers import Answer, AsyncAnswer
-    from .options import SendSettings
+from .options import SendSettings
 
 _COUNTED = (TOKENS, INPUT, OUTPUT)
 

@@ -7,20 +7,15 @@ and responses are never changed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar, Unpack
 
 from ..gate.clock import sleep, sleep_async
 from .answers import Answer, AsyncAnswer
 from .call import Call
-from .options import SendSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from typing import Unpack
-
-    from .gates import Gates
-    from .options import SendOptions
+from .gates import Gates
+from .options import SendOptions, SendSettings
 
 S = TypeVar("S", bound=Answer)
 A = TypeVar("A", bound=AsyncAnswer)

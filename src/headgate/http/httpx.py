@@ -10,6 +10,7 @@ belongs to neither: it has the methods that clients call, and returns responses 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
@@ -21,8 +22,6 @@ from .gates import Gates
 from .options import SendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
-
     import httpx
     import httpx2
 

@@ -7,8 +7,10 @@ The response of urllib3 is passed on with its own methods; only reading it is wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from io import BytesIO, RawIOBase
-from typing import TYPE_CHECKING, Any, Unpack
+from types import TracebackType
+from typing import Any, Self, Unpack
 
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
@@ -18,11 +20,6 @@ from .answers import MOST_OF_ERROR, Reading
 from .exchange import GatedSender
 from .gates import Gates
 from .options import SendOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-    from typing import Self
 
 
 class Adapter(BaseAdapter):

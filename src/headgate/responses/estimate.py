@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .usage import Usage
+from .usage import Usage
 
 Style: TypeAlias = Literal["openai", "anthropic", "gemini", "sum", "free"]
 

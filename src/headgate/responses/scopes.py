@@ -6,15 +6,12 @@ Every source makes claims. Claims about one scope are merged, and the most restr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from . import wire
 from .wire import Document, Fields, amount, at, entries, longest, readings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from . import wire
 from .scopes import Scope, is_daily, scopes_of, violations_in
 from .wire import Document, Fields, amount, at, entries, longest, readings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Reason = Literal[
     "ok",

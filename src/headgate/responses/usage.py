@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any
 
 # A body up to _WHOLE bytes is kept and parsed; only the end of a longer one is, where the figures are.
 _WHOLE = 1 << 18

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeGuard
 
 Fields = dict[str, list[str]]
 Document = dict[str, Any]
