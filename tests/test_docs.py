@@ -4,15 +4,19 @@ import doctest
 import gc
 import importlib
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import headgate
+import headgate.sandbox
+import headgate.testing
 from headgate import Dispatch, WindowRegistry
 
 ROOT = Path(__file__).parent.parent
 HOUSE = Path(headgate.__file__).parent
+GLOSSARY = ROOT / "docs" / "glossary.md"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>\w*)")
 
@@ -84,6 +88,18 @@ def test_every_python_block_of_a_page_runs_as_it_is_written(page):
 def test_every_link_of_a_page_leads_to_a_file(page):
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_class_and_file_of_the_glossary_exists():
+    rows = re.findall(
+        r"^\| [^|]+ \| [^|]+ \| (`.+`) \|$", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert len(rows) > 40
+    for where in re.findall(r"`([^`]+)`", " ".join(rows)):
+        if where.endswith(".py") or "/" in where:
+            assert (HOUSE / where).exists(), where
+        else:
+            assert attrgetter(where)(headgate), where
 
 
 @pytest.mark.parametrize("name", MODULES)
