@@ -28,6 +28,7 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
 
 demo: install
 	$(BIN)/python -m headgate demo --plot $(VENV)/demo.png
