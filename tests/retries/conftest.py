@@ -4,13 +4,19 @@ import logging
 
 import pytest
 
-from retries.forms import CLIENTS, FORMS, outcome_of
+from retries.forms import FORMS, outcome_of
+from retries.http_errors import CLIENTS
 
 
 @pytest.fixture(params=FORMS)
 def ask(request):
     """Calls the far side in one of the forms, in virtual time."""
     return lambda far, **options: outcome_of(FORMS[request.param], far, options)
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request):
+    return request.param
 
 
 @pytest.fixture
@@ -29,6 +35,7 @@ def error_with_request(request):
     return CLIENTS[request.param]
 
 
-@pytest.fixture(params=["sync", "async"])
-def kind(request):
-    return request.param
+@pytest.fixture(params=[name for name in CLIENTS if name not in ("aiohttp", "urllib")])
+def error_with_body(request):
+    """Clients whose errors carry the body of the response."""
+    return CLIENTS[request.param]

@@ -1,17 +1,8 @@
 """Every form of retrying (decorator, function, loop; sync and async), and a far side to call with it."""
 
-import email.message
 import inspect
-import urllib.error
 from itertools import pairwise
 from types import SimpleNamespace
-
-import aiohttp
-import httpx
-import httpx2
-import requests
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
 from headgate import (
     retry,
@@ -21,8 +12,6 @@ from headgate import (
 )
 from headgate.retries.policy import default_backoff
 from headgate.testing import ManualClock, run
-
-ADDRESS = "https://api.example.com/v1/things"
 
 
 def middle():
@@ -139,62 +128,6 @@ def outcome_of(form, far, options):
 
 def notes(error):
     return getattr(error, "__notes__", [])
-
-
-def httpx_error(status, headers=(), method="POST", sent=(), library=httpx):
-    request = library.Request(method, ADDRESS, headers=dict(sent))
-    response = library.Response(status, headers=dict(headers), request=request)
-    return library.HTTPStatusError(f"{status}", request=request, response=response)
-
-
-def httpx2_error(*arguments, **options):
-    return httpx_error(*arguments, **options, library=httpx2)
-
-
-def requests_error(status, headers=(), method="POST", sent=()):
-    response = requests.Response()
-    response.status_code = status
-    response.headers.update(dict(headers))
-    response._content = b""
-    response.request = requests.Request(method, ADDRESS, headers=dict(sent)).prepare()
-    return requests.HTTPError(f"{status}", response=response)
-
-
-def aiohttp_error(status, headers=(), method="POST", sent=()):
-    info = aiohttp.RequestInfo(URL(ADDRESS), method, CIMultiDictProxy(CIMultiDict(sent)), URL(ADDRESS))
-    return aiohttp.ClientResponseError(
-        info, (), status=status, headers=CIMultiDictProxy(CIMultiDict(headers))
-    )
-
-
-def urllib_error(status, headers=(), method="POST", sent=()):
-    message = email.message.Message()
-    for name, value in dict(headers).items():
-        message[name] = value
-    return urllib.error.HTTPError(ADDRESS, status, "no", message, None)
-
-
-def sdk_error(name):
-    """Errors shaped as openai and anthropic do; the SDKs are not installed here."""
-
-    def http_error(status, headers=(), method="POST", sent=()):
-        error = type("APIStatusError", (Exception,), {"__module__": name})(f"Error code: {status}")
-        error.response = httpx2_error(status, headers, method, sent).response
-        error.request, error.status_code, error.body = error.response.request, status, None
-        return error
-
-    return http_error
-
-
-CLIENTS = {
-    "httpx": httpx_error,
-    "httpx2": httpx2_error,
-    "requests": requests_error,
-    "aiohttp": aiohttp_error,
-    "urllib": urllib_error,
-    "openai": sdk_error("openai"),
-    "anthropic": sdk_error("anthropic"),
-}
 
 
 def run_loop(kind, body, **options):

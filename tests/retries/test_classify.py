@@ -1,16 +1,13 @@
-"""What exceptions of real clients say about the far side: SPEC 8.2 (HR), TR-06a, D-41, D-78, D-80."""
+"""classify: what exceptions of real client libraries say about the far side."""
 
 import asyncio
 import concurrent.futures
-import email.message
 import http.client
-import io
 import json
 import socket
 import ssl
 import time
 import urllib.error
-import warnings
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -22,10 +19,6 @@ import redis
 import requests
 import tenacity
 import urllib3
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
 from headgate import (
     BudgetExceeded,
@@ -36,118 +29,17 @@ from headgate import (
     Refused,
     WaitTimeout,
 )
-from headgate.retries.classify import verdict_of
-from headgate.verdict import EXHAUSTED, REJECTED, SUCCEEDED, Verdict, failed, overloaded, throttled
+from headgate.retries.classify import is_permanent, never_sent, retry_after_of, verdict_of
+from headgate.verdict import EXHAUSTED, REJECTED, failed, overloaded, throttled
+from retries.http_errors import (
+    ADDRESS,
+    aiohttp_error,
+    anthropic_error,
+    httpx_error,
+    openai_error,
+)
 
-ADDRESS = "https://api.example.com/v1/things"
-KINDS = {"throttled", "overloaded", "failed", "rejected", "exhausted"}
-
-
-# -- the errors of real clients, made as the clients make them
-
-
-def of_httpx(status, headers=(), body=b"", method="POST", sent=(), library=httpx):
-    request = library.Request(method, ADDRESS, headers=dict(sent))
-    response = library.Response(status, headers=dict(headers), content=body, request=request)
-    return library.HTTPStatusError(f"{status}", request=request, response=response)
-
-
-def of_httpx2(status, headers=(), body=b"", method="POST", sent=()):
-    return of_httpx(status, headers, body, method, sent, library=httpx2)
-
-
-def of_requests(status, headers=(), body=b"", method="POST", sent=()):
-    response = requests.Response()
-    response.status_code = status
-    response.headers.update(dict(headers))
-    response._content = body
-    response.request = requests.Request(method, ADDRESS, headers=dict(sent)).prepare()
-    return requests.HTTPError(f"{status}", response=response)
-
-
-def of_aiohttp(status, headers=(), body=b"", method="POST", sent=()):
-    info = aiohttp.RequestInfo(URL(ADDRESS), method, CIMultiDictProxy(CIMultiDict(sent)), URL(ADDRESS))
-    return aiohttp.ClientResponseError(
-        info, (), status=status, message="no", headers=CIMultiDictProxy(CIMultiDict(headers))
-    )
-
-
-def of_urllib(status, headers=(), body=b"", method="POST", sent=()):
-    message = email.message.Message()
-    for name, value in dict(headers).items():
-        message[name] = value
-    return urllib.error.HTTPError(ADDRESS, status, "no", message, io.BytesIO(body))
-
-
-def sdk(name):
-    """The errors of an SDK, shaped as openai and anthropic shape theirs (they are not installed here)."""
-
-    class APIError(Exception):
-        __module__ = name
-
-        def __init__(self, message, request, *, body):
-            super().__init__(message)
-            self.message, self.request, self.body = message, request, body
-
-    class APIConnectionError(APIError):
-        __module__ = name
-
-        def __init__(self, *, message="Connection error.", request):
-            super().__init__(message, request, body=None)
-
-    class APITimeoutError(APIConnectionError):
-        __module__ = name
-
-    class APIStatusError(APIError):
-        __module__ = name
-
-        def __init__(self, message, *, response, body):
-            super().__init__(message, response.request, body=body)
-            self.response, self.status_code = response, response.status_code
-            self.request_id = response.headers.get("x-request-id")
-
-    def of(status, headers=(), body=b"", method="POST", sent=()):
-        response = of_httpx2(status, headers, body, method, sent).response
-        document = json.loads(body) if body else None
-        if name == "openai" and document is not None:
-            document = document.get("error", document)  # as its client does
-        return APIStatusError(f"Error code: {status}", response=response, body=document)
-
-    of.connection, of.timeout = APIConnectionError, APITimeoutError
-    return of
-
-
-of_openai, of_anthropic = sdk("openai"), sdk("anthropic")
-
-CLIENTS = {
-    "httpx": of_httpx,
-    "httpx2": of_httpx2,
-    "requests": of_requests,
-    "aiohttp": of_aiohttp,
-    "urllib": of_urllib,
-    "openai": of_openai,
-    "anthropic": of_anthropic,
-}
-
-
-@pytest.fixture(params=CLIENTS)
-def of(request):
-    return CLIENTS[request.param]
-
-
-@pytest.fixture(params=[name for name in CLIENTS if name not in ("aiohttp", "urllib")])
-def of_reading(request):
-    """Clients whose errors carry the body."""
-    return CLIENTS[request.param]
-
-
-@pytest.fixture(params=[name for name in CLIENTS if name != "urllib"])
-def of_knowing(request):
-    """Clients whose errors know the request."""
-    return CLIENTS[request.param]
-
-
-# -- HR-01: by status
+# -- the status
 
 
 @pytest.mark.parametrize(
@@ -167,7 +59,7 @@ def of_knowing(request):
         (429, "throttled", True),
         (451, "rejected", False),
         (500, "failed", True),
-        (501, "failed", False),  # providers.md: not implemented today, not implemented in a second
+        (501, "failed", False),
         (502, "failed", True),
         (503, "overloaded", True),
         (504, "failed", True),
@@ -179,31 +71,29 @@ def of_knowing(request):
         (600, "failed", False),
     ],
 )
-def test_a_status_decides(of, status, kind, again):
-    """HR-01, HR-03, D-78."""
-    verdict = verdict_of(of(status))
+def test_the_status_decides_the_verdict(http_error, status, kind, again):
+    verdict = verdict_of(http_error(status))
     assert (verdict.kind, verdict.again, verdict.retry_after) == (kind, again, None)
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 409, 429, 500, 501, 503])
 @pytest.mark.parametrize(("said", "again"), [("true", True), (" TRUE ", True), ("false", False)])
-def test_the_far_side_may_say_whether_to_try_again(of, status, said, again):
-    """HR-02: both ways, whatever the status."""
-    verdict = verdict_of(of(status, {"x-should-retry": said.strip() if of is of_aiohttp else said}))
+def test_x_should_retry_overrides_every_status(http_error, status, said, again):
+    verdict = verdict_of(
+        http_error(status, {"x-should-retry": said.strip() if http_error is aiohttp_error else said})
+    )
     assert verdict.again is again
 
 
 @pytest.mark.parametrize("said", ["", "yes", "1", "maybe"])
-def test_any_other_word_leaves_it_to_the_status(of, said):
-    """HR-02."""
-    assert verdict_of(of(503, {"x-should-retry": said})).again
-    assert not verdict_of(of(400, {"x-should-retry": said})).again
+def test_an_unknown_x_should_retry_leaves_the_decision_to_the_status(http_error, said):
+    assert verdict_of(http_error(503, {"x-should-retry": said})).again
+    assert not verdict_of(http_error(400, {"x-should-retry": said})).again
 
 
 @pytest.mark.parametrize("status", [HTTPStatus.TOO_MANY_REQUESTS, 429])
 @pytest.mark.parametrize("name", ["status_code", "status", "code"])
-def test_an_exception_that_carries_a_bare_status(status, name):
-    """HR-03: in whatever attribute."""
+def test_the_status_may_be_in_any_usual_attribute(status, name):
 
     class Wrong(Exception):
         pass
@@ -214,7 +104,7 @@ def test_an_exception_that_carries_a_bare_status(status, name):
 
 
 @pytest.mark.parametrize("status", [True, "429", 429.0, None, 99, 1000, -429, 10**30])
-def test_what_is_no_status_is_none(status):
+def test_an_attribute_that_is_not_a_status_is_ignored(status):
     class Wrong(Exception):
         pass
 
@@ -223,7 +113,7 @@ def test_what_is_no_status_is_none(status):
     assert verdict_of(error) == REJECTED
 
 
-# -- how long to wait
+# -- Retry-After
 
 
 @pytest.mark.parametrize(
@@ -240,20 +130,17 @@ def test_what_is_no_status_is_none(status):
     ],
 )
 @pytest.mark.parametrize("status", [429, 503, 500])
-def test_what_the_headers_say_is_in_the_verdict(of, status, headers, seconds):
-    """R-7, D-80: one grammar for every client."""
-    assert verdict_of(of(status, headers)).retry_after == seconds
+def test_retry_after_headers_are_read_the_same_for_every_client(http_error, status, headers, seconds):
+    assert verdict_of(http_error(status, headers)).retry_after == seconds
 
 
-def test_a_date_is_measured_from_the_date_of_the_response(of):
-    """R-7, D-80."""
+def test_a_retry_after_date_is_measured_from_the_date_of_the_response(http_error):
     now = int(time.time())
     headers = {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + 45, usegmt=True)}
-    assert verdict_of(of(503, headers)).retry_after == 45.0
+    assert verdict_of(http_error(503, headers)).retry_after == 45.0
 
 
-def test_headers_that_ask_to_wait_are_enough():
-    """A status is not needed."""
+def test_a_retry_after_header_without_a_status_is_throttling():
 
     class Wait(Exception):
         headers = (("Retry-After", "7"),)
@@ -262,7 +149,7 @@ def test_headers_that_ask_to_wait_are_enough():
 
 
 @pytest.mark.parametrize(("value", "told"), [(5, 5.0), (2.5, 2.5), (0, 0.0)])
-def test_an_exception_may_say_itself_how_long(value, told):
+def test_the_retry_after_attribute_of_an_exception_is_throttling(value, told):
     class Wait(Exception):
         retry_after = value
 
@@ -270,14 +157,14 @@ def test_an_exception_may_say_itself_how_long(value, told):
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("-inf"), True, "soon", None, [5], object()])
-def test_what_is_no_stretch_of_time_is_not_one(value):
+def test_a_retry_after_attribute_that_is_not_a_time_is_ignored(value):
     class Wait(Exception):
         retry_after = value
 
     assert verdict_of(Wait()) == REJECTED
 
 
-def test_an_exception_that_knows_its_status_and_its_wait():
+def test_a_status_and_a_retry_after_attribute_are_combined():
     class Wait(Exception):
         status_code = 503
         retry_after = 12
@@ -285,7 +172,7 @@ def test_an_exception_that_knows_its_status_and_its_wait():
     assert verdict_of(Wait()) == overloaded(12.0)
 
 
-def test_what_an_exception_says_does_not_replace_what_the_headers_say():
+def test_a_retry_after_header_wins_over_the_attribute():
     class Wait(Exception):
         status_code = 429
         retry_after = 1
@@ -297,11 +184,10 @@ def test_what_an_exception_says_does_not_replace_what_the_headers_say():
     assert verdict_of(Wait()).retry_after == 60.0
 
 
-# -- what only the body says
+# -- the body
 
 
-def test_a_429_for_money_is_not_worth_another_try(of_reading):
-    """D-78: a quota that is used up does not come back in a minute."""
+def test_a_429_for_an_exhausted_quota_is_not_worth_a_retry(error_with_body):
     body = json.dumps(
         {
             "error": {
@@ -311,18 +197,18 @@ def test_a_429_for_money_is_not_worth_another_try(of_reading):
             }
         }
     ).encode()
-    verdict = verdict_of(of_reading(429, {"Retry-After": "1"}, body))
+    verdict = verdict_of(error_with_body(429, {"Retry-After": "1"}, body))
     assert verdict == EXHAUSTED
 
 
-def test_an_overloaded_provider_is_known_by_its_words(of_reading):
+def test_an_overloaded_provider_is_recognised_by_the_error_type_in_the_body(error_with_body):
     body = json.dumps(
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     ).encode()
-    assert verdict_of(of_reading(429, {}, body)).kind == "overloaded"
+    assert verdict_of(error_with_body(429, {}, body)).kind == "overloaded"
 
 
-def test_a_streamed_response_that_nobody_read_is_no_obstacle():
+def test_an_unread_streamed_response_can_be_classified():
     """Its content raises when touched."""
     for library in (httpx, httpx2):
         request = library.Request("GET", ADDRESS)
@@ -336,7 +222,7 @@ def test_a_streamed_response_that_nobody_read_is_no_obstacle():
 
 
 class ClientError(Exception):
-    """As botocore makes them."""
+    """An error shaped as those of botocore."""
 
     __module__ = "botocore.exceptions"
 
@@ -345,7 +231,7 @@ class ClientError(Exception):
         self.response = response
 
 
-def test_the_errors_of_aws_are_dictionaries():
+def test_the_response_of_an_aws_error_is_a_dictionary():
     slow = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHeaders": {}}}
     told = {"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "4"}}}
     assert verdict_of(ClientError(slow)).kind == "throttled"
@@ -356,8 +242,7 @@ def test_the_errors_of_aws_are_dictionaries():
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "ProvisionedThroughputExceededException"])
-def test_aws_throttles_with_a_400(code):
-    """TR-06a: DynamoDB and others say so by the code alone."""
+def test_an_aws_400_with_a_throttling_code_is_throttling(code):
     error = ClientError(
         {
             "Error": {"Code": code, "Message": "Rate exceeded"},
@@ -367,7 +252,7 @@ def test_aws_throttles_with_a_400(code):
     assert verdict_of(error).kind == "throttled"
 
 
-# -- on the way
+# -- connections and other exceptions
 
 
 def connection_key():
@@ -378,7 +263,10 @@ def connection_key():
 
 
 REQUEST = httpx.Request("POST", ADDRESS)
+
+
 REQUEST2 = httpx2.Request("POST", ADDRESS)
+
 
 MAY_HAVE_RUN = [
     ConnectionResetError(),
@@ -411,13 +299,15 @@ MAY_HAVE_RUN = [
     aiohttp.SocketTimeoutError(),
     aiohttp.ClientOSError(104, "reset"),
     aiohttp.ClientPayloadError("cut"),
-    of_openai.connection(request=REQUEST2),
-    of_openai.timeout(request=REQUEST2),
-    of_anthropic.connection(request=REQUEST2),
-    of_anthropic.timeout(request=REQUEST2),
+    openai_error.connection(request=REQUEST2),
+    openai_error.timeout(request=REQUEST2),
+    anthropic_error.connection(request=REQUEST2),
+    anthropic_error.timeout(request=REQUEST2),
     redis.exceptions.ConnectionError("gone"),
     redis.exceptions.TimeoutError("slow"),
 ]
+
+
 NOT_SENT = [
     ConnectionRefusedError(),
     urllib.error.URLError(ConnectionRefusedError()),
@@ -433,7 +323,9 @@ NOT_SENT = [
     aiohttp.ClientConnectorDNSError(connection_key(), OSError(-2, "unknown")),
     aiohttp.ConnectionTimeoutError(),
 ]
-FOR_GOOD = [
+
+
+PERMANENT = [
     ValueError("temperature"),
     KeyError("choices"),
     TypeError(),
@@ -478,14 +370,12 @@ def named(error):
 
 
 @pytest.mark.parametrize("error", MAY_HAVE_RUN, ids=named)
-def test_what_broke_on_the_way_may_pass_and_may_have_been_carried_out(error):
-    """TR-06a, D-41."""
+def test_a_connection_lost_after_sending_may_have_run(error):
     assert verdict_of(error) == failed(may_have_run=True)
 
 
 @pytest.mark.parametrize("error", NOT_SENT, ids=named)
-def test_what_was_never_sent_may_pass_and_cannot_have_been_carried_out(error):
-    """TR-06a, D-41."""
+def test_a_connection_that_failed_before_sending_cannot_have_run(error):
     assert verdict_of(error) == failed(may_have_run=False)
 
 
@@ -497,11 +387,11 @@ def test_what_was_never_sent_may_pass_and_cannot_have_been_carried_out(error):
         ([TimeoutError(), ValueError()], False),
     ],
 )
-def test_a_group_may_pass_if_all_of_it_may(inside, again):
+def test_an_exception_group_is_retried_if_every_member_is(inside, again):
     assert verdict_of(ExceptionGroup("several", inside)).again is again
 
 
-def test_a_group_waits_as_long_as_the_longest_of_it_was_told():
+def test_the_retry_after_of_an_exception_group_is_the_longest():
     class Wait(Exception):
         def __init__(self, seconds):
             self.retry_after = seconds
@@ -509,9 +399,8 @@ def test_a_group_waits_as_long_as_the_longest_of_it_was_told():
     assert verdict_of(ExceptionGroup("several", [Wait(3), Wait(7)])).retry_after == 7.0
 
 
-@pytest.mark.parametrize("error", FOR_GOOD, ids=named)
-def test_what_no_retry_mends(error):
-    """D-78."""
+@pytest.mark.parametrize("error", PERMANENT, ids=named)
+def test_errors_that_no_retry_helps_are_rejected(error):
     assert verdict_of(error) == REJECTED
 
 
@@ -525,20 +414,18 @@ def test_what_no_retry_mends(error):
     ],
     ids=["name", "urllib: name", "network", "host"],
 )
-def test_transient_network_errors_of_the_operating_system(error):
-    """TR-06a. The same failures are retried when httpx or aiohttp wrap them: a ConnectError."""
+def test_transient_network_errors_of_the_operating_system_are_retried(error):
+    """httpx and aiohttp wrap the same failures as a ConnectError, which is retried too."""
     assert verdict_of(error).again
 
 
-def test_a_certificate_is_the_same_the_next_time_for_requests_too():
-    """As ssl.SSLCertVerificationError and aiohttp.ClientConnectorCertificateError are."""
+def test_a_certificate_error_wrapped_by_requests_is_not_retried():
     reason = urllib3.exceptions.SSLError(ssl.SSLCertVerificationError(1, "self-signed"))
     error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, ADDRESS, reason))
     assert not verdict_of(error).again
 
 
-def test_subclasses_and_namesakes():
-    """A class of a client by inheritance counts, and one that only has its name does not."""
+def test_subclasses_of_client_errors_count_and_classes_of_the_same_name_do_not():
 
     class Mine(httpx.ReadTimeout):
         pass
@@ -566,8 +453,8 @@ def test_subclasses_and_namesakes():
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_we_refused_ourselves_says_nothing_about_the_far_side(error):
-    """RS-03: even a WaitTimeout, which is a TimeoutError."""
+def test_a_refusal_by_headgate_says_nothing_about_the_far_side(error):
+    """Not even a WaitTimeout, which is a TimeoutError."""
     assert verdict_of(error) == REJECTED
     assert issubclass(BudgetExceeded, Refused)
 
@@ -575,33 +462,31 @@ def test_what_we_refused_ourselves_says_nothing_about_the_far_side(error):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError(), GeneratorExit()], ids=named
 )
-def test_being_told_to_stop_says_nothing_either(error):
-    """TR-05."""
+def test_interrupts_and_cancellation_say_nothing_about_the_far_side(error):
     assert verdict_of(error) == REJECTED
 
 
-# -- wrappers
+# -- wrapped exceptions
 
 
-def test_what_tenacity_gave_up_on_is_what_counts():
-    """TN-05: its RetryError is chained to the last one, and means the same."""
+def test_a_retry_error_of_tenacity_is_classified_by_its_last_attempt():
 
     @tenacity.retry(stop=tenacity.stop_after_attempt(2), wait=tenacity.wait_none())
     def ask():
-        raise of_httpx(429, {"Retry-After": "9"})
+        raise httpx_error(429, {"Retry-After": "9"})
 
     with pytest.raises(tenacity.RetryError) as caught:
         ask()
     assert verdict_of(caught.value) == throttled(9.0)
 
 
-def test_a_wrapper_around_itself_ends():
+def test_an_exception_that_wraps_itself_is_rejected():
     error = urllib.error.URLError("loop")
     error.reason = error
     assert verdict_of(error) == REJECTED
 
 
-# -- D-41: could it have been carried out?
+# -- may_have_run
 
 
 @pytest.mark.parametrize("status", [408, 409, 500, 502, 504])
@@ -617,23 +502,23 @@ def test_a_wrapper_around_itself_ends():
         ("PATCH", True),
     ],
 )
-def test_a_method_that_may_be_repeated_and_one_that_may_not(of_knowing, status, method, may_have_run):
-    assert verdict_of(of_knowing(status, method=method)).may_have_run is may_have_run
+def test_the_method_decides_whether_an_attempt_may_have_run(error_with_request, status, method, may_have_run):
+    assert verdict_of(error_with_request(status, method=method)).may_have_run is may_have_run
 
 
 @pytest.mark.parametrize("name", ["Idempotency-Key", "idempotency-key", "IDEMPOTENCY-KEY"])
-def test_a_request_with_a_key_may_be_repeated(of_knowing, name):
-    assert not verdict_of(of_knowing(500, method="POST", sent={name: "8e03"})).may_have_run
-    assert verdict_of(of_knowing(500, method="POST", sent={"X-Key": "8e03"})).may_have_run
+def test_a_request_with_an_idempotency_key_counts_as_not_run(error_with_request, name):
+    assert not verdict_of(error_with_request(500, method="POST", sent={name: "8e03"})).may_have_run
+    assert verdict_of(error_with_request(500, method="POST", sent={"X-Key": "8e03"})).may_have_run
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])
-def test_what_was_turned_away_was_not_carried_out(of, status):
-    assert not verdict_of(of(status, method="POST")).may_have_run
+def test_a_request_that_was_turned_away_cannot_have_run(http_error, status):
+    assert not verdict_of(http_error(status, method="POST")).may_have_run
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
-def test_a_lost_connection_with_a_method_that_may_be_repeated(library):
+def test_a_timeout_of_httpx_with_an_idempotent_request_counts_as_not_run(library):
     def error(method, **headers):
         return library.ReadTimeout("slow", request=library.Request(method, ADDRESS, headers=headers))
 
@@ -642,7 +527,7 @@ def test_a_lost_connection_with_a_method_that_may_be_repeated(library):
     assert not verdict_of(error("POST", **{"Idempotency-Key": "8e03"})).may_have_run
 
 
-def test_the_same_for_requests():
+def test_a_timeout_of_requests_with_an_idempotent_request_counts_as_not_run():
     def error(method, **headers):
         request = requests.Request(method, ADDRESS, headers=headers).prepare()
         return requests.ReadTimeout("slow", request=request)
@@ -652,193 +537,55 @@ def test_the_same_for_requests():
     assert not verdict_of(error("POST", **{"Idempotency-Key": "8e03"})).may_have_run
 
 
-# -- total
+# -- what adapters ask besides the verdict
 
 
-def test_the_errors_of_aiohttp_without_a_status_warn_nobody():
-    """Their `code` is deprecated, and warns whoever looks at it."""
-    info = of_aiohttp(500).request_info
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        assert verdict_of(aiohttp.TooManyRedirects(info, ())) == REJECTED
-    assert not warned
+def wrapped(error):
+    """The error as the cause of an error of an SDK, which says nothing about it itself."""
+    outer = RuntimeError("Connection error.")
+    outer.__cause__ = error
+    return outer
 
 
-class Raises:
-    """Whatever is done to it raises."""
-
-    def __init__(self, error):
-        object.__setattr__(self, "_error", error)
-
-    def __getattribute__(self, name):
-        raise object.__getattribute__(self, "_error")
-
-    def _raise(self, *_args, **_kwargs):
-        raise object.__getattribute__(self, "_error")
-
-    __iter__ = __len__ = __bool__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _raise
-    __getitem__ = __call__ = __str__ = __repr__ = __int__ = __float__ = __index__ = __hash__ = _raise
-
-
-ATTRIBUTES = [
-    "status_code",
-    "status",
-    "code",
-    "headers",
-    "response",
-    "request",
-    "request_info",
-    "body",
-    "content",
-    "retry_after",
-    "reason",
-    "last_attempt",
-    "method",
-    "exception",
-    "args",
-    "__notes__",
-]
-ERRORS = {
-    "raises ValueError": ValueError,
-    "raises AttributeError": AttributeError,
-    "raises RecursionError": RecursionError,
-    "raises KeyError": KeyError,
-}
-# Plain data, so that it can be shrunk and printed; `armed` makes the things of it that cannot.
-absurd = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(10**40), 10**40),
-        st.sampled_from([200, 400, 409, 429, 500, 503]),
-        st.floats(),
-        st.text(max_size=8),
-        st.binary(max_size=8),
-        st.sampled_from(["x-should-retry", "true", "1e999", "\u0663", "\x00", "30"]),
-        st.sampled_from([*ERRORS, "an object", "a function"]),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from(["Retry-After", "error", "code", "ResponseMetadata"]), inner, max_size=3
-        ),
-        st.dictionaries(st.sampled_from(ATTRIBUTES), inner, max_size=4).map(
-            lambda fields: ("a thing", fields)
-        ),
-    ),
-    max_leaves=8,
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(),
+        httpx.ConnectTimeout("slow"),
+        wrapped(httpx2.ConnectError("refused")),
+        requests.ConnectionError(urllib3.exceptions.MaxRetryError(None, ADDRESS, ConnectionRefusedError())),
+    ],
+    ids=named,
 )
+def test_never_sent_also_finds_wrapped_exceptions(error):
+    assert never_sent(error)
+    assert not is_permanent(error)
 
 
-def armed(value):
-    if isinstance(value, str) and value in ERRORS:
-        return Raises(ERRORS[value]())
-    if value == "an object":
-        return object()
-    if value == "a function":
-        return lambda: 1 // 0
-    if isinstance(value, tuple):
-        return type("Thing", (), {name: armed(inner) for name, inner in value[1].items()})()
-    if isinstance(value, list):
-        return [armed(inner) for inner in value]
-    if isinstance(value, dict):
-        return {name: armed(inner) for name, inner in value.items()}
-    return value
-
-
-def hostile(attributes, base):
-    """An exception whose attributes are these; those that are to raise do so when touched."""
-
-    class Hostile(base):
-        def __getattribute__(self, name):
-            if name not in attributes:
-                return super().__getattribute__(name)
-            value = attributes[name]
-            if isinstance(value, str) and value in ERRORS:
-                raise ERRORS[value]
-            return armed(value)
-
-    return Hostile()
-
-
-@given(
-    st.dictionaries(st.sampled_from(ATTRIBUTES), absurd, max_size=5),
-    st.sampled_from([Exception, ConnectionResetError, TimeoutError, ValueError, OSError]),
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLCertVerificationError(1, "self-signed"),
+        wrapped(ssl.SSLCertVerificationError(1, "self-signed")),
+        httpx.InvalidURL("no"),
+    ],
+    ids=named,
 )
-@settings(max_examples=300, deadline=None)
-def test_whatever_an_exception_is_made_of_there_is_a_verdict(attributes, base):
-    """The room is total: nothing is raised, and the verdict is one that others can use."""
-    verdict = verdict_of(hostile(attributes, base))
-    assert isinstance(verdict, Verdict)
-    assert verdict.kind in KINDS
-    assert isinstance(verdict.again, bool)
-    assert isinstance(verdict.may_have_run, bool)
-    assert verdict.retry_after is None or 0.0 <= verdict.retry_after < 1e9
-    assert not (verdict.kind == "rejected" and verdict.again)
+def test_is_permanent_also_finds_wrapped_exceptions(error):
+    assert is_permanent(error)
+    assert not never_sent(error)
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
-@pytest.mark.parametrize("raised", ERRORS)
-@pytest.mark.parametrize("base", [Exception, ConnectionResetError])
-def test_each_attribute_may_raise_or_be_something_that_does(name, raised, base):
-    class Thing(base):
-        pass
-
-    error = Thing()
-    if name not in ("args", "__notes__"):
-        setattr(error, name, Raises(ERRORS[raised]()))
-    assert verdict_of(error).kind in KINDS
-    assert verdict_of(hostile({name: raised}, base)).kind in KINDS
+@pytest.mark.parametrize(
+    "error", [httpx.ReadTimeout("slow"), ValueError("no"), wrapped(TimeoutError())], ids=named
+)
+def test_other_exceptions_are_neither_permanent_nor_known_as_never_sent(error):
+    assert not never_sent(error)
+    assert not is_permanent(error)
 
 
-@given(st.integers(100, 999), absurd, absurd)
-@settings(max_examples=200, deadline=None)
-def test_the_same_for_statuses_headers_and_bodies(status, headers, body):
-    class Odd(Exception):
-        pass
-
-    error = Odd()
-    error.status_code, error.headers, error.body = status, armed(headers), armed(body)
-    assert verdict_of(error).kind in KINDS
-
-
-@pytest.mark.parametrize("thing", [None, 7, "429", object(), ValueError])
-def test_what_is_no_exception_has_a_verdict_too(thing):
-    assert verdict_of(thing) == REJECTED
-
-
-def test_a_metaclass_that_hides_its_name_is_no_obstacle():
-    class Meta(type):
-        @property
-        def __name__(cls):
-            raise RuntimeError("no name")
-
-        @property
-        def __module__(cls):
-            raise RuntimeError("no module")
-
-    class Nameless(ConnectionResetError, metaclass=Meta):
-        pass
-
-    assert verdict_of(Nameless()).kind in KINDS
-
-
-# -- verdicts are values
-
-
-def test_verdicts_are_values_that_say_what_they_are():
-    assert SUCCEEDED.kind == "succeeded"
-    assert not SUCCEEDED.again
-    assert throttled(3) == throttled(3) != throttled(4)
-    assert throttled().again
-    assert not throttled(again=False).again
-    assert len({failed(), failed(may_have_run=False), overloaded(), REJECTED}) == 4
-    with pytest.raises(AttributeError, match="cannot change"):
-        REJECTED.again = True
-
-
-@pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "3"])
-@pytest.mark.parametrize("make", [throttled, overloaded, failed])
-def test_a_wait_that_is_no_time_is_refused(make, retry_after):
-    with pytest.raises(ValueError, match="retry_after="):
-        make(retry_after)
+def test_retry_after_of_prefers_the_verdict_to_the_exception():
+    refusal = Refused("no", rule="line", retry_after=5.0)
+    assert retry_after_of(refusal, REJECTED) == 5_000_000_000
+    assert retry_after_of(refusal, throttled(2.5)) == 2_500_000_000
+    assert retry_after_of(ValueError(), REJECTED) is None

@@ -19,7 +19,8 @@ from headgate import (
     retrying,
 )
 from headgate.testing import ManualClock
-from retries.forms import ADDRESS, FarSide, httpx_error, notes, run_loop
+from retries.forms import FarSide, notes, run_loop
+from retries.http_errors import ADDRESS, httpx_error
 
 # -- exceptions
 

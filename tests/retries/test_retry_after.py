@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retries.forms import FarSide, decorator, httpx_error, outcome_of
+from retries.forms import FarSide, decorator, outcome_of
+from retries.http_errors import httpx_error
 
 
 @pytest.mark.parametrize("status", [429, 503, 529, 500])
