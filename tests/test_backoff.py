@@ -1,4 +1,4 @@
-"""What SPEC part 7 (BO), HR-05, RH-01, D-32 and D-33 say about delays as values."""
+"""Backoff: delays as a value."""
 
 import copy
 import pickle
@@ -49,11 +49,11 @@ def backoffs(draw, jitter=jitters):
 
 
 def at(draw):
-    """Dice that always show the same."""
+    """A function that always draws this number."""
     return lambda: draw
 
 
-# -- BO-10: the values, in seconds
+# -- delays
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,16 @@ def at(draw):
         (Backoff(0.1, 0.5, strategy="linear", jitter=("factor", 0.25)), 1, 0, 0.15),
     ],
 )
-def test_the_values_of_the_specification(backoff, retry, draw, seconds):
-    """BO-02, BO-05, BO-10."""
+def test_delays_in_seconds(backoff, retry, draw, seconds):
     assert backoff.delay(retry, random=at(draw)) == seconds
 
 
 def test_the_defaults_are_exponential_from_one_second_to_ten_without_jitter():
-    """BO-03."""
     assert Backoff() == Backoff(1.0, 10.0, strategy="exponential", factor=2.0, jitter="none")
     assert [Backoff().delay(retry) for retry in range(6)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_another_factor_grows_by_that_factor():
+def test_exponential_delays_grow_by_the_factor():
     assert [Backoff(1, 100, factor=3).delay(retry) for retry in range(6)] == [
         1.0,
         3.0,
@@ -103,7 +101,7 @@ def test_another_factor_grows_by_that_factor():
     assert [Backoff(1, 100, factor=1).delay(retry) for retry in range(3)] == [1.0, 1.0, 1.0]
 
 
-def test_times_may_be_timedeltas():
+def test_base_cap_and_previous_may_be_timedeltas():
     assert Backoff(timedelta(seconds=1), timedelta(minutes=1)) == Backoff(1, 60)
     backoff = Backoff(1, 60, jitter="decorrelated")
     assert backoff.delay(1, previous=timedelta(seconds=5), random=at(1)) == 15.0
@@ -113,19 +111,17 @@ def test_times_may_be_timedeltas():
     ("retry", "low", "high"),
     [(0, 0.375, 0.5), (1, 0.75, 1.0), (4, 6.0, 8.0), (5, 7.5, 10.0), (99, 7.5, 10.0)],
 )
-def test_the_delays_of_http_retries(retry, low, high):
-    """HR-05: min(0.5 x 2^k, 10) times 0.75 to 1."""
+def test_factor_jitter_of_a_quarter_is_three_quarters_to_the_whole_delay(retry, low, high):
     backoff = Backoff(0.5, 10, jitter=("range", 0.75, 1.0))
     assert backoff.delay(retry, random=at(0)) == low
     assert backoff.delay(retry, random=at(1)) == high
 
 
-def test_the_delays_of_the_handler_without_jitter():
-    """RH-01."""
+def test_delays_below_one_second():
     assert (Backoff(0.1, 1).delay(3), Backoff(0.1, 1).delay(4)) == (0.8, 1.0)
 
 
-def test_without_dice_the_wait_is_the_middle_one():
+def test_without_random_the_delay_is_the_middle_one():
     assert Backoff(2, 10, jitter="full").delay(0) == 1.0
     assert Backoff(2, 10, jitter=("range", 0.5, 1.5)).delay(0) == 2.0
 
@@ -133,14 +129,12 @@ def test_without_dice_the_wait_is_the_middle_one():
 # -- jitter
 
 
-def test_full_jitter_is_anything_from_nothing_to_the_whole_wait():
-    """D-32."""
+def test_full_jitter_is_zero_to_the_whole_delay():
     backoff = Backoff(1, 60, jitter="full")
     assert [backoff.delay(3, random=at(draw)) for draw in (0, 0.25, 0.5, 1)] == [0.0, 2.0, 4.0, 8.0]
 
 
-def test_decorrelated_jitter_is_anything_from_the_base_to_three_times_the_last_wait():
-    """D-32."""
+def test_decorrelated_jitter_is_the_base_to_three_times_the_last_delay():
     backoff = Backoff(1, 60, jitter="decorrelated")
     assert [backoff.delay(0, random=at(draw)) for draw in (0, 0.5, 1)] == [1.0, 2.0, 3.0]
     assert [backoff.delay(1, previous=10, random=at(draw)) for draw in (0, 0.5, 1)] == [1.0, 15.5, 30.0]
@@ -148,8 +142,7 @@ def test_decorrelated_jitter_is_anything_from_the_base_to_three_times_the_last_w
 
 
 @pytest.mark.parametrize("jitter", [("factor", 0), ("additive", 0), ("range", 1, 1)])
-def test_a_jitter_of_nothing_is_none(jitter):
-    """BO-06."""
+def test_jitter_of_width_zero_changes_nothing(jitter):
     backoff = Backoff(1, 10, jitter=jitter)
     assert {backoff.delay(2, random=at(draw)) for draw in (0, 0.3, 1)} == {4.0}
 
@@ -161,7 +154,7 @@ def test_a_jitter_may_be_written_as_a_list():
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("jitter", [jitter for jitter in JITTERS if jitter != "none"])
 def test_delays_that_reached_the_cap_stay_spread(strategy, jitter):
-    """D-32: a thousand clients at the cap do not come back together, and never after it."""
+    """A thousand clients at the cap do not return together, and none waits longer than the cap."""
     base = 1 if jitter == "decorrelated" else 10  # it spreads from the base upwards
     backoff = Backoff(base, 10, strategy=strategy, jitter=jitter)
     waits = [backoff.delay(50, previous=9, random=at(step / 1000)) for step in range(1001)]
@@ -180,8 +173,7 @@ def test_delays_that_reached_the_cap_stay_spread(strategy, jitter):
         ("full", 0.0, 10.0),
     ],
 )
-def test_at_the_cap_the_spread_is_the_configured_one_moved_below_it(jitter, low, high):
-    """D-32, R-14."""
+def test_at_the_cap_the_range_of_jitter_is_moved_below_it(jitter, low, high):
     backoff = Backoff(1, 10, jitter=jitter)
     assert backoff.delay(20, random=at(0)) == pytest.approx(low, abs=1e-8)
     assert backoff.delay(20, random=at(1)) == pytest.approx(high, abs=1e-8)
@@ -193,8 +185,7 @@ def test_at_the_cap_the_spread_is_the_configured_one_moved_below_it(jitter, low,
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("jitter", JITTERS)
 @pytest.mark.parametrize("cap", [10.0, None])
-def test_a_million_retries_overflow_nothing(strategy, jitter, cap):
-    """BO-12, D-19, D-33."""
+def test_the_delay_of_retry_one_million_does_not_overflow(strategy, jitter, cap):
     backoff = Backoff(1, cap, strategy=strategy, jitter=jitter)
     longest = 10.0 if cap else 1 << 62
     for retry in (0, 62, 63, 64, 1023, 1024, 1025, 5000, MILLION):
@@ -206,13 +197,11 @@ def test_a_million_retries_overflow_nothing(strategy, jitter, cap):
 
 @pytest.mark.parametrize("factor", [1.0001, 2, 10, 1e300])
 def test_the_delay_of_retry_one_million_is_the_cap(factor):
-    """D-33."""
     assert Backoff(1, 10, factor=factor).delay(MILLION) == 10.0
     assert Backoff(1, 10, strategy="linear").delay(MILLION) == 10.0
 
 
-def test_without_a_cap_the_delay_grows_as_long_as_anybody_lives():
-    """BO-08."""
+def test_without_a_cap_delays_grow_beyond_a_century():
     backoff = Backoff(1, None)
     assert backoff.delay(20) == 2.0**20
     assert backoff.delay(MILLION) > 100 * 365 * 86_400
@@ -223,19 +212,18 @@ def test_without_a_cap_the_delay_grows_as_long_as_anybody_lives():
 
 @given(backoffs(), st.integers(0, 10**7), draws, st.none() | st.floats(0, 1e5))
 def test_the_cap_is_never_exceeded_and_no_delay_is_negative(backoff, retry, draw, previous):
-    """BO-04, BO-06, R-14."""
     delay = backoff.delay(retry, previous=previous, random=at(draw))
     assert 0.0 <= delay <= backoff.cap_ns / 1e9
 
 
 @given(backoffs(), st.integers(0, 200), draws, draws)
-def test_a_higher_draw_is_never_a_shorter_wait(backoff, retry, one, two):
+def test_a_higher_draw_is_never_a_shorter_delay(backoff, retry, one, two):
     low, high = sorted((one, two))
     assert backoff.delay(retry, random=at(low)) <= backoff.delay(retry, random=at(high))
 
 
 @given(backoffs(jitter=st.just("none")))
-def test_without_jitter_waits_never_shrink_and_start_with_the_base(backoff):
+def test_without_jitter_delays_never_shrink_and_start_with_the_base(backoff):
     waits = [backoff.delay(retry) for retry in range(70)]
     assert all(one <= two for one, two in pairwise(waits))
     assert waits[0] == backoff.base_ns / 1e9
@@ -243,8 +231,7 @@ def test_without_jitter_waits_never_shrink_and_start_with_the_base(backoff):
 
 @given(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 30), draws)
 @example(1.0, 0.25, 3, 0.0)
-def test_factor_jitter_stays_between_its_part_and_the_whole(base, part, retry, draw):
-    """BO-05."""
+def test_factor_jitter_stays_within_its_bounds(base, part, retry, draw):
     whole = Backoff(base, 1000).delay(retry)
     delay = Backoff(base, 1000, jitter=("factor", part)).delay(retry, random=at(draw))
     assert (1 - part) * whole - 2e-9 <= delay <= whole + 2e-9
@@ -286,19 +273,19 @@ def test_a_backoff_is_a_value_that_cannot_change():
         Backoff(1.5, 60, jitter="decorrelated"),
     ],
 )
-def test_what_a_backoff_prints_can_be_written(backoff):
+def test_the_repr_of_a_backoff_evaluates_to_it(backoff):
     assert eval(repr(backoff)) == backoff
 
 
 @pytest.mark.parametrize(
     "backoff", [Backoff(1.2345678), Backoff(1, factor=1.2345678), Backoff(1, strategy="linear", factor=3)]
 )
-def test_what_a_backoff_prints_is_all_of_it(backoff):
-    """As for Rate: two values that differ do not print alike."""
+def test_the_repr_of_a_backoff_keeps_every_digit(backoff):
+    """Two values that differ have different reprs, as those of Rate."""
     assert eval(repr(backoff)) == backoff
 
 
-# -- BO-09: what cannot work
+# -- bad arguments
 
 
 @pytest.mark.parametrize(
@@ -347,8 +334,7 @@ def test_what_a_backoff_prints_is_all_of_it(backoff):
         ({"jitter": ("jitter", 0.5)}, InvalidConfig, "'jitter', 0.5"),
     ],
 )
-def test_a_backoff_that_cannot_work_says_what_was_given(arguments, error, says):
-    """BO-09, D-39: a malformed one is never taken for "no delay"."""
+def test_bad_arguments_of_a_backoff_raise_and_are_named(arguments, error, says):
     with pytest.raises(error) as caught:
         Backoff(**arguments)
     assert says in str(caught.value)
@@ -356,14 +342,13 @@ def test_a_backoff_that_cannot_work_says_what_was_given(arguments, error, says):
 
 
 @pytest.mark.parametrize("retry", [-1, 1.5, "0", None, True])
-def test_a_retry_is_a_whole_number_from_zero(retry):
-    """BO-09."""
+def test_retry_must_be_a_whole_number_from_zero(retry):
     with pytest.raises(InvalidCapacity) as caught:
         Backoff().delay(retry)
     assert f"retry={retry!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize("previous", [-1, float("nan"), "1"])
-def test_a_wait_before_that_is_no_time_is_refused(previous):
+def test_previous_must_be_a_time(previous):
     with pytest.raises(InvalidWindow, match="previous="):
         Backoff(jitter="decorrelated").delay(1, previous=previous)

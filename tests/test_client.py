@@ -1,4 +1,4 @@
-"""Breaker, window, admission, budget and retries around one call (RS-01 … RS-05, D-83, D-95 … D-98)."""
+"""ResilientClient: breaker, window, admission, budget and retries around one call."""
 
 import asyncio
 import inspect
@@ -28,8 +28,8 @@ from headgate import events as ev
 from headgate.testing import ManualClock, Recorder, run
 
 
-class Slow(Exception):
-    """An API's "slow down"."""
+class SlowDown(Exception):
+    """The answer "slow down" of an API."""
 
     status_code = 429
 
@@ -47,7 +47,7 @@ class Wrong(Exception):
 
 
 class FarSide:
-    """Raises or answers as told, one thing a call; the last is repeated."""
+    """Raises or returns the given answers, one for each call; the last one is repeated."""
 
     def __init__(self, clock, *answers):
         self.clock = clock
@@ -66,8 +66,8 @@ class FarSide:
 
 
 @pytest.fixture(params=["sync", "async"])
-def in_colour(request):
-    """Call the far side through a client, in one colour or the other."""
+def call_of_kind(request):
+    """Calls the far side through a client, sync or async."""
 
     def call(client, far_side, *args, **kwargs):
         if request.param == "sync":
@@ -78,7 +78,7 @@ def in_colour(request):
 
 
 def client_on(clock, *, middle=True, **options):
-    """A client whose jitter is in the middle, so that delays are 1, 2, 4 seconds."""
+    """A client whose draws are one half, so that delays are 1, 2 and 4 seconds."""
     fields = {name: options.pop(name) for name in ResilienceConfig.__slots__ if name in options}
     fields.setdefault("requests_per_minute", None)
     draw = (lambda: 0.5) if middle else random.Random(1).random
@@ -89,11 +89,10 @@ def jumping():
     return ManualClock(auto_advance=True)
 
 
-# -- the seed's behaviour
+# -- defaults, retries, breaker and limits
 
 
-def test_the_defaults_are_the_seeds():
-    """RS-01."""
+def test_the_defaults_of_resilience_config():
     config = ResilientClient().config
     assert (config.max_retries, config.base_delay, config.max_delay) == (3, 1.0, 60.0)
     assert config.requests_per_minute == 60
@@ -109,7 +108,7 @@ def test_the_config_of_a_client_is_the_one_given_and_cannot_be_changed():
         client.config.max_retries = 4
 
 
-def test_arguments_and_result_pass_through(in_colour):
+def test_arguments_and_result_pass_through(call_of_kind):
     clock = jumping()
     seen = []
 
@@ -119,71 +118,70 @@ def test_arguments_and_result_pass_through(in_colour):
             return self.answers[0]
 
     answer = object()
-    assert in_colour(client_on(clock), Echo(clock, answer), "Hi", model="m") is answer
+    assert call_of_kind(client_on(clock), Echo(clock, answer), "Hi", model="m") is answer
     assert seen == [(("Hi",), {"model": "m"})]
 
 
-def test_an_exhausted_call_raises_what_came_last_with_a_note(in_colour):
-    """RS-04: four calls, delays 1, 2, 4, the last exception itself."""
+def test_a_call_without_retries_left_raises_the_last_exception_with_a_note(call_of_kind):
     clock = jumping()
     last = Broken("the last")
     far_side = FarSide(clock, Broken(), Broken(), Broken(), last)
     with pytest.raises(Broken) as caught:
-        in_colour(client_on(clock), far_side)
+        call_of_kind(client_on(clock), far_side)
     assert caught.value is last
     assert caught.value.__notes__ == ["headgate: gave up after 4 calls: no retries are left"]
     assert far_side.sent == [0.0, 1.0, 3.0, 7.0]
 
 
-def test_the_breaker_sees_every_try_and_opens_on_the_fifth(in_colour):
-    """RS-05, D-97: stopped as soon as it opens, and the real cause is there."""
+def test_the_breaker_counts_every_attempt_and_stops_the_retries_when_it_opens(call_of_kind):
+    """The cause of the CircuitBreakerOpen is the failure that opened it."""
     clock = jumping()
     client = client_on(clock)
     first, second = FarSide(clock, Broken("a")), FarSide(clock, Broken("b"))
     with pytest.raises(Broken):
-        in_colour(client, first)
+        call_of_kind(client, first)
     assert len(first.sent) == 4
     before = clock.seconds()
     with pytest.raises(CircuitBreakerOpen) as caught:
-        in_colour(client, second)
+        call_of_kind(client, second)
     assert len(second.sent) == 1
     assert clock.seconds() == before  # no sleep for a call that would be refused anyway
     assert caught.value.__cause__ is second.answers[0]
     assert caught.value.retry_after == 30.0
 
 
-def test_an_open_circuit_is_never_retried_and_costs_no_place_and_no_wait(in_colour):
-    """RS-03, D-96: with one call a minute each refusal would have blocked for 60 s."""
+def test_an_open_circuit_refuses_without_retry_admission_or_delay(call_of_kind):
+    """With one call a minute, each refusal would otherwise have blocked for 60 s."""
     clock = jumping()
     client = client_on(clock, requests_per_minute=1, circuit_failure_threshold=1, max_retries=0)
     with pytest.raises(Broken):
-        in_colour(client, FarSide(clock, Broken()))
+        call_of_kind(client, FarSide(clock, Broken()))
     far_side = FarSide(clock, "hello")
     for _ in range(10):
         with pytest.raises(CircuitBreakerOpen) as caught:
-            in_colour(client, far_side)
+            call_of_kind(client, far_side)
         assert isinstance(caught.value.__cause__, Broken)
     assert clock.seconds() == 0.0
     assert far_side.sent == []
     clock.advance(60)
-    assert in_colour(client, far_side) == "hello"
+    assert call_of_kind(client, far_side) == "hello"
     assert far_side.sent == [60.0]  # none of the ten had taken the place of that minute
 
 
-def test_the_limit_is_never_more_than_so_many_in_any_minute(in_colour):
+def test_requests_per_minute_holds_in_any_minute(call_of_kind):
     clock = jumping()
     client = client_on(clock, requests_per_minute=3)
     far_side = FarSide(clock, "hello")
     for _ in range(7):
-        in_colour(client, far_side)
+        call_of_kind(client, far_side)
     assert far_side.sent == [0, 0, 0, 60, 60, 60, 120]
 
 
-def test_retries_take_places_like_any_call(in_colour):
+def test_retries_are_admitted_like_first_attempts(call_of_kind):
     clock = jumping()
     client = client_on(clock, requests_per_minute=2)
     far_side = FarSide(clock, Broken(), Broken(), "hello")
-    assert in_colour(client, far_side) == "hello"
+    assert call_of_kind(client, far_side) == "hello"
     assert far_side.sent == [0.0, 1.0, 60.0]
 
 
@@ -191,40 +189,39 @@ def test_retries_take_places_like_any_call(in_colour):
 
 
 @pytest.mark.parametrize("error", [ValueError("temperature"), Wrong(), KeyError("model")])
-def test_what_cannot_pass_is_raised_at_once_and_is_not_the_far_sides_fault(in_colour, error):
-    """D-78, D-95."""
+def test_errors_of_the_request_are_raised_at_once_and_do_not_count_for_the_breaker(call_of_kind, error):
     clock = jumping()
     client = client_on(clock, circuit_failure_threshold=1)
     far_side = FarSide(clock, error)
     with pytest.raises(type(error)) as caught:
-        in_colour(client, far_side)
+        call_of_kind(client, far_side)
     assert caught.value is error
     assert not getattr(error, "__notes__", [])
     assert far_side.sent == [0.0]
     assert client.breakers.state("default") is CircuitState.CLOSED
 
 
-def test_slow_down_is_heard_once_by_everybody_and_nobody_goes_before(in_colour):
-    """R-9, D-80: the window is shared, the told wait is never shortened, the breaker does not count it."""
+def test_a_429_with_retry_after_starts_a_window_for_exactly_that_time(call_of_kind):
+    """The breaker does not count it."""
     clock = jumping()
     client = client_on(clock, circuit_failure_threshold=1)
-    far_side = FarSide(clock, Slow(20), "hello")
-    assert in_colour(client, far_side) == "hello"
+    far_side = FarSide(clock, SlowDown(20), "hello")
+    assert call_of_kind(client, far_side) == "hello"
     assert far_side.sent == [0.0, 20.0]
     assert client.breakers.state("default") is CircuitState.CLOSED
 
 
-def test_slow_down_without_a_time_backs_everybody_off(in_colour):
+def test_a_429_without_a_time_starts_a_window_of_the_backoff_delay(call_of_kind):
     clock = jumping()
     client = client_on(clock)
-    assert in_colour(client, FarSide(clock, Slow(), Slow(), "hello")) == "hello"
+    assert call_of_kind(client, FarSide(clock, SlowDown(), SlowDown(), "hello")) == "hello"
     assert clock.seconds() == 3.0
 
 
-def test_others_wait_for_a_window_that_one_was_told_of():
+def test_a_429_of_one_call_holds_back_other_calls():
     async def main(clock):
         client = client_on(clock)
-        far_side = FarSide(clock, Slow(30), "hello")
+        far_side = FarSide(clock, SlowDown(30), "hello")
         first = asyncio.create_task(client.call_async(far_side.ask_async))
         await asyncio.sleep(1)
         others = [asyncio.create_task(client.call_async(far_side.ask_async)) for _ in range(9)]
@@ -237,7 +234,7 @@ def test_others_wait_for_a_window_that_one_was_told_of():
     run(main)
 
 
-def test_a_failure_does_not_make_others_wait():
+def test_a_failure_of_one_call_does_not_hold_back_other_calls():
     async def main(clock):
         client = client_on(clock)
         first = asyncio.create_task(client.call_async(FarSide(clock, Broken(), "a").ask_async))
@@ -250,7 +247,7 @@ def test_a_failure_does_not_make_others_wait():
     run(main)
 
 
-def test_no_place_is_held_while_backing_off():
+def test_no_concurrency_is_held_during_a_delay():
     async def main(clock):
         client = client_on(clock, concurrency=1)
         first = asyncio.create_task(client.call_async(FarSide(clock, Broken(), "a").ask_async))
@@ -264,23 +261,23 @@ def test_no_place_is_held_while_backing_off():
     run(main)
 
 
-def test_classify_decides_in_its_own_words(in_colour):
+def test_classify_replaces_the_verdict(call_of_kind):
     clock = jumping()
 
     def classify(error):
         return verdict.throttled(5) if isinstance(error, LookupError) else verdict.REJECTED
 
     client = client_on(clock, classify=classify)
-    assert in_colour(client, FarSide(clock, LookupError(), "hello")) == "hello"
+    assert call_of_kind(client, FarSide(clock, LookupError(), "hello")) == "hello"
     assert clock.seconds() == 5.0
     with pytest.raises(ConnectionResetError):
-        in_colour(client, FarSide(clock, ConnectionResetError(), "hello"))
+        call_of_kind(client, FarSide(clock, ConnectionResetError(), "hello"))
 
 
-def test_classify_that_returns_something_else_is_told_so(in_colour):
+def test_classify_must_return_a_verdict(call_of_kind):
     clock = jumping()
     with pytest.raises(InvalidConfig, match="classify returned True; return a Verdict") as caught:
-        in_colour(client_on(clock, classify=lambda _error: True), FarSide(clock, Broken()))
+        call_of_kind(client_on(clock, classify=lambda _error: True), FarSide(clock, Broken()))
     assert isinstance(caught.value.__cause__, Broken)
 
 
@@ -288,7 +285,6 @@ def test_classify_that_returns_something_else_is_told_so(in_colour):
 
 
 def test_every_target_has_a_circuit_of_its_own():
-    """D-98."""
     clock = jumping()
     client = client_on(
         clock, target=lambda url, **_: url.partition("/")[0], circuit_failure_threshold=1, max_retries=0
@@ -301,27 +297,26 @@ def test_every_target_has_a_circuit_of_its_own():
     assert client.breakers.states() == {"a": CircuitState.OPEN, "b": CircuitState.CLOSED}
 
 
-def test_tokens_are_estimated_from_the_arguments_and_settled_from_the_result(in_colour):
-    """TB-06a."""
+def test_tokens_are_estimated_from_the_arguments_and_settled_from_the_result(call_of_kind):
     clock = jumping()
     client = client_on(clock, tokens_per_minute=60_000, tokens=lambda prompt: len(prompt), usage=len)
     far_side = FarSide(clock, "x" * 400)
-    in_colour(client, far_side, "y" * 1000)
+    call_of_kind(client, far_side, "y" * 1000)
     assert client.dispatch.snapshot().rates[0].level == 1000 - 400
-    assert in_colour(client, far_side, "y" * 1000)
+    assert call_of_kind(client, far_side, "y" * 1000)
     assert clock.seconds() == pytest.approx(0.4)
 
 
-def test_a_call_that_can_never_fit_is_refused_before_it_is_made(in_colour):
+def test_a_call_that_can_never_fit_is_refused_before_it_is_made(call_of_kind):
     clock = jumping()
     client = client_on(clock, tokens_per_minute=100, tokens=500)
     far_side = FarSide(clock, "hello")
     with pytest.raises(CostTooLarge):
-        in_colour(client, far_side)
+        call_of_kind(client, far_side)
     assert far_side.sent == []
 
 
-def test_one_client_serves_several_kinds_of_call():
+def test_using_makes_a_client_for_another_kind_of_call_with_the_same_limits():
     clock = jumping()
     client = client_on(clock, requests_per_minute=1)
     chat = client.using(target="chat", tokens=10)
@@ -333,32 +328,31 @@ def test_one_client_serves_several_kinds_of_call():
     assert set(client.breakers.states()) == {"chat", "default"}
 
 
-def test_a_budget_is_charged_for_what_was_used_and_refuses_before_anybody_waits(in_colour):
+def test_a_budget_is_charged_for_what_was_used_and_refuses_before_admission(call_of_kind):
     clock = jumping()
     budget = TokenBudget(10_000, 5_000, clock=clock)
     client = client_on(clock, requests_per_minute=1, budget=budget, tokens=4_000, usage=len)
-    in_colour(client, FarSide(clock, "x" * 7_000))
+    call_of_kind(client, FarSide(clock, "x" * 7_000))
     assert budget.remaining_budget == 3_000
     far_side = FarSide(clock, "hello")
     with pytest.raises(BudgetExceeded):
-        in_colour(client, far_side)
+        call_of_kind(client, far_side)
     assert (far_side.sent, clock.seconds()) == ([], 0.0)
 
 
 @pytest.mark.parametrize(
-    ("error", "charged"), [(Slow(1), 0), (Wrong(), 0), (TimeoutError(), 4_000), (Broken(), 4_000)]
+    ("error", "charged"), [(SlowDown(1), 0), (Wrong(), 0), (TimeoutError(), 4_000), (Broken(), 4_000)]
 )
-def test_a_failed_call_is_charged_if_it_may_have_been_billed(in_colour, error, charged):
-    """D-103."""
+def test_a_failed_call_is_charged_if_it_may_have_been_billed(call_of_kind, error, charged):
     clock = jumping()
     budget = TokenBudget(100_000, clock=clock)
     client = client_on(clock, budget=budget, tokens=4_000, max_retries=0)
     with pytest.raises(type(error)):
-        in_colour(client, FarSide(clock, error))
+        call_of_kind(client, FarSide(clock, error))
     assert budget.remaining_budget == 100_000 - charged
 
 
-def test_a_budget_may_be_found_by_the_arguments():
+def test_budget_may_be_a_function_of_the_arguments():
     clock = jumping()
     budgets = {"ann": TokenBudget(1_000, clock=clock), "bob": TokenBudget(1_000, clock=clock)}
     client = client_on(clock, budget=lambda user: budgets[user], tokens=600)
@@ -369,9 +363,7 @@ def test_a_budget_may_be_found_by_the_arguments():
         client.call(far_side.ask, "ann")
 
 
-def test_ten_at_once_on_a_budget_for_two():
-    """D-100."""
-
+def test_ten_concurrent_calls_on_a_budget_for_two_make_two():
     async def main(clock):
         budget = TokenBudget(10_000, 5_000, clock=clock)
         client = client_on(clock, budget=budget, tokens=4_000)
@@ -391,39 +383,37 @@ def test_ten_at_once_on_a_budget_for_two():
 # -- deadline, retry budget
 
 
-def test_a_deadline_stops_before_a_sleep_that_would_pass_it(in_colour):
-    """D-35, D-98."""
+def test_no_delay_leads_past_the_deadline(call_of_kind):
     clock = jumping()
     far_side = FarSide(clock, Broken())
     with pytest.raises(Broken) as caught:
-        in_colour(client_on(clock, deadline=2.5), far_side)
+        call_of_kind(client_on(clock, deadline=2.5), far_side)
     assert far_side.sent == [0.0, 1.0]
     assert clock.seconds() == 1.0
     assert "deadline" in caught.value.__notes__[0]
 
 
-def test_waiting_for_a_place_ends_at_the_deadline(in_colour):
+def test_waiting_for_admission_ends_at_the_deadline(call_of_kind):
     clock = jumping()
     client = client_on(clock, requests_per_minute=1, deadline=10)
     far_side = FarSide(clock, "hello")
-    in_colour(client, far_side)
+    call_of_kind(client, far_side)
     with pytest.raises(WaitTimeout):
-        in_colour(client, far_side)
+        call_of_kind(client, far_side)
     assert clock.seconds() <= 10
 
 
-def test_no_place_for_a_retry_raises_what_went_wrong_not_that(in_colour):
+def test_a_retry_that_is_not_admitted_raises_the_failure_before_it(call_of_kind):
     clock = jumping()
     client = client_on(clock, requests_per_minute=1, deadline=30)
     error = Broken()
     with pytest.raises(Broken) as caught:
-        in_colour(client, FarSide(clock, error))
+        call_of_kind(client, FarSide(clock, error))
     assert caught.value is error
     assert "no place for another" in caught.value.__notes__[0]
 
 
-def test_a_late_success_is_a_success(in_colour):
-    """D-34."""
+def test_a_success_after_the_deadline_is_a_success(call_of_kind):
     clock = ManualClock()
 
     class Late(FarSide):
@@ -431,11 +421,10 @@ def test_a_late_success_is_a_success(in_colour):
             self.clock.advance(99)
             return "hello"
 
-    assert in_colour(client_on(clock, deadline=5), Late(clock)) == "hello"
+    assert call_of_kind(client_on(clock, deadline=5), Late(clock)) == "hello"
 
 
-def test_a_retry_budget_keeps_a_storm_small():
-    """M10: everything fails, and 1,000 calls are sent at most 1,200 times."""
+def test_a_retry_budget_bounds_the_attempts_when_everything_fails():
     clock = jumping()
     client = client_on(clock, retry_budget=RetryBudget(0.2), circuit_failure_threshold=10**9)
     far_side = FarSide(clock, Broken())
@@ -445,11 +434,10 @@ def test_a_retry_budget_keeps_a_storm_small():
     assert len(far_side.sent) <= 1_200
 
 
-# -- decorator, colours, hooks
+# -- decorators and observers
 
 
-def test_decorated_functions_keep_their_looks_and_their_colour():
-    """D-83."""
+def test_decorated_functions_keep_name_docstring_and_kind():
     clock = jumping()
     client = client_on(clock)
 
@@ -468,7 +456,7 @@ def test_decorated_functions_keep_their_looks_and_their_colour():
     assert asyncio.run(ask_async("hi")) == "HI"
 
 
-def test_an_async_function_given_to_call_is_refused_clearly():
+def test_call_refuses_async_functions():
     client = ResilientClient()
 
     async def ask():
@@ -478,7 +466,7 @@ def test_an_async_function_given_to_call_is_refused_clearly():
         client.call(ask)
 
 
-def test_observers_hear_of_everything_in_order():
+def test_the_observer_is_given_all_events_in_order():
     clock = jumping()
     seen = Recorder()
     client = client_on(clock, observer=seen, circuit_failure_threshold=2, max_retries=1)
@@ -504,7 +492,7 @@ def test_observers_hear_of_everything_in_order():
         ({"retry_budget": 0.2}, InvalidConfig),
     ],
 )
-def test_a_bad_config_says_so_when_it_is_written(options, error):
+def test_bad_values_of_a_config_raise_when_it_is_made(options, error):
     with pytest.raises(error, match=next(iter(options))):
         ResilienceConfig(**options)
 
@@ -512,7 +500,7 @@ def test_a_bad_config_says_so_when_it_is_written(options, error):
 @pytest.mark.parametrize(
     "options", [{"config": 3}, {"classify": 3}, {"budget": 3}, {"usage": 3}, {"observer": 3}]
 )
-def test_a_bad_client_says_so_when_it_is_made(options):
+def test_bad_arguments_of_a_client_raise_when_it_is_made(options):
     with pytest.raises(InvalidConfig, match=next(iter(options))):
         ResilientClient(**options)
 
@@ -520,7 +508,7 @@ def test_a_bad_client_says_so_when_it_is_made(options):
 # -- cancellation
 
 
-def test_a_cancelled_call_gives_everything_back():
+def test_a_cancelled_call_gives_back_its_permit_reservation_and_probe():
     async def main(clock):
         budget = TokenBudget(10_000, clock=clock)
         client = client_on(clock, concurrency=1, budget=budget, tokens=1_000, circuit_failure_threshold=1)
@@ -545,9 +533,7 @@ def test_a_cancelled_call_gives_everything_back():
     run(main)
 
 
-def test_a_cancelled_probe_lets_the_next_one_probe():
-    """D-45."""
-
+def test_after_a_cancelled_probe_the_next_call_probes():
     async def main(clock):
         client = client_on(clock, circuit_failure_threshold=1, max_retries=0)
         with pytest.raises(Broken):
@@ -569,7 +555,7 @@ def test_a_cancelled_probe_lets_the_next_one_probe():
     run(main)
 
 
-def test_a_circuit_that_opens_while_one_waits_refuses_it_and_its_place_goes_back():
+def test_a_circuit_that_opens_while_calls_wait_refuses_them_and_charges_nothing():
     async def main(clock):
         client = client_on(clock, concurrency=1, requests_per_minute=2, circuit_failure_threshold=1)
         sent = []
@@ -610,7 +596,7 @@ def test_threads_share_a_client():
     assert client.dispatch.snapshot().in_flight == 0
 
 
-# -- the law: never a call beyond the limits, never a lost slot, never a swallowed exception
+# -- random outcomes
 
 OUTCOMES = st.sampled_from(["ok", "broken", "slow", "slow 3", "wrong", "cancel", "cancel soon", "hang"])
 
@@ -623,8 +609,8 @@ OUTCOMES = st.sampled_from(["ok", "broken", "slow", "slow 3", "wrong", "cancel",
     st.integers(1, 4),
     st.randoms(use_true_random=False),
 )
-def test_whatever_happens_the_limits_hold_and_everything_comes_back(
-    steps, per_minute, concurrency, threshold, dice
+def test_random_outcomes_never_exceed_the_limits_lose_a_permit_or_swallow_an_exception(
+    steps, per_minute, concurrency, threshold, draws
 ):
     async def main(clock):
         budget = TokenBudget(10**9, 10**9, clock=clock)
@@ -638,13 +624,19 @@ def test_whatever_happens_the_limits_hold_and_everything_comes_back(
             tokens=100,
             budget=budget,
             clock=clock,
-            random=dice.random,
+            random=draws.random,
         )
         starts, inside, most = [], 0, 0
         raised, answered = [], []
 
         def plan(outcome):
-            made = {"ok": None, "broken": Broken(), "slow": Slow(), "slow 3": Slow(3), "wrong": Wrong()}
+            made = {
+                "ok": None,
+                "broken": Broken(),
+                "slow": SlowDown(),
+                "slow 3": SlowDown(3),
+                "wrong": Wrong(),
+            }
 
             async def ask():
                 nonlocal inside, most
@@ -652,7 +644,7 @@ def test_whatever_happens_the_limits_hold_and_everything_comes_back(
                 inside += 1
                 most = max(most, inside)
                 try:
-                    await asyncio.sleep(dice.choice([0.0, 0.5, 2.0]) if outcome != "hang" else 50.0)
+                    await asyncio.sleep(draws.choice([0.0, 0.5, 2.0]) if outcome != "hang" else 50.0)
                     if made.get(outcome) is not None:
                         raise made[outcome]
                     return outcome
@@ -667,7 +659,7 @@ def test_whatever_happens_the_limits_hold_and_everything_comes_back(
             except asyncio.CancelledError:
                 raised.append("cancelled")
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is examined below
+            except Exception as error:  # noqa: BLE001 - it is examined below
                 raised.append(error)
 
         tasks = []
@@ -688,11 +680,11 @@ def test_whatever_happens_the_limits_hold_and_everything_comes_back(
         assert len(raised) + len(answered) == len(steps)
         for error in raised:
             assert error == "cancelled" or isinstance(
-                error, (Broken, Slow, Wrong, CircuitBreakerOpen, WaitTimeout)
+                error, (Broken, SlowDown, Wrong, CircuitBreakerOpen, WaitTimeout)
             )
             if isinstance(error, CircuitBreakerOpen):
-                assert isinstance(error.__cause__, (Broken, Slow))
-        # Whoever comes after all this gets through.
+                assert isinstance(error.__cause__, (Broken, SlowDown))
+        # A later call gets through.
         await asyncio.sleep(500)
         assert await client.call_async(plan("ok")) == "ok"
 

@@ -1,4 +1,4 @@
-"""Our strategies inside tenacity, tenacity inside ours, and who counts what (TN-01 … TN-07, D-99)."""
+"""headgate.tenacity: its strategies inside tenacity, and tenacity inside retry and CircuitBreaker."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ from headgate.testing import ManualClock
 
 
 class Down:
-    """A far side that raises what it is told to, then answers; callable in both colours."""
+    """A far side that raises these errors one by one, then answers; as a sync and an async function."""
 
     def __init__(self, *errors):
         self.errors = list(errors)
@@ -45,8 +45,8 @@ def throttled(retry_after, status=429):
 
 
 @pytest.fixture(params=["sync", "async"])
-def in_colour(request):
-    """Decorate the far side's function of a colour, and call the result."""
+def call_of_kind(request):
+    """Decorates the sync or the async function of a far side, and calls the result."""
 
     def call(far_side, decorate):
         if request.param == "sync":
@@ -58,8 +58,8 @@ def in_colour(request):
     return call
 
 
-class Naps:
-    """Stands in for tenacity's sleep, in both colours."""
+class Sleeps:
+    """Stands in for the sleep of tenacity, sync and async, and records the delays."""
 
     def __init__(self):
         self.taken = []
@@ -69,138 +69,134 @@ class Naps:
         return asyncio.sleep(0) if asyncio._get_running_loop() is not None else None
 
 
-def test_wait_for_window_waits_out_what_everybody_heard(in_colour):
-    clock, naps = ManualClock(), Naps()
+def test_wait_for_window_waits_until_the_window_ends(call_of_kind):
+    clock, sleeps = ManualClock(), Sleeps()
     window = BackoffWindow(clock=clock)
     window.set(30)
     far_side = Down(ConnectionResetError())
-    decorate = tenacity.retry(wait=wait_for_window(window, tenacity.wait_none()), sleep=naps)
-    assert in_colour(far_side, decorate) == "hello"
-    assert naps.taken == [30.0]
+    decorate = tenacity.retry(wait=wait_for_window(window, tenacity.wait_none()), sleep=sleeps)
+    assert call_of_kind(far_side, decorate) == "hello"
+    assert sleeps.taken == [30.0]
 
 
-def test_wait_for_window_still_backs_off_when_there_is_no_window(in_colour):
-    naps = Naps()
-    decorate = tenacity.retry(wait=wait_for_window(BackoffWindow(), tenacity.wait_fixed(2)), sleep=naps)
-    assert in_colour(Down(ConnectionResetError()), decorate) == "hello"
-    assert naps.taken == [2.0]
+def test_wait_for_window_without_a_window_waits_as_otherwise_says(call_of_kind):
+    sleeps = Sleeps()
+    decorate = tenacity.retry(wait=wait_for_window(BackoffWindow(), tenacity.wait_fixed(2)), sleep=sleeps)
+    assert call_of_kind(Down(ConnectionResetError()), decorate) == "hello"
+    assert sleeps.taken == [2.0]
 
 
-def test_wait_retry_after_is_never_earlier_than_told(in_colour):
-    """TN-07, D-80."""
-    naps = Naps()
+def test_wait_retry_after_is_never_shorter_than_the_retry_after(call_of_kind):
+    sleeps = Sleeps()
     wait = wait_retry_after(tenacity.wait_none(), random=lambda: 0.0)
-    decorate = tenacity.retry(wait=wait, sleep=naps, retry=retry_if_transient())
-    assert in_colour(Down(throttled(7), throttled(0), ConnectionResetError()), decorate) == "hello"
-    assert naps.taken == [7.0, 0.0, 0.0]
+    decorate = tenacity.retry(wait=wait, sleep=sleeps, retry=retry_if_transient())
+    assert call_of_kind(Down(throttled(7), throttled(0), ConnectionResetError()), decorate) == "hello"
+    assert sleeps.taken == [7.0, 0.0, 0.0]
 
 
-def test_wait_retry_after_spreads_those_who_were_told_the_same(in_colour):
-    naps = Naps()
+def test_wait_retry_after_adds_a_random_tenth(call_of_kind):
+    sleeps = Sleeps()
     wait = wait_retry_after(tenacity.wait_none(), random=lambda: 0.5)
-    assert in_colour(Down(throttled(10)), tenacity.retry(wait=wait, sleep=naps)) == "hello"
-    assert naps.taken == [11.0]
+    assert call_of_kind(Down(throttled(10)), tenacity.retry(wait=wait, sleep=sleeps)) == "hello"
+    assert sleeps.taken == [11.0]
 
 
-def test_wait_backoff_is_a_jittered_wait(in_colour):
-    """D-99."""
-    naps = Naps()
+def test_wait_backoff_has_the_delays_of_its_backoff(call_of_kind):
+    sleeps = Sleeps()
     wait = wait_backoff(Backoff(1, cap=60, jitter="full"), random=lambda: 0.5)
-    decorate = tenacity.retry(wait=wait, sleep=naps)
-    assert in_colour(Down(*[OSError()] * 4), decorate) == "hello"
-    assert naps.taken == [0.5, 1.0, 2.0, 4.0]
+    decorate = tenacity.retry(wait=wait, sleep=sleeps)
+    assert call_of_kind(Down(*[OSError()] * 4), decorate) == "hello"
+    assert sleeps.taken == [0.5, 1.0, 2.0, 4.0]
 
 
-def test_wait_backoff_decorrelates_from_its_own_last_wait(in_colour):
-    naps = Naps()
+def test_wait_backoff_with_decorrelated_jitter_follows_from_its_last_delay(call_of_kind):
+    sleeps = Sleeps()
     wait = wait_backoff(Backoff(1, cap=60, jitter="decorrelated"), random=lambda: 1.0)
-    assert in_colour(Down(*[OSError()] * 5), tenacity.retry(wait=wait, sleep=naps)) == "hello"
-    assert naps.taken == [3.0, 9.0, 27.0, 60.0, 60.0]
+    assert call_of_kind(Down(*[OSError()] * 5), tenacity.retry(wait=wait, sleep=sleeps)) == "hello"
+    assert sleeps.taken == [3.0, 9.0, 27.0, 60.0, 60.0]
 
 
-def test_strategies_combine_with_those_of_tenacity(in_colour):
-    naps = Naps()
+def test_strategies_combine_with_those_of_tenacity(call_of_kind):
+    sleeps = Sleeps()
     breaker = CircuitBreaker()
     decorate = tenacity.retry(
         wait=wait_backoff(Backoff(1, cap=60)) + tenacity.wait_fixed(1),
         stop=stop_when_open(breaker) | tenacity.stop_after_attempt(3),
         retry=retry_if_transient() | tenacity.retry_if_exception_type(KeyError),
-        sleep=naps,
+        sleep=sleeps,
         reraise=True,
     )
     far_side = Down(ConnectionResetError(), KeyError(), ConnectionAbortedError())
     with pytest.raises(ConnectionAbortedError):
-        in_colour(far_side, decorate)
-    assert naps.taken == [2.0, 3.0]
+        call_of_kind(far_side, decorate)
+    assert sleeps.taken == [2.0, 3.0]
     assert far_side.calls == 3
 
 
 @pytest.mark.parametrize("error", [ValueError("temperature"), throttled(1, status=400), KeyError("model")])
-def test_retry_if_transient_leaves_the_rest_alone(in_colour, error):
-    """TN-04."""
+def test_retry_if_transient_does_not_retry_errors_of_the_request(call_of_kind, error):
     far_side = Down(error)
     with pytest.raises(type(error)):
-        in_colour(far_side, tenacity.retry(retry=retry_if_transient(), sleep=Naps()))
+        call_of_kind(far_side, tenacity.retry(retry=retry_if_transient(), sleep=Sleeps()))
     assert far_side.calls == 1
 
 
-def test_tenacity_stops_as_soon_as_the_circuit_opens(in_colour):
-    """The breaker inside tenacity: no nap for a call that would be refused anyway (D-97)."""
-    naps = Naps()
+def test_stop_when_open_stops_as_soon_as_the_circuit_opens(call_of_kind):
+    """A breaker inside tenacity: no delay for a call that would be refused."""
+    sleeps = Sleeps()
     breaker = CircuitBreaker(failure_threshold=2, clock=ManualClock())
     far_side = Down(*[ConnectionResetError()] * 9)
     with pytest.raises(ConnectionResetError):
-        in_colour(
+        call_of_kind(
             far_side,
-            lambda fn: tenacity.retry(stop=stop_when_open(breaker), sleep=naps, reraise=True)(breaker(fn)),
+            lambda fn: tenacity.retry(stop=stop_when_open(breaker), sleep=sleeps, reraise=True)(breaker(fn)),
         )
     assert far_side.calls == 2
-    assert len(naps.taken) == 1
+    assert len(sleeps.taken) == 1
     assert breaker.state is CircuitState.OPEN
     with pytest.raises(CircuitBreakerOpen):
-        in_colour(Down(), breaker)
+        call_of_kind(Down(), breaker)
 
 
-def test_a_breaker_around_tenacity_counts_one_outcome_for_all_its_tries(in_colour):
-    """TN-01, the other nesting: three tries that fail are one failure."""
+def test_a_breaker_around_tenacity_counts_all_its_attempts_as_one_outcome(call_of_kind):
     breaker = CircuitBreaker(failure_threshold=2, clock=ManualClock())
     for left in (1, 0):
         far_side = Down(*[ConnectionResetError()] * 3)
         with pytest.raises(tenacity.RetryError):
-            in_colour(
+            call_of_kind(
                 far_side,
-                lambda fn: breaker(tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Naps())(fn)),
+                lambda fn: breaker(tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Sleeps())(fn)),
             )
         assert far_side.calls == 3
         assert breaker.state is (CircuitState.CLOSED if left else CircuitState.OPEN)
 
 
-def test_our_retry_around_tenacity_looks_through_its_wrapper(in_colour):
-    """TN-05: RetryError hides a lost connection, which is worth another try."""
+def test_retry_around_tenacity_reads_the_cause_of_its_retry_error(call_of_kind):
+    """RetryError wraps a lost connection, which is worth a retry."""
     clock = ManualClock(auto_advance=True)
     far_side = Down(*[ConnectionResetError()] * 4)
-    decorate = tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Naps())
-    assert in_colour(far_side, lambda fn: retry(jitter=False, clock=clock)(decorate(fn))) == "hello"
+    decorate = tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Sleeps())
+    assert call_of_kind(far_side, lambda fn: retry(jitter=False, clock=clock)(decorate(fn))) == "hello"
     assert far_side.calls == 5
     assert clock.sleeps == [1.0]
 
 
-def test_our_retry_around_tenacity_does_not_retry_what_cannot_pass(in_colour):
+def test_retry_around_tenacity_does_not_retry_errors_of_the_request(call_of_kind):
     far_side = Down(*[ValueError("temperature")] * 9)
-    decorate = tenacity.retry(stop=tenacity.stop_after_attempt(2), sleep=Naps())
+    decorate = tenacity.retry(stop=tenacity.stop_after_attempt(2), sleep=Sleeps())
     with pytest.raises(tenacity.RetryError):
-        in_colour(far_side, lambda fn: retry()(decorate(fn)))
+        call_of_kind(far_side, lambda fn: retry()(decorate(fn)))
     assert far_side.calls == 2
 
 
-def test_tenacity_around_our_retry_multiplies(in_colour):
-    """TN-02 and R-13: three calls of theirs, each of one call and two retries of ours."""
+def test_tenacity_around_retry_multiplies_the_attempts(call_of_kind):
+    """Three calls by tenacity, each of one call and two retries by headgate."""
     clock = ManualClock(auto_advance=True)
     far_side = Down(*[ConnectionResetError()] * 99)
     with pytest.raises(tenacity.RetryError) as caught:
-        in_colour(
+        call_of_kind(
             far_side,
-            lambda fn: tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Naps())(
+            lambda fn: tenacity.retry(stop=tenacity.stop_after_attempt(3), sleep=Sleeps())(
                 retry(max_retries=2, jitter=False, clock=clock)(fn)
             ),
         )
@@ -208,20 +204,19 @@ def test_tenacity_around_our_retry_multiplies(in_colour):
     assert isinstance(caught.value.__cause__, ConnectionResetError)
 
 
-def test_the_tutorials_waits_and_hook_work_beside_ours(in_colour, caplog):
-    """TN-03, TN-06: its example runs with our predicate in it."""
-    naps = Naps()
+def test_waits_and_before_sleep_of_tenacity_work_with_retry_if_transient(call_of_kind, caplog):
+    sleeps = Sleeps()
     decorate = tenacity.retry(
         stop=tenacity.stop_after_attempt(5),
         wait=tenacity.wait_exponential(multiplier=1, min=4, max=60),
         retry=retry_if_transient(),
         before_sleep=tenacity.before_sleep_log(logging.getLogger("app"), logging.WARNING),
-        sleep=naps,
+        sleep=sleeps,
         reraise=True,
     )
     with pytest.raises(TimeoutError), caplog.at_level(logging.WARNING, "app"):
-        in_colour(Down(*[TimeoutError()] * 5), decorate)
-    assert naps.taken == [4, 4, 4, 8]
+        call_of_kind(Down(*[TimeoutError()] * 5), decorate)
+    assert sleeps.taken == [4, 4, 4, 8]
     assert len(caplog.records) == 4
 
 
@@ -248,11 +243,10 @@ def delays_of(wait):
     return [wait(SimpleNamespace(attempt_number=attempt, upcoming_sleep=0.0)) for attempt in range(1, 21)]
 
 
-def test_no_name_of_ours_hides_one_of_tenacity():
-    """D-99: `retry` is ours at the top; in `headgate.tenacity` every name says whose strategy it is."""
+def test_no_name_of_headgate_tenacity_is_also_one_of_tenacity():
     assert not set(headgate.tenacity.__all__) & set(tenacity.__all__)
 
 
-def test_a_backoff_that_is_none_is_refused():
+def test_wait_backoff_refuses_what_is_not_a_backoff():
     with pytest.raises(headgate.InvalidConfig, match=r"not a Backoff; write e\.g\. Backoff"):
         wait_backoff(2.0)
