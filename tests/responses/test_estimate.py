@@ -1,4 +1,4 @@
-"""What a request is taken to cost before it is sent, and what is learned from it later (providers.md, 5)."""
+"""The estimated cost of a request before it is sent, and what its usage teaches later."""
 
 import base64
 import json
@@ -55,17 +55,17 @@ def test_an_image_counts_the_same_whatever_its_size(part):
     assert 500 < cost(3_000) < 3_000
 
 
-def test_long_text_is_no_image_even_without_a_space():
+def test_long_text_without_a_space_is_not_an_image():
     assert estimate_tokens(json.dumps({"content": "a" * 8_000}).encode()) > 2_000
 
 
 @given(st.binary(max_size=2_000), st.text(max_size=20), st.text(max_size=40))
-def test_no_body_is_too_strange_to_be_estimated(body, host, path):
+def test_every_body_can_be_estimated(body, host, path):
     assert estimate_tokens(body) >= 0
     assert read_shape("POST", host, path, b"{" + body).input >= 0
 
 
-# Whose rules apply
+# The style of a request
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_no_body_is_too_strange_to_be_estimated(body, host, path):
         ("/model/claude/converse", "bedrock.aws", {"messages": []}, "sum"),
     ],
 )
-def test_the_rules_are_known_by_path_and_shape(path, host, document, style):
+def test_the_style_follows_from_path_host_and_document(path, host, document, style):
     found = shape(document, path, host)
     assert found.style == style
     assert found.generates
 
 
-def test_a_message_to_a_person_is_no_call_of_a_model():
-    """Sending it twice would not be the same as once."""
+def test_a_message_to_a_person_is_not_a_call_of_a_model():
+    """Sending such a message twice is not the same as sending it once."""
     assert not shape({"content": "hello"}, "/api/channels/1/messages").generates
 
 
 @pytest.mark.parametrize(
     ("method", "body"), [("GET", b'{"a": 1}'), ("POST", b""), ("POST", b"--boundary"), ("POST", b"\x89PNG")]
 )
-def test_what_carries_no_document_costs_no_tokens(method, body):
+def test_a_request_without_a_document_costs_no_tokens(method, body):
     assert read_shape(method, "api.example", "/v1/files", body).input == 0
 
 
@@ -120,7 +120,7 @@ def test_the_model_is_named_in_the_body_or_in_the_path():
         ({}, None),
     ],
 )
-def test_what_the_answer_may_cost_is_read_where_each_provider_has_it(document, most):
+def test_the_allowed_output_is_read_from_the_field_of_each_provider(document, most):
     assert shape({**CHAT, **document}).max_output == most
 
 
@@ -132,7 +132,7 @@ def test_a_body_too_large_to_parse_is_looked_at_from_both_ends():
     assert shape(quoting).model == "m"
 
 
-# What is reserved and what is settled
+# Reserving and settling
 
 
 def test_openai_counts_the_larger_of_estimate_and_maximum_and_gives_nothing_back():
@@ -167,17 +167,17 @@ def test_others_count_both_and_settle_to_what_was_used():
     assert settlement("sum", reserved, Usage(input=10, output=20, final=True))["tokens"] == 30
 
 
-def test_an_answer_that_broke_off_is_not_taken_to_be_as_short_as_what_was_heard_of_it():
+def test_an_answer_that_broke_off_keeps_at_least_its_reservation():
     reserved = {"tokens": 400, "input_tokens": 100, "output_tokens": 300}
     broken = settlement("anthropic", reserved, Usage(input=90, output=1, final=False))
     assert broken["input_tokens"] == 90
     assert broken["output_tokens"] == 300
 
 
-# What is learned
+# Learning
 
 
-def test_estimates_follow_what_was_counted_and_stay_within_bounds():
+def test_the_ratio_follows_the_counted_tokens_and_stays_within_bounds():
     stats = TokenStats()
     assert stats.ratio("h", "m") == 1.0
     stats.learn("h", "m", 100, Usage(input=150, output=10, final=True))
@@ -192,7 +192,7 @@ def test_estimates_follow_what_was_counted_and_stay_within_bounds():
     assert stats.ratio("h", "cached") == 0.5
 
 
-def test_the_length_of_answers_is_predicted_from_those_there_were():
+def test_the_length_of_answers_is_predicted_from_earlier_ones():
     stats = TokenStats()
     assert stats.output("h", "m", None) == 1_024
     assert stats.output("h", "m", 100) == 100
@@ -201,10 +201,10 @@ def test_the_length_of_answers_is_predicted_from_those_there_were():
     assert 250 <= stats.output("h", "m", None) <= 400, "longer than most"
     assert stats.output("h", "m", 50) == 50
     stats.learn("h", "m", 10, Usage(input=10, output=0, final=False))
-    assert stats.output("h", "m", None) > 200, "one that broke off teaches nothing about length"
+    assert stats.output("h", "m", None) > 200, "an answer that broke off says nothing about length"
 
 
-def test_what_is_remembered_has_an_end():
+def test_the_number_of_remembered_models_is_bounded():
     stats = TokenStats()
     for i in range(5_000):
         stats.learn("h", f"m{i}", 10, Usage(input=20, output=1, final=True))

@@ -1,4 +1,4 @@
-"""Usage in bodies and streams of every provider, in whatever pieces they come (providers.md, 5)."""
+"""Usage in bodies and streams of every provider, in pieces of any size."""
 
 import gzip
 import itertools
@@ -65,7 +65,7 @@ ANTHROPIC = (
         ),
         ({"usage": {"inputTokens": 5, "outputTokens": 6, "cacheWriteInputTokens": 2}}, (7, 6)),
         ({"usage": {"billed_units": {}, "tokens": {"input_tokens": 3, "output_tokens": 4}}}, (3, 4)),
-        ({"usage": {"total_tokens": 11}}, (11, 0)),  # embeddings of some
+        ({"usage": {"total_tokens": 11}}, (11, 0)),  # embeddings of some providers
         ({"usage": {"prompt_tokens": 11, "total_tokens": 11}}, (11, 0)),
         ([{"usageMetadata": {"promptTokenCount": 1}}, {"usageMetadata": {"promptTokenCount": 2}}], (2, 0)),
     ],
@@ -93,18 +93,18 @@ def test_a_body_says_what_was_used(document, expected):
         b'{"usage": ' * 10_000,
     ],
 )
-def test_a_body_that_does_not_say_is_none(body):
+def test_a_body_without_figures_has_no_usage(body):
     assert read(body).usage is None
 
 
-def test_an_image_or_a_page_is_not_even_kept():
+def test_an_image_or_a_page_is_not_kept():
     reader = read(b'{"usage": {"prompt_tokens": 9}}', "image/png", finish=False)
     assert not reader._buffer
     reader.finish()
     assert reader.usage is None
 
 
-def test_of_a_long_body_only_the_end_is_kept():
+def test_only_the_end_of_a_long_body_is_kept():
     reader = UsageReader("application/json")
     reader.feed(b'{"data": [')
     for _ in range(400):
@@ -118,20 +118,20 @@ def test_of_a_long_body_only_the_end_is_kept():
 # Streams
 
 
-def test_openai_says_it_in_the_last_chunk_if_asked_to():
+def test_openai_states_usage_in_the_last_chunk_if_asked_to():
     body = events(*[CHUNK] * 20, LAST, done=True)
     assert read(body, "text/event-stream; charset=utf-8").usage == Usage(input=9, output=3, final=True)
     assert read(events(*[CHUNK] * 20, done=True), "text/event-stream").usage is None
 
 
-def test_a_chunk_that_counts_so_far_is_not_the_last_word():
+def test_the_figures_of_an_unfinished_chunk_are_not_final():
     so_far = {**CHUNK, "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}
     assert read(events(so_far), "text/event-stream").usage == Usage(input=9, output=1, final=False)
     whole = read(events(so_far, so_far, LAST), "text/event-stream")
     assert whole.usage == Usage(input=9, output=3, final=True)
 
 
-def test_the_responses_api_says_it_in_the_terminal_event():
+def test_the_responses_api_states_usage_in_the_terminal_event():
     body = events(
         {"type": "response.created", "response": {"usage": None}},
         {"type": "response.output_text.delta", "delta": "usage"},
@@ -144,7 +144,7 @@ def test_anthropic_counts_output_up_and_does_not_repeat_the_input():
     assert read(events(*ANTHROPIC), "text/event-stream").usage == Usage(input=25, output=42, final=True)
 
 
-def test_a_stream_that_broke_off_has_said_something_but_not_the_last_word():
+def test_the_figures_of_a_stream_that_broke_off_are_not_final():
     broken = read(events(*ANTHROPIC[:2]), "text/event-stream", finish=False)
     assert broken.usage == Usage(input=25, output=1, final=False)
 
@@ -160,12 +160,12 @@ def test_gemini_counts_on_every_chunk():
     assert read(body, "text/event-stream").usage == Usage(input=5, output=9, final=True)
 
 
-def test_groq_has_a_field_of_its_own():
+def test_groq_states_usage_in_a_field_of_its_own():
     body = events(CHUNK, {**CHUNK, "x_groq": {"usage": {"prompt_tokens": 4, "completion_tokens": 5}}})
     assert read(body, "text/event-stream").usage == Usage(input=4, output=5, final=True)
 
 
-def test_bedrock_says_it_in_a_binary_frame_at_the_end():
+def test_bedrock_states_usage_in_a_binary_frame_at_the_end():
     frame = (
         b'\x00\x00\x01\x9d\x0bmetadata{"usage":{"inputTokens":30,"outputTokens":12,"totalTokens":42}}\xe3\x01'
     )
@@ -210,7 +210,7 @@ def test_it_does_not_matter_where_the_pieces_are_cut(body, cuts, encoding):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20), st.sampled_from(["gzip", "br", "deflate", "", "?"]))
-def test_nothing_that_comes_by_raises(chunks, encoding):
+def test_no_bytes_make_the_reader_raise(chunks, encoding):
     for kind in ("application/json", "text/event-stream", "application/vnd.amazon.eventstream", ""):
         reader = UsageReader(kind, encoding)
         for chunk in chunks:
@@ -235,14 +235,14 @@ def test_an_error_inside_a_stream_is_noticed(document):
     assert read(json.dumps(document).encode()).error == document
 
 
-def test_talk_about_errors_is_no_error():
+def test_text_that_mentions_errors_is_not_an_error():
     assert read(json.dumps({"content": 'say "error"', "error": None}).encode()).error is None
 
 
 # Compression
 
 
-def test_what_was_unpacked_already_is_taken_as_it_is():
+def test_bytes_that_were_unpacked_before_are_read_as_they_are():
     body = json.dumps(OPENAI).encode()
     assert read(body, encoding="gzip").usage is not None
     assert read(body, encoding="br").usage is not None
@@ -250,7 +250,7 @@ def test_what_was_unpacked_already_is_taken_as_it_is():
     assert read(zlib.compress(body)[2:-4], encoding="deflate").usage is not None, "bare, as some send it"
 
 
-def test_what_takes_more_than_zlib_is_left_alone():
+def test_encodings_that_zlib_cannot_unpack_are_ignored():
     assert read(b"\x1b\x03\x00\xf8", encoding="br").usage is None
     assert unpacked(b"\x1b\x03\x00\xf8", "br") is None
     assert unpacked(b"plain", "") == b"plain"
@@ -264,7 +264,7 @@ def test_a_bomb_is_not_unpacked_to_its_end():
     assert read(bomb, encoding="gzip").usage is None
 
 
-def test_usage_of_reads_what_an_sdk_has_parsed():
+def test_usage_of_reads_the_figures_that_an_sdk_has_parsed():
     assert usage_of({"prompt_tokens": 1, "completion_tokens": 2}) == Usage(input=1, output=2, final=True)
     assert usage_of(None) is None
     assert usage_of({}) is None

@@ -39,7 +39,7 @@ class Signal:
     """What one response says: hold back or not, for how long, and whether to try again.
 
     `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server
-    gave no retry_after. `should_retry` is None when the response alone cannot tell.
+    stated none. `should_retry` is None when the response alone cannot tell.
     """
 
     limited: bool = False
@@ -68,11 +68,11 @@ def signal_of(status: object, headers: object, body: object, *, now: object, pro
 
 def _signal(status: int, fields: Fields, document: Document, *, present: int, provider: str) -> Signal:
     status = status if status >= 400 else _status_inside(document) or status
-    complaint = _Complaint(document, fields)
+    details = _ErrorDetails(document, fields)
     retry_after = _retry_after_in_headers(fields, present)
     scopes = scopes_of(fields, document, present, provider)
 
-    reason = _reason(status, complaint, scopes, stated=retry_after is not None)
+    reason = _reason(status, details, scopes, stated=retry_after is not None)
     limited = reason in _LIMITED
     if not limited:
         # A limit of zero on an admitted call marks a budget that does not apply to it.
@@ -82,12 +82,12 @@ def _signal(status: int, fields: Fields, document: Document, *, present: int, pr
     elif retry_after is None:
         retry_after = _retry_after_in_body(document)
         if retry_after is None and limited:
-            retry_after = longest(map(wire.spoken_wait, complaint.messages))
+            retry_after = longest(map(wire.spoken_wait, details.messages))
         if retry_after is None and limited:
             retry_after = longest(scope.reset_after for scope in scopes if _may_hold_back(scope))
     if reason == "rate_limited" and retry_after is not None and retry_after >= 3_600:
         reason = "quota_window"
-    should_retry = _should_retry(reason, status, complaint, fields, stated=retry_after is not None)
+    should_retry = _should_retry(reason, status, details, fields, stated=retry_after is not None)
     return Signal(limited, retry_after, scopes, should_retry, reason)
 
 
@@ -220,7 +220,7 @@ _COUNT = r"([0-9]+(?:,[0-9]{3})*)"
 _ASKED_FOR = re.compile(rf"limit:? {_COUNT}, ?(?:used:? ~?[0-9,]+, ?)?requested:? ~?{_COUNT}")
 
 
-class _Complaint:
+class _ErrorDetails:
     """What the error says, wherever this provider puts it, in lower case."""
 
     __slots__ = ("codes", "messages", "violations")
@@ -256,9 +256,9 @@ def _codes(document: Document, fields: Fields) -> Iterator[str]:
             yield code.lower().partition(":")[0].rpartition("#")[2]
 
 
-def _reason(status: int, complaint: _Complaint, scopes: tuple[Scope, ...], *, stated: bool) -> Reason:
+def _reason(status: int, details: _ErrorDetails, scopes: tuple[Scope, ...], *, stated: bool) -> Reason:
     """The first rule that fits. Codes come before the status: a 429 can be many things."""
-    codes, messages, violations = complaint.codes, complaint.messages, complaint.violations
+    codes, messages, violations = details.codes, details.messages, details.violations
     has_rate_code = not codes.isdisjoint(_RATE_CODES)
     if (
         status == 402
@@ -314,7 +314,7 @@ def _tells_of_excess(message: str) -> bool:
 
 
 def _should_retry(
-    reason: Reason, status: int, complaint: _Complaint, fields: Fields, *, stated: bool
+    reason: Reason, status: int, details: _ErrorDetails, fields: Fields, *, stated: bool
 ) -> bool | None:
     steering = [*fields.get("x-should-retry", ()), *fields.get("stripe-should-retry", ())]
     steering = [word.lower() for word in steering]
@@ -326,6 +326,6 @@ def _should_retry(
         return None if status == 499 else status == 413 and stated
     if reason == "server_error":
         return status not in (501, 505) and status < 600
-    if reason in ("ok", "blocked", "conflict") or _SERVICE_QUOTA in complaint.codes:
+    if reason in ("ok", "blocked", "conflict") or _SERVICE_QUOTA in details.codes:
         return None
     return True
