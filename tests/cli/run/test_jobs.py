@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from headgate.cli.run.errors import BadJob, BadTarget
 from headgate.cli.run.jobs import Lines, Pipe, Target, check, quick_id, read_job
-from headgate.cli.run.seen import Ids
 
 API = Target("https://api.example.com")
 CHAT = Target("https://api.example.com/v1/chat/completions")
@@ -224,27 +223,3 @@ def test_lines_come_down_a_pipe_to_everybody_who_waits():
         (6, b"five"),
     ]
     os.close(reader)
-
-
-@given(st.lists(st.text(max_size=3)))
-def test_ids_are_a_set(names):
-    ids, model = Ids(), set()
-    for name in names:
-        assert ids.add(name) == (name not in model)
-        model.add(name)
-    assert len(ids) == len(model)
-    assert all(name in ids for name in model)
-
-
-def test_many_ids_take_sixteen_to_thirty_two_bytes_each():
-    ids = Ids()
-    for number in range(20_000):
-        assert ids.add(f"job-{number}")
-    assert len(ids) == 20_000
-    assert 16 * 20_000 <= len(ids._table) * 8 <= 32 * 20_000
-    assert all(f"job-{number}" in ids for number in range(20_000))
-    assert "job-20000" not in ids
-    assert ids.mark("job-5")
-    assert not ids.mark("job-5")
-    assert ids.mark("new")
-    assert "new" in ids

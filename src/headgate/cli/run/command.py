@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ...limits import Rate
     from .progress import Progress
     from .runner import Outcome
-    from .seen import Ids
+    from .seen import SeenIds
     from .spending import Price
 
 ALL_ANSWERED, SOME_FAILED, WRONG_USAGE, STOPPED_EARLY, STOPPED_AT_ONCE = 0, 1, 2, 3, 130
@@ -347,7 +347,7 @@ def source_of(order: Order) -> Iterable[tuple[int, bytes]]:
     return ((number, line) for number, line in enumerate(sys.stdin.buffer, 1) if not line.isspace())
 
 
-def answered_before(order: Order) -> Ids | None:
+def answered_before(order: Order) -> SeenIds | None:
     """What the output says is answered, without touching it."""
     if order.to_stdout or order.output is None or not order.output.is_file():
         return None

@@ -14,7 +14,7 @@ from .command import ALL_ANSWERED, WRONG_USAGE, answered_before, check_files, so
 from .errors import BadJob
 from .jobs import Target, read_job, twice
 from .progress import duration
-from .seen import Ids
+from .seen import SeenIds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def forecast(order: Order) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
     target = Target(order.to)
     before = answered_before(order)
-    seen, stats = Ids(), TokenStats()
+    seen, stats = SeenIds(), TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}

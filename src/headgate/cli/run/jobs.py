@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
 
 from .errors import BadJob, BadTarget
-from .seen import Ids
+from .seen import SeenIds
 
 if TYPE_CHECKING:
     import asyncio
@@ -343,7 +343,7 @@ class Checked(NamedTuple):
 def check(path: Path, target: Target, *, seconds: float | None, most: int = 1) -> Checked:
     """Read the file as it will be read, for that long (None: to its end), until so many lines are wrong."""
     lines = Lines(path)
-    ids = Ids()
+    ids = SeenIds()
     bad: list[BadJob] = []
     jobs = 0
     give_up = None if seconds is None else monotonic() + seconds

@@ -16,7 +16,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from .errors import BadJournal
-from .seen import Ids
+from .seen import SeenIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Journal:
         self._end = 0  # of the last whole line
         self._dirty = False
         self.name = name
-        self.known = Ids()
+        self.known = SeenIds()
         self.mended = 0  # bytes of a torn line that were taken off
 
     @classmethod
@@ -215,9 +215,9 @@ class Failures:
             os.close(self._fd)
 
 
-def answers_in(path: Path) -> Ids:
+def answers_in(path: Path) -> SeenIds:
     """What is answered in a file, which is only read."""
-    ids = Ids()
+    ids = SeenIds()
     with path.open("rb", buffering=_CHUNK) as file:
         for line in file:
             custom_id = _answered_in(line)

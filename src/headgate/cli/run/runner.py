@@ -279,12 +279,12 @@ class Runner:
             self.tally.read += 1
             ids = self._journal.known
             name = quick_id(line)
-            if name is None or name not in ids or ids.marked(name):
+            if name is None or name not in ids or ids.was_read(name):
                 job = self._read(number, line)
                 if job is not None:
                     return job
             else:
-                ids.mark(name)
+                ids.read(name)
                 self.tally.kept += 1
             passed += 1
             if passed % 256 == 0:
@@ -299,7 +299,7 @@ class Runner:
         try:
             job = read_job(line, where, number, self._target)
             known = job.custom_id in self._journal.known
-            if not self._journal.known.mark(job.custom_id):
+            if not self._journal.known.read(job.custom_id):
                 raise twice(where, job.custom_id)
         except BadJob as error:
             self._told(f"{error}; it is not sent")

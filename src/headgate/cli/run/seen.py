@@ -1,82 +1,45 @@
-"""Many names in little memory: which have been answered, and which have been met.
+"""Which ids have an answer, and which a line of the job file has used.
 
-Rules of this room: sixteen bytes a name, whatever its length; no more is needed to tell them apart. Names
-are known by 63 bits of a hash with a secret seed: of a million, two are taken for one in one run of twenty
-million.
+The ids themselves are kept, not hashes of them: if two ids counted as one, a job would never be sent. An id
+of ten letters takes about 100 bytes; a digest of 128 bits would take nearly as much.
 """
 
 from __future__ import annotations
 
-from array import array
 
-_SMALLEST = 1 << 12
+class SeenIds:
+    """A set of ids, each with a note whether a line with this id was read.
 
-
-class Ids:
-    """A set of names that can be added to, each with one mark.
-
-    >>> ids = Ids()
-    >>> ids.add("a"), ids.add("a"), "a" in ids, ids.marked("a"), len(ids)
+    >>> ids = SeenIds()
+    >>> ids.add("a"), ids.add("a"), "a" in ids, ids.was_read("a"), len(ids)
     (True, False, True, False, 1)
-    >>> ids.mark("a"), ids.marked("a")
-    (True, True)
+    >>> ids.read("a"), ids.read("a"), ids.was_read("a")
+    (True, False, True)
     """
 
-    __slots__ = ("_count", "_mask", "_table")
-
     def __init__(self) -> None:
-        self._table = array("Q", bytes(8 * _SMALLEST))
-        self._mask = _SMALLEST - 1
-        self._count = 0
+        self._read: dict[str, bool] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._read)
 
-    def __contains__(self, name: str) -> bool:
-        return self._table[self._place(_key(name))] != 0
+    def __contains__(self, custom_id: str) -> bool:
+        return custom_id in self._read
 
-    def add(self, name: str) -> bool:
-        """Put it there. False: it was there already."""
-        key = _key(name)
-        place = self._place(key)
-        if self._table[place]:
+    def add(self, custom_id: str) -> bool:
+        """Add an id. False: it was there already."""
+        if custom_id in self._read:
             return False
-        self._table[place] = key
-        self._count += 1
-        if 2 * self._count > self._mask:
-            self._grow()
+        self._read[custom_id] = False
         return True
 
-    def marked(self, name: str) -> bool:
-        """Is it there, with its mark?"""
-        return bool(self._table[self._place(_key(name))] & 1)
+    def was_read(self, custom_id: str) -> bool:
+        """Whether a line with this id was read."""
+        return self._read.get(custom_id, False)
 
-    def mark(self, name: str) -> bool:
-        """Mark it, and put it there if need be. False: it was marked already."""
-        self.add(name)
-        place = self._place(_key(name))
-        if self._table[place] & 1:
+    def read(self, custom_id: str) -> bool:
+        """Note that a line with this id was read. False: another line had it before."""
+        if self._read.get(custom_id):
             return False
-        self._table[place] |= 1
+        self._read[custom_id] = True
         return True
-
-    def _place(self, key: int) -> int:
-        table, mask = self._table, self._mask
-        place = (key >> 1) & mask
-        while (there := table[place]) and there | 1 != key | 1:
-            place = (place + 1) & mask
-        return place
-
-    def _grow(self) -> None:
-        old = self._table
-        size = 2 * len(old)
-        self._table = array("Q", bytes(8 * size))
-        self._mask = size - 1
-        for key in old:
-            if key:
-                self._table[self._place(key)] = key
-
-
-def _key(name: str) -> int:
-    """An even number, never zero: the last bit is the mark."""
-    return (hash(name) << 1 & 0xFFFF_FFFF_FFFF_FFFE) or 2
