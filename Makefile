@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,tenacity,otel,prometheus
+EXTRAS := redis,nats,httpx,httpx2,aiohttp,requests,cli,tenacity,plot,otel,prometheus
 
 .PHONY: install test search lint types demo bench docs clean
 

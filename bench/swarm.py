@@ -26,7 +26,7 @@ from statistics import median
 from typing import NamedTuple
 
 from headgate import DistributedLimiter, MemoryLimiter
-from headgate.cli.demo.chart import Panel, Series, draw
+from headgate.cli.demo.chart import Panel, Series, Shade, draw
 from headgate.testing import UnreliableBus, run
 from measure import table
 
@@ -212,7 +212,7 @@ def spark(seconds):
     return "".join(MARKS[min(7, int(8 * part))] for part in tens)
 
 
-COLOURS = [(24, 116, 205), (214, 138, 16), (196, 52, 62)]
+COLOURS = ["#1874cd", "#d68a10", "#c4343e"]
 
 
 def by_tens(seconds):
@@ -232,7 +232,7 @@ def picture(outcomes):
             ]
             panels.append(Panel(f"{size} agents: {what}", "calls a second, over ten seconds each", series))
     note = "100 calls a second for all of them; 30 for five minutes; then 100 again. Virtual time, real code."
-    drop = (BEFORE, BEFORE + DROP, "the API gives 30 %")
+    drop = Shade(BEFORE, BEFORE + DROP, "the API gives 30 %")
     return draw("A swarm while the API gives less", note, panels, drop)
 
 

@@ -11,6 +11,7 @@ from .hints import Any, Callable, Seconds
 
 SECOND = 1_000_000_000
 NS_PER_US = 1_000
+US_PER_S = 1_000_000
 
 
 def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:

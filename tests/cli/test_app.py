@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.app import main
-from headgate.cli.run.progress import Look, Use, duration, facts_of, line_of, why_it_waits
+from headgate.cli.run.view import RunView, Use, why_it_waits
 from headgate.dispatch.dispatch import DispatchSnapshot, RateLevel
 from headgate.sandbox import Sandbox
+from headgate.words import duration
 from patience import eventually
 
 KEYLESS = {name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")}
@@ -203,7 +204,7 @@ def test_a_dry_run_names_every_bad_line(jobs):
         ("", {"--to": "api.x.ai"}, "does not say how to get there", "https://api.x.ai"),
         ("", {"--to": "htp://127.0.0.1"}, "'htp' is not spoken here", "http or https"),
         ("", {"--to": "http://no-such.invalid"}, "no host is called 'no-such.invalid'", "typing error"),
-        ("", {"--to": "http://127.0.0.1:9"}, "nobody listens at 127.0.0.1:9", "start it"),
+        ("", {"--to": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9", "start it"),
         ("", {"--to": "https://api.openai.com"}, "has no OPENAI_API_KEY", "export OPENAI_API_KEY"),
         ("", {"--key-env": "NO_SUCH_KEY"}, "the environment has no NO_SUCH_KEY", "--header"),
         ("", {"-o": "no/such/folder/x"}, "no such file or directory", "mkdir -p"),
@@ -212,7 +213,7 @@ def test_a_dry_run_names_every_bad_line(jobs):
         ("", {"--errors": "no/such/x"}, "no such folder", "make it"),
         ("", {"--max-cost": "5"}, "--max-cost needs prices", "--price"),
         ("", {"--rate": "fast"}, "it has no period", ""),
-        ("", {"--rate": "9 words/minute"}, "'words' is counted by nobody; write requests, tokens", ""),
+        ("", {"--rate": "9 words/minute"}, "'words' is not counted; write requests, tokens", ""),
     ],
 )  # fmt: skip
 def test_one_clear_error(api, tmp_path, monkeypatch, jobs, answers, change, options, error, hint):
@@ -270,7 +271,7 @@ def test_whoever_reads_the_answers_may_leave(api, tmp_path):
         ["bash", "-c", command], capture_output=True, text=True, timeout=60, env=KEYLESS, check=False
     )
     assert len(done.stdout.splitlines()) == 1
-    assert "nobody reads the answers" in told(done)[0]
+    assert "the program that read the answers has ended" in told(done)[0]
 
 
 def test_a_key_that_is_refused_is_told_once(jobs, answers):
@@ -300,19 +301,19 @@ def start(*args, stderr=subprocess.PIPE):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_once_finishes_what_is_under_way_and_says_how_to_go_on(jobs, answers, number):
+def test_ctrl_c_once_finishes_what_is_in_flight_and_says_how_to_go_on(jobs, answers, number):
     jobs.write_text(batch(500))
     with Sandbox("openai", first_token=0.4) as api:
         run = start(
             "run", jobs, "--to", api.url, "-o", answers, "--concurrency", 6, "--rate", "60_000/minute"
         )
-        eventually(lambda: api.report().in_flight == 6, "six are under way")
+        eventually(lambda: api.report().in_flight == 6, "six are in flight")
         run.send_signal(number)
         _, words = run.communicate(timeout=30)
         assert api.report().abandoned == 0
         assert len(read(answers)) == api.report().admitted
     assert run.returncode == 3
-    assert "finishing what is under way" in words
+    assert "finishing what is in flight" in words
     assert "Run the same command again" in words
     assert "Traceback" not in words
 
@@ -327,7 +328,7 @@ def test_ctrl_c_twice_stops_at_once_and_loses_nothing(jobs, answers):
         api.fault("slow_headers", seconds=30)
         eventually(lambda: api.report().faults.get("slow_headers") == 8, "all eight wait")
         run.send_signal(signal.SIGINT)
-        eventually(lambda: "finishing what is under way" in words.read_text(), "it heard the first")
+        eventually(lambda: "finishing what is in flight" in words.read_text(), "it heard the first")
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=10)
         assert len(read(answers)) == api.report().admitted - api.report().abandoned
@@ -409,7 +410,7 @@ SNAPSHOT = {
         ("tokens/minute", 11.8, "tokens/minute: next slot in 1.8 s"),
         ("tokens/minute", 10.05, "tokens/minute: at the limit"),
         ("tokens/minute", 110, "tokens/minute: next slot in 1:40"),
-        ("window", 15.0, "told to slow down (429: easy): everybody waits 5.0 s"),
+        ("window", 15.0, "told to slow down (429: easy): all jobs wait 5.0 s"),
         ("concurrency", None, "all 7 places are taken: waiting for an answer"),
     ],
 )
@@ -419,17 +420,17 @@ def test_why_it_waits_in_words(binding, next_at, words):
 
 
 def test_a_line_of_progress_says_it_all():
-    look = Look(
+    view = RunView(
         seconds=60, total=200, kept=10, answered=88, failed=2, sent=95, refused=3, retried=4, in_flight=5,
         concurrency=8, speed=1.5, tokens=900, tokens_per_minute=1234.5, cost=None, left=66.7,
         uses=(Use("requests", "minute", 58.2, 60),), waits="requests/minute: next slot in 1.0 s",
         stopping=False,
     )  # fmt: skip
-    assert line_of(look) == (
+    assert view.line() == (
         " 50%  100/200  1.5/s  1,234 tokens/min  5 in flight  3 × 429  2 failed  1:07 left"
         "  requests/minute: next slot in 1.0 s"
     )
-    json.dumps(facts_of(look))
+    json.dumps(view.facts())
     assert duration(3599.7) == "1:00:00"
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from headgate import Dispatch
 from headgate.cli.app import main
-from headgate.cli.watch import Look, facts_of, picture_of, who
+from headgate.cli.watch import StoreView, picture_of, who
 from headgate.sharing.pool.question import PoolLimits
 from headgate.sharing.pool.rate import PoolRate
 from headgate.sharing.pool.state import MemberState, Pool
@@ -62,10 +62,10 @@ def test_one_plain_picture(store, gate):
     assert done.exit_code == 0
     shown = done.stdout
     assert shown.startswith(store)
-    assert "api.openai.com   nobody has to wait\n" in shown
+    assert "api.openai.com   no call has to wait\n" in shown
     assert re.search(r"requests +━.*60 a minute", shown)
     assert re.search(r"tokens +━.*6,000 tokens a minute", shown)
-    assert re.search(r"places .*of 4 under way", shown)
+    assert re.search(r"places .*of 4 in flight", shown)
     assert str(os.getpid()) in shown
     assert "\x1b" not in shown
 
@@ -79,7 +79,7 @@ def test_a_window_is_named(store, gate):
         return "window: " in shown[-1]
 
     eventually(named, "the window is named")
-    assert re.search(r"nobody (waits|is here).* window: (60 s|1:00) left", shown[-1])
+    assert re.search(r"no (call waits|process is here).* window: (60 s|1:00) left", shown[-1])
 
 
 def test_one_object(store, gate):
@@ -106,7 +106,7 @@ def test_some_keys_only(store, gate):
     facts = json.loads(watch(store, "other", "none", "--once", "--json").stdout)
     assert list(facts["pools"]) == ["other", "none"]
     assert facts["pools"]["none"] is None
-    assert "nobody has shared it yet" in watch(store, "none", "--once").stdout
+    assert "no process has shared it yet" in watch(store, "none", "--once").stdout
     other.close()
 
 
@@ -236,7 +236,7 @@ def many(count):
         for n in range(count)
     }
     pools = {"busy": view_of(busy), "idle": view_of(idle), "never": None}
-    return Look("redis://limits.internal/0", datetime.now(UTC), pools)
+    return StoreView("redis://limits.internal/0", datetime.now(UTC), pools)
 
 
 def drawn(seen, width, height=None):
@@ -250,8 +250,8 @@ def test_who_holds_what_and_why_others_wait():
     shown = drawn(many(32), 100)
     assert "busy   96 wait for concurrency: all 64 places are taken; requests/minute: next in 12 s" in shown
     assert re.search(r"host-007 +7 +1 +3 +2 +10.0 kB +1.0 s", shown)
-    assert "idle   nobody is here   600 a minute, 64 at once" in shown
-    assert "never   nobody has shared it yet" in shown
+    assert "idle   no process is here   600 a minute, 64 at once" in shown
+    assert "never   no process has shared it yet" in shown
 
 
 def test_a_picture_fits_its_terminal():
@@ -267,7 +267,7 @@ def test_trouble_is_told_above_what_was_last_seen():
     shown = drawn(seen, 120)
     assert "cannot be reached; trying again" in shown
     assert "host-001" in shown
-    assert facts_of(seen)["pools"] == {}
+    assert seen.facts()["pools"] == {}
 
 
 def test_a_member_by_any_name():

@@ -1,20 +1,26 @@
-"""A view of the pools in a shared store: who holds what, and why others wait.
+"""`headgate watch`: the processes that share limits in a store, what they hold, and why calls wait.
 
-Rules of this room: looking changes nothing. What is shown is what `view_of` says; no colour carries a
-meaning alone.
+Looking changes nothing. No colour carries a meaning alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import InvalidConfig, StoreError
+import click
+
+from ..arguments import US_PER_S
+from ..errors import InvalidConfig, InvalidLimit, StoreError
 from ..gate.clock import SYSTEM
-from ..sharing.pool.view import soon, view_of
+from ..sharing.pool.view import view_of
 from ..sharing.store import open_store, plain_name
+from ..words import soon
+from .options import Command, CommandError, section
+from .system import until_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,42 +28,76 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
 
     from ..sharing.pool.view import MemberView, PoolView, RateView, Use
     from ..sharing.store import Store
 
-_MICRO = 1_000_000
-# How often to look for new keys, in seconds; and no more than one part of the time is spent on it.
+# Seconds between two searches for new keys; and at most one part in _LIST_PART of the time is spent on them.
 _LIST_EVERY, _LIST_PART = 1.0, 20
 
+_showing = section("Showing")
+_EVERY = click.FloatRange(0.05, 3600)
 
-class Look(NamedTuple):
-    """One look at a store: the pool of each key, None if it has none. `trouble` is why there is no more."""
+
+@click.command(cls=Command, short_help="Who shares limits in a store, and why others wait.")
+@click.argument("store")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@_showing("--every", type=_EVERY, default=0.5, metavar="SECONDS", help="How often to look.")
+@_showing("--once", is_flag=True, help="Look once, and end.")
+@_showing("--json", "as_json", is_flag=True, help="An object a line for each look.")
+def watch(store: str, keys: tuple[str, ...], **options: Any) -> None:
+    """Show the processes that share limits in STORE, what each holds, and why calls wait; until Ctrl-C.
+
+    \b
+    headgate watch sqlite:///limits.db
+    headgate watch redis://limits.internal/0 api.openai.com
+    headgate watch redis://limits.internal/0 --once --json
+
+    STORE is what programs give as store=, and `headgate run` as --store. For each KEY, or for all keys in it:
+    rates, places and bytes, the backoff window, and the processes that share them. Looking changes nothing.
+
+    Exit status: 0, or 2 if the store cannot be read.
+    """
+    try:
+        asyncio.run(until_stopped(show_store(store, keys, sys.stdout, **options)))
+    except (InvalidLimit, StoreError) as error:
+        hint = "write STORE as the programs do that share by it, e.g. sqlite:///limits.db"
+        raise CommandError(str(error).removeprefix("store="), hint) from None
+
+
+class StoreView(NamedTuple):
+    """One look at a store: the pool of each key, None if it has none. `trouble`: why the look failed."""
 
     store: str
     at: datetime
     pools: dict[str, PoolView | None]
     trouble: str = ""
 
+    def facts(self) -> dict[str, Any]:
+        """The same as plain data, for JSON; times in seconds. A store that failed has no pools."""
+        pools = {} if self.trouble else self.pools
+        return {
+            "at": self.at.isoformat(timespec="milliseconds"),
+            "store": self.store,
+            "error": self.trouble or None,
+            "pools": {key: None if pool is None else _facts_of(pool) for key, pool in pools.items()},
+        }
 
-async def watch(
+
+async def show_store(
     url: str, keys: Sequence[str], out: TextIO, *, every: float, once: bool = False, as_json: bool = False
 ) -> None:
-    """Show how the pools of a store stand, every so many seconds until cancelled, or once.
+    """Show the pools of a store: once, or every `every` seconds until cancelled.
 
-    What is wrong with the first look is raised; later on it is shown, and the next look tries again.
+    An error of the first look is raised. Errors of later looks are shown, and the next look tries again.
     """
     if url.partition(":")[0] == "memory":
-        raise InvalidConfig("memory: is inside one process, and nobody else can look into it")
+        raise InvalidConfig("memory: is inside one process, and no other can look into it")
     store = open_store(url, SYSTEM)
     pools = _Pools(store, keys)
     try:
-        seen = Look(plain_name(url), datetime.now(UTC), await pools.look())
-        if as_json:
-            shown: _Lines | _Picture = _Lines(out)
-        else:
-            shown = _Picture(out, live=not once)
+        seen = StoreView(plain_name(url), datetime.now(UTC), await pools.look())
+        shown = _Lines(out) if as_json else _Picture(out, live=not once)
         with shown:
             while True:
                 shown.show(seen)
@@ -65,7 +105,7 @@ async def watch(
                     return
                 await asyncio.sleep(every)
                 try:
-                    seen = Look(seen.store, datetime.now(UTC), await pools.look())
+                    seen = StoreView(seen.store, datetime.now(UTC), await pools.look())
                 except StoreError as error:
                     seen = seen._replace(at=datetime.now(UTC), trouble=str(error))
     finally:
@@ -73,10 +113,10 @@ async def watch(
 
 
 class _Pools:
-    """Those of some keys, or of all there are.
+    """The pools of the given keys, or of all keys.
 
-    A server may have millions of keys that are not ours: the longer it takes to find ours among them, the
-    more seldom is looked for new ones.
+    A server may have millions of keys of other programs: the longer a search for pools among them takes, the
+    less often it is done.
     """
 
     def __init__(self, store: Store, keys: Sequence[str]) -> None:
@@ -99,7 +139,7 @@ class _Pools:
         }
 
 
-# -- for machines
+# -- for programs
 
 
 class _Lines:
@@ -114,25 +154,11 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def show(self, seen: Look) -> None:
-        print(json.dumps(facts_of(seen)), file=self._out, flush=True)
+    def show(self, seen: StoreView) -> None:
+        print(json.dumps(seen.facts()), file=self._out, flush=True)
 
 
-def facts_of(seen: Look) -> dict[str, Any]:
-    """The same as plain data; times in seconds."""
-    return {
-        "at": seen.at.isoformat(timespec="milliseconds"),
-        "store": seen.store,
-        "error": seen.trouble or None,
-        "pools": {
-            key: None if pool is None else _pool_facts(pool)
-            for key, pool in seen.pools.items()
-            if not seen.trouble  # it is not known any longer
-        },
-    }
-
-
-def _pool_facts(pool: PoolView) -> dict[str, Any]:
+def _facts_of(pool: PoolView) -> dict[str, Any]:
     return {
         "rates": [
             {
@@ -142,15 +168,15 @@ def _pool_facts(pool: PoolView) -> dict[str, Any]:
                 "per": level.rate.per,
                 "burst": level.rate.burst,
                 "level": level.level,
-                "next": level.next / _MICRO,
+                "next": level.next / US_PER_S,
             }
             for level in pool.levels
         ],
-        "window": pool.window / _MICRO,
-        "throttled": pool.throttled / _MICRO,
+        "window": pool.window / US_PER_S,
+        "throttled": pool.throttled / US_PER_S,
         "places": _use_facts(pool.places),
         "bytes": _use_facts(pool.bytes),
-        "members": [{**member._asdict(), "lease": member.lease / _MICRO} for member in pool.members],
+        "members": [{**member._asdict(), "lease": member.lease / US_PER_S} for member in pool.members],
         "waits": list(pool.waits),
     }
 
@@ -163,10 +189,10 @@ def _use_facts(use: Use) -> dict[str, int | None]:
 
 
 class _Picture:
-    """On a terminal it keeps changing; elsewhere one follows the other."""
+    """A picture that keeps changing on a terminal; elsewhere, one picture after the other."""
 
     def __init__(self, out: TextIO, *, live: bool) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only who wants pictures needs it
+        from rich.console import Console  # noqa: PLC0415 - not needed for JSON
         from rich.live import Live  # noqa: PLC0415
 
         self._console = Console(file=out, highlight=False)
@@ -182,7 +208,7 @@ class _Picture:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, seen: Look) -> None:
+    def show(self, seen: StoreView) -> None:
         if self._live is None:
             self._console.print(picture_of(seen, self._console.width))
         else:
@@ -190,7 +216,7 @@ class _Picture:
             self._live.update(picture_of(seen, size.width, size.height), refresh=True)
 
 
-def picture_of(seen: Look, width: int, height: int | None = None) -> RenderableType:
+def picture_of(seen: StoreView, width: int, height: int | None = None) -> RenderableType:
     """All pools, one below the other; no taller than `height` lines."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -201,7 +227,7 @@ def picture_of(seen: Look, width: int, height: int | None = None) -> RenderableT
         lines.append(Text(f"{seen.trouble}; trying again. This is how it stood before:", "bold red"))
     if not seen.pools:
         lines.append(Text("nothing is shared here yet: no pools", "italic"))
-    # Of each busy pool: a blank line, its head, at most six bars, and the heading of its members.
+    # A busy pool takes a blank line, its head, at most six bars, and the heading of its members.
     busy = sum(pool is not None and bool(pool.members) for pool in seen.pools.values())
     lines_left = None if height is None else height - 4 - 9 * busy - 2 * (len(seen.pools) - busy)
     most = None if lines_left is None else max(2, lines_left // max(1, busy))
@@ -216,22 +242,22 @@ def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list
     from rich.text import Text  # noqa: PLC0415
 
     if pool is None:
-        return [Text.assemble((key, "bold"), ("   nobody has shared it yet", "dim"))]
+        return [Text.assemble((key, "bold"), ("   no process has shared it yet", "dim"))]
     if not pool.members:
         limits = [_limit(level) for level in pool.levels]
         limits += [f"{pool.places.limit:,} at once"] if pool.places.limit else []
-        there = Text.assemble((key, "bold"), ("   nobody is here", "dim"), f"   {', '.join(limits)}")
+        there = Text.assemble((key, "bold"), ("   no process is here", "dim"), f"   {', '.join(limits)}")
         if pool.waits:
             there.append(f"   {'; '.join(pool.waits)}", "yellow")
         return [there]
     head = Text.assemble((key, "bold"), "   ")
     if not pool.waits:
-        head.append("nobody has to wait", "green")
+        head.append("no call has to wait", "green")
     elif pool.waiting:
         head.append(f"{pool.waiting:,} {'waits' if pool.waiting == 1 else 'wait'}", "bold yellow")
         head.append(f" for {'; '.join(pool.waits)}", "yellow")
     else:
-        head.append(f"nobody waits; whoever comes would for {'; '.join(pool.waits)}")
+        head.append(f"no call waits; the next would for {'; '.join(pool.waits)}")
     return [
         head,
         Padding(_bars(pool, max(10, min(40, width - 62))), (0, 0, 0, 2), expand=False),
@@ -240,39 +266,34 @@ def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list
 
 
 def _bars(pool: PoolView, width: int) -> Table:
-    """A full bar is what others wait for."""
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    """A bar for each limit: a full one is what calls wait for."""
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=8, no_wrap=True)
-    table.add_column(width=width)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    from .bars import Bars  # noqa: PLC0415
+
+    bars = Bars(width)
 
     def row(name: str, used: float, of: float, words: Text) -> None:
-        colour = "yellow" if used >= of else "cyan"
-        bar = ProgressBar(
-            total=of, completed=min(of, used), width=width, complete_style=colour, finished_style=colour
-        )
-        table.add_row(Text(name, "dim"), bar, words)
+        bars.add(Text(name, "dim"), used / of if of else 1.0, words, "yellow" if used >= of else "cyan")
 
     for level in pool.levels:
-        left = f"next in {soon(level.next)}" if level.next else f"{level.level:,} could go now"
-        used = level.most if level.next else level.most - level.level
+        next_in = level.next / US_PER_S
+        left = f"next in {soon(next_in)}" if next_in else f"{level.level:,} could go now"
+        used = level.most if next_in else level.most - level.level
         name = level.rate.unit.replace("_", " ")
         row(name, used, level.most, Text.assemble(_limit(level), (f"   {left}", "dim")))
     places, load = pool.places, pool.bytes
     if places.limit:
         inside = sum(member.in_flight for member in pool.members)
-        row("places", inside, places.limit, Text(f"{inside:,} of {places.limit:,} under way"))
+        row("places", inside, places.limit, Text(f"{inside:,} of {places.limit:,} in flight"))
     if load.limit:
         row("bytes", load.held, load.limit, Text(f"{_size(load.held)} of {_size(load.limit)} held"))
     if pool.window:
-        row("window", 1, 1, Text(f"told to slow down: {soon(pool.window)} left", "bold yellow"))
+        words = f"told to slow down: {soon(pool.window / US_PER_S)} left"
+        row("window", 1, 1, Text(words, "bold yellow"))
     elif pool.throttled:
-        row("window", 0, 1, Text(f"over; tighter rules for {soon(pool.throttled)}"))
-    return table
+        row("window", 0, 1, Text(f"over; tighter rules for {soon(pool.throttled / US_PER_S)}"))
+    return bars.table
 
 
 def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Table:
@@ -280,7 +301,7 @@ def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Tabl
 
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=8, no_wrap=True)
-    names = ["host", "process", "under way", "waiting", "holds", *(["bytes"] if load.limit else []), "lease"]
+    names = ["host", "process", "in flight", "waiting", "holds", *(["bytes"] if load.limit else []), "lease"]
     for _ in names[1:]:
         table.add_column(justify="right", no_wrap=True)
     table.add_row(*names, style="dim")
@@ -290,14 +311,14 @@ def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Tabl
         figures = [f"{member.in_flight:,}", f"{member.waiting:,}", f"{member.places:,}"]
         if load.limit:
             figures.append(_size(member.bytes))
-        table.add_row(host, process, *figures, soon(member.lease))
+        table.add_row(host, process, *figures, soon(member.lease / US_PER_S))
     if len(shown) < len(members):
         table.add_row(f"and {len(members) - len(shown):,} more", style="dim")
     return table
 
 
 def who(member: str) -> tuple[str, str]:
-    """Host and process, of the name by which a member is known.
+    """The host and the process in the name of a member.
 
     >>> who("batch-7.internal-4711-9f86d081884c")
     ('batch-7.internal', '4711')

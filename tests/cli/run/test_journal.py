@@ -86,7 +86,7 @@ def test_what_a_power_cut_left_as_zeros_is_taken_off(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_bytes(answer(1) + b"\0" * 4096)
     journal = Journal.open(path)
-    assert (len(journal.known), journal.mended) == (1, 4096)
+    assert (len(journal.known), journal.repaired) == (1, 4096)
     journal.close()
     assert path.read_bytes() == answer(1)
 

@@ -13,8 +13,10 @@ import pytest
 from headgate import Dispatch
 from headgate.cli.run.jobs import Job, Lines, Target
 from headgate.cli.run.journal import Journal
+from headgate.cli.run.options import Settings
+from headgate.cli.run.outcome import Stop
 from headgate.cli.run.replies import no_reply, read_reply
-from headgate.cli.run.runner import Runner, Settings
+from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Price, Spending, Tokens
 from headgate.responses.usage import Usage
 from headgate.sandbox import Sandbox
@@ -90,7 +92,7 @@ class Run:
             settings=settings,
             spending=spending,
             failures=lambda line: self.failures.append(json.loads(line)),
-            told=self.told.append,
+            tell=self.told.append,
         )
         script = None if during is None else asyncio.create_task(during(self.runner))
         self.outcome = await self.runner.run()
@@ -106,7 +108,7 @@ def test_every_job_is_answered_once_and_nobody_is_told_429(tmp_path):
         run = Run(tmp_path, api.url, 300, rates=["12_000/minute burst 10", "1_000_000 tokens/minute"])
         assert api.report().refused == 0
     assert answered_ids(run.path) == names(300)
-    assert run.outcome.stopped is None
+    assert run.outcome.stop is None
     assert (run.tally.answered, run.tally.failed, run.tally.sent) == (300, 0, 300)
     assert run.tally.total == 300
 
@@ -200,8 +202,8 @@ def test_if_the_first_jobs_all_fail_the_rest_is_not_tried(tmp_path):
         api.fault("error", status=404)
         run = Run(tmp_path, api.url, 500, concurrency=4)
         assert api.report().requests < 40
-    assert run.outcome.stopped == "refused"
-    assert "404" in run.outcome.why
+    assert run.outcome.stop.reason == "refused"
+    assert "404" in run.outcome.stop.why
 
 
 def test_a_key_that_is_not_accepted_stops_the_run_at_once(tmp_path):
@@ -209,7 +211,7 @@ def test_a_key_that_is_not_accepted_stops_the_run_at_once(tmp_path):
         api.fault("error", status=401)
         run = Run(tmp_path, api.url, 500, concurrency=2)
         assert api.report().requests <= 4
-    assert "key" in run.outcome.why
+    assert "key" in run.outcome.stop.why
     assert run.failures == []  # they are for the next run
 
 
@@ -221,7 +223,7 @@ def test_an_empty_account_stops_the_run_and_no_job_is_lost(tmp_path):
             api.fault("quota")
 
         run = Run(tmp_path, api.url, 2_000, rates="6_000/minute", during=spend_all)
-        assert run.outcome.stopped == "quota"
+        assert run.outcome.stop.reason == "quota"
         assert run.failures == []
         api.clear_faults()
         jobs = tmp_path / "jobs.jsonl"
@@ -243,7 +245,7 @@ def test_when_everything_fails_everybody_waits_and_no_job_is_blamed(tmp_path):
         run = Run(tmp_path, api.url, 400, **options)
     assert answered_ids(run.path) == names(400)
     assert run.failures == []
-    assert any("everybody waits" in text for text in run.told)
+    assert any("all jobs wait" in text for text in run.told)
 
 
 def test_a_run_without_any_success_ends_when_its_patience_does(tmp_path):
@@ -254,8 +256,8 @@ def test_a_run_without_any_success_ends_when_its_patience_does(tmp_path):
             api.fault("error")
 
         run = Run(tmp_path, api.url, 5_000, retries=0, concurrency=32, patience=0.5, during=break_down)
-    assert run.outcome.stopped == "unreachable"
-    assert "500" in run.outcome.why
+    assert run.outcome.stop.reason == "unreachable"
+    assert "500" in run.outcome.stop.why
 
 
 def test_nobody_there_any_longer(tmp_path):
@@ -267,7 +269,7 @@ def test_nobody_there_any_longer(tmp_path):
             await asyncio.to_thread(api.stop)
 
         run = Run(tmp_path, url, 5_000, patience=0.5, concurrency=8, retries=100, during=go_away)
-    assert run.outcome.stopped == "unreachable"
+    assert run.outcome.stop.reason == "unreachable"
     assert len(answered_ids(run.path)) == run.tally.answered
 
 
@@ -282,16 +284,16 @@ def test_bad_lines_met_on_the_way_are_failures_with_their_line(tmp_path):
     assert "line 5: `custom_id` 'job-0' has been used before" in run.told[1]
 
 
-def test_stopping_lets_what_is_under_way_finish(tmp_path):
+def test_stopping_lets_what_is_in_flight_finish(tmp_path):
     with Sandbox("openai", first_token=0.3) as api:
 
         async def stop(runner):
             await until(lambda: runner.tally.sent >= 8)
-            runner.stop("interrupted", "enough")
+            runner.stop(Stop("interrupted", "enough"))
 
         run = Run(tmp_path, api.url, 500, concurrency=8, during=stop)
         assert api.report().abandoned == 0
-    assert run.outcome.stopped == "interrupted"
+    assert run.outcome.stop.reason == "interrupted"
     assert run.tally.answered == run.tally.sent == 8
 
 
@@ -300,21 +302,21 @@ def test_stopping_at_once_loses_nothing_that_was_answered(tmp_path):
 
         async def stop(runner):
             await until(lambda: runner.tally.answered >= 8)
-            runner.stop("interrupted", "enough")
+            runner.stop(Stop("interrupted", "enough"))
             runner.abandon()
 
         run = Run(tmp_path, api.url, 500, concurrency=8, during=stop)
     assert len(answered_ids(run.path)) == run.tally.answered >= 8
 
 
-def test_the_budget_is_never_passed_and_counts_what_is_under_way(tmp_path):
+def test_the_budget_is_never_passed_and_counts_what_is_in_flight(tmp_path):
     with Sandbox("openai", first_token=0.02) as api:
         run = Run(tmp_path, api.url, 200, spending=Spending(max_tokens=1_000))
-    assert run.outcome.stopped == "budget"
+    assert run.outcome.stop.reason == "budget"
     used = sum(document["response"]["body"]["usage"]["total_tokens"] for document in answers(run.path))
     assert 900 < used <= 1_000
     assert used == run.tally.tokens
-    assert "of 1,000 tokens are used" in run.outcome.why
+    assert "of 1,000 tokens are used" in run.outcome.stop.why
 
 
 def test_money_is_counted_by_its_prices():

@@ -258,7 +258,7 @@ def test_as_many_rates_as_those_who_are_there(api, jobs, store):
             given = [word for rate in rates for word in ("--rate", rate)]
             done = run(jobs, api, "--store", store, "--store-key", "two", *given)
             error, hint = told(done)
-            assert "'two' is shared by others who count requests and tokens" in error
+            assert "'two' is shared by others that count requests and tokens" in error
             assert "6000 requests/minute burst 100, 600000 tokens/minute burst 10000" in hint
     gate.close()
 

@@ -1,5 +1,1 @@
-"""The demo: the same jobs drained three ways, side by side, with a table and a picture at the end.
-
-Rules of this room: everything runs on this machine and nothing is made up: the figures are those of the
-sandbox, which counts for each of the three what it sent.
-"""
+"""`headgate demo`: the same jobs sent three ways, side by side, with a table and plots at the end."""

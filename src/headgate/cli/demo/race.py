@@ -1,7 +1,6 @@
-"""Three ways to drain the same jobs, at the same time, each with an API of its own that is limited alike.
+"""The race of the demo: three ways to send the same jobs, at the same time, each with an API of its own.
 
-Rules of this room: each way is written as it would be outside of a demo. What is shown is what the sandbox
-saw.
+Nothing is made up: the figures are those of the sandbox, which counts what each of the three has sent.
 """
 
 from __future__ import annotations
@@ -11,182 +10,33 @@ import json
 import tempfile
 from bisect import bisect_right
 from pathlib import Path
-from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-import httpx2
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...dispatch.dispatch import Dispatch
-from ...responses import parse_retry_after
 from ...sandbox.server import Sandbox
-from ..run.jobs import Lines, Target
-from ..run.journal import Journal
-from ..run.runner import Runner, Settings
-from .chart import Panel, Series, draw, plot
+from .chart import Panel, Series, Shade, draw, plot
+from .ways import PATH, REQUESTS, TOKENS, Gated, Naive, Usual
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...sandbox.referee import Report
+    from .ways import Way
 
-REQUESTS, TOKENS = 3_600, 1_440_000  # a minute
-BURST = 1.5  # seconds' worth that the API lets through at once
-A_JOB = 800  # tokens
-WORKERS = 64
+BURST = 1.5  # seconds' worth of requests and tokens that the API lets through at once
+TOKENS_PER_JOB = 800
 OUTAGE_AT, OUTAGE = 6.0, 2.0
-LONGEST = 45.0  # seconds after which it is over, whoever has finished
-_PATH = "/v1/chat/completions"
-
-
-class Way(Protocol):
-    """One way to do it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def does(self) -> str: ...
-
-    @property
-    def answered(self) -> int: ...
-
-    @property
-    def sent(self) -> int: ...
-
-    @property
-    def gave_up(self) -> int: ...
-
-    async def drain(self, jobs: Path, url: str) -> None: ...
-
-
-def bodies(jobs: Path) -> Iterator[bytes]:
-    with jobs.open() as file:
-        for line in file:
-            yield json.dumps(json.loads(line)["body"]).encode()
-
-
-class Naive:
-    """Send, and if that fails wait a little longer each time and send again."""
-
-    name = "trying again"
-    does = "64 workers; after a failure wait 0.25, 0.5, 1 … 8 s, and at most 10 tries"
-
-    def __init__(self) -> None:
-        self.answered = self.sent = self.gave_up = 0
-        self._dice = Random(1).random  # noqa: S311 - to be had again, not to be secret
-
-    async def drain(self, jobs: Path, url: str) -> None:
-        todo = bodies(jobs)
-        async with _client(url) as client:
-            await asyncio.gather(*(self._work(todo, client) for _ in range(WORKERS)))
-
-    async def _work(self, todo: Iterator[bytes], client: httpx2.AsyncClient) -> None:
-        for body in todo:
-            for attempt in range(10):
-                self.sent += 1
-                reply = await client.post(_PATH, content=body)
-                if reply.status_code == 200:
-                    self.answered += 1
-                    break
-                await asyncio.sleep(min(8.0, 0.25 * 2**attempt) * (0.5 + self._dice()))
-            else:
-                self.gave_up += 1
-
-
-class Usual:
-    """As it is done with care: a limiter for the requests a minute, and retries that heed Retry-After."""
-
-    name = "limiter and retries"
-    does = "64 workers behind a limiter set to the requests a minute; retries heed Retry-After"
-
-    def __init__(self) -> None:
-        self.answered = self.sent = self.gave_up = 0
-        self._next = 0.0
-        self._dice = Random(2).random  # noqa: S311 - likewise
-
-    async def drain(self, jobs: Path, url: str) -> None:
-        todo = bodies(jobs)
-        async with _client(url) as client:
-            await asyncio.gather(*(self._work(todo, client) for _ in range(WORKERS)))
-
-    async def _turn(self) -> None:
-        """Evenly, at the rate."""
-        now = monotonic()
-        self._next = max(now, self._next + 60 / REQUESTS)
-        await asyncio.sleep(self._next - now)
-
-    async def _work(self, todo: Iterator[bytes], client: httpx2.AsyncClient) -> None:
-        for body in todo:
-            for attempt in range(10):
-                await self._turn()
-                self.sent += 1
-                reply = await client.post(_PATH, content=body)
-                if reply.status_code == 200:
-                    self.answered += 1
-                    break
-                wait = parse_retry_after(reply.headers, default=min(8.0, 0.5 * 2**attempt))
-                await asyncio.sleep(wait * (1 + 0.25 * self._dice()))
-            else:
-                self.gave_up += 1
-
-
-class Gated:
-    """As `headgate run --rate 3600/minute --rate '1_440_000 tokens/minute'` does it."""
-
-    name = "headgate"
-    does = "as `headgate run` does it, with --rate for requests and for tokens"
-
-    def __init__(self) -> None:
-        self.gave_up = 0
-        self._runner: Runner | None = None
-
-    @property
-    def answered(self) -> int:
-        return 0 if self._runner is None else self._runner.tally.answered
-
-    @property
-    def sent(self) -> int:
-        return 0 if self._runner is None else self._runner.tally.sent
-
-    async def drain(self, jobs: Path, url: str) -> None:
-        gate = Dispatch(
-            "demo",
-            rates=[f"{REQUESTS}/minute", f"{TOKENS} tokens/minute"],
-            concurrency=WORKERS,
-            throttled_concurrency="adaptive",
-            pause=True,
-            byte_budget=None,
-        )
-        journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines(jobs)
-        try:
-            self._runner = Runner(source, Target(url), gate, journal, settings=Settings(concurrency=WORKERS))
-            await self._runner.run()
-        finally:
-            journal.close()
-            source.close()
-        self.gave_up = self._runner.tally.failed
-
-
-def _client(url: str) -> httpx2.AsyncClient:
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx2.AsyncClient(
-        base_url=url, limits=limits, timeout=60, headers={"content-type": "application/json"}, trust_env=False
-    )
-
-
-# -- the race
+LONGEST = 45.0  # seconds after which the race ends
 
 
 class Lane:
-    """One way, its API, and how it stands."""
+    """One way and its API. `seconds` is the time it took, None until it is done."""
 
-    def __init__(self, way: Way, colour: tuple[int, int, int], style: str) -> None:
+    def __init__(self, way: Way, colour: str, style: str) -> None:
         self.way = way
         self.colour = colour
         self.style = style
@@ -197,24 +47,23 @@ class Lane:
             first_token=0.25,
             spread=0.35,
         )
-        self.seconds: float | None = None  # when it was done
+        self.seconds: float | None = None
 
     async def run(self, jobs: Path) -> None:
         began = monotonic()
-        await self.way.drain(jobs, self.api.url)
+        await self.way.send_all(jobs, self.api.url)
         self.seconds = monotonic() - began
 
 
-class Standing(NamedTuple):
-    answered: int
+class Score(NamedTuple):
     requests: int
     refused: int
-    wasted: int  # tokens of requests that brought nothing
+    wasted: int  # tokens of requests that were refused
 
 
-def standing(report: Report) -> Standing:
-    in_vain = report.requests - report.admitted
-    return Standing(report.admitted, report.requests, in_vain, in_vain * A_JOB)
+def score(report: Report) -> Score:
+    refused = report.requests - report.admitted
+    return Score(report.requests, refused, refused * TOKENS_PER_JOB)
 
 
 async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> float:
@@ -276,27 +125,31 @@ def write_jobs(path: Path, count: int) -> None:
     with path.open("w") as file:
         for number in range(count):
             question = f"Job {number}: " + "how much water may come in? " * 8
-            body = {"model": "demo", "max_tokens": A_JOB, "messages": [{"role": "user", "content": question}]}
-            file.write(json.dumps({"custom_id": f"job-{number}", "url": _PATH, "body": body}) + "\n")
+            body = {
+                "model": "demo",
+                "max_tokens": TOKENS_PER_JOB,
+                "messages": [{"role": "user", "content": question}],
+            }
+            file.write(json.dumps({"custom_id": f"job-{number}", "url": PATH, "body": body}) + "\n")
 
 
 def ideal_seconds(count: int) -> float:
-    """How long it takes if the API is never idle while it lets calls through."""
-    # Its bucket is full at the start, and again after the time in which nobody got through.
-    seconds = max(0.0, count * A_JOB / (TOKENS / 60) - BURST)
+    """The time it takes if the API is never idle while it lets calls through."""
+    # The bucket of the API is full at the start, and again after the outage.
+    seconds = max(0.0, count * TOKENS_PER_JOB / (TOKENS / 60) - BURST)
     return seconds if seconds <= OUTAGE_AT else max(OUTAGE_AT, seconds - BURST) + OUTAGE
 
 
-def show(count: int, plot_to: Path) -> int:
+def show(count: int, plot_to: Path | None) -> int:
     """Run the race and show it. The exit status."""
     console = Console(highlight=False)
     lanes = [
-        Lane(Naive(), (226, 88, 62), "red"),
-        Lane(Usual(), (222, 160, 38), "yellow"),
-        Lane(Gated(), (22, 138, 128), "cyan"),
+        Lane(Naive(), "#e2583e", "red"),
+        Lane(Usual(), "#dea026", "yellow"),
+        Lane(Gated(), "#168a80", "cyan"),
     ]
     ideal = ideal_seconds(count)
-    console.print(f"[bold]{count} jobs of {A_JOB} tokens, three ways at the same time.[/]")
+    console.print(f"[bold]{count} jobs of {TOKENS_PER_JOB} tokens, three ways at the same time.[/]")
     console.print(
         f"Each has an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens a minute, "
         f"and is overloaded for {OUTAGE:g} s.\n"
@@ -324,19 +177,23 @@ def show(count: int, plot_to: Path) -> int:
             console.print(
                 Text.assemble(*((text, "dim" if of is None else lanes[of].style) for text, of in row))
             )
+    if plot_to is not None:
+        _write_picture(plot_to, count, panels, console)
+    return 0 if lanes[-1].way.answered == count else 1
+
+
+def _write_picture(path: Path, count: int, panels: list[Panel], console: Console) -> None:
     note = (
-        f"{count} jobs of {A_JOB} tokens, through an API that allows {REQUESTS:,} requests "
+        f"{count} jobs of {TOKENS_PER_JOB} tokens, through an API that allows {REQUESTS:,} requests "
         f"and {TOKENS:,} tokens a minute"
     )
+    outage = Shade(OUTAGE_AT, OUTAGE_AT + OUTAGE, "overloaded")
     try:
-        plot_to.write_bytes(
-            draw("The same jobs, three ways", note, panels, (OUTAGE_AT, OUTAGE_AT + OUTAGE, "overloaded"))
-        )
+        path.write_bytes(draw("The same jobs, three ways", note, panels, outage))
     except OSError as error:
-        console.print(f"\nThe picture could not be written to {plot_to}: {error.strerror}")
+        console.print(f"\nThe picture could not be written to {path}: {error.strerror}")
     else:
-        console.print(f"\nThe same as a picture: [bold]{plot_to}[/]")
-    return 0 if lanes[-1].way.answered == count else 1
+        console.print(f"\nThe same as a picture: [bold]{path}[/]")
 
 
 def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
@@ -345,7 +202,7 @@ def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
     for name in ("answered", "requests", "refused", "tokens\nin vain", "seconds", "× ideal"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for lane in lanes:
-        now = standing(lane.api.report())
+        now = score(lane.api.report())
         table.add_row(
             Text(lane.way.name, f"bold {lane.style}"),
             f"{lane.way.answered:,}/{count:,}",
@@ -361,7 +218,7 @@ def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
 
 
 def _each_second(moments: list[float]) -> list[tuple[float, float]]:
-    """How many there were in the second before, every quarter of one."""
+    """For every quarter of a second, the number of moments in the second before."""
     last = moments[-1] if moments else 0.0
     times = [quarter / 4 for quarter in range(round(last * 4) + 1)]
     return [(at, float(bisect_right(moments, at) - bisect_right(moments, at - 1))) for at in times]
@@ -379,7 +236,7 @@ def _panels(lanes: list[Lane]) -> list[Panel]:
         in_vain = [(0.0, 0.0), *((at, n + 1.0 - bisect_right(admitted, at)) for n, at in enumerate(arrived))]
         refused.append(Series(name, colour, in_vain))
         sent.append(Series(name, colour, _each_second(arrived)))
-        wasted.append(Series(name, colour, [(at, value * A_JOB) for at, value in in_vain]))
+        wasted.append(Series(name, colour, [(at, value * TOKENS_PER_JOB) for at, value in in_vain]))
     return [
         Panel("Jobs let through", "in all; more is better", answered),
         Panel("Requests sent", "each second, those that are tried again included", sent),

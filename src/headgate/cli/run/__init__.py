@@ -1,5 +1,5 @@
-"""Draining a file of requests through a limited API: jobs in, answers out, nothing lost in between.
+"""`headgate run`: sends the jobs of a file through a limited API and keeps the answers.
 
-`jobs` reads what is to be sent, `journal` keeps what came back, `runner` stands between them, and `progress`
-tells people how it goes. The command line is in `headgate.cli.app`.
+`command` reads the options and `execute` carries them out. `jobs` reads what is to be sent, `journal` keeps
+what came back, `runner` stands between them with `sender` and `health`, and `progress` shows how it goes.
 """

@@ -1,14 +1,11 @@
-"""What keeps a run from starting.
-
-Rules of this room: everything that is wrong is said with what to do about it.
-"""
+"""What keeps a run from starting. Every error says what to do about it."""
 
 from __future__ import annotations
 
 from ...errors import HeadgateError
 
 
-class Wrong(HeadgateError):
+class RunError(HeadgateError):
     """The run cannot start; `why` says what is wrong and `hint` what to do."""
 
     def __init__(self, why: str, hint: str = "") -> None:
@@ -17,16 +14,16 @@ class Wrong(HeadgateError):
         self.hint = hint
 
 
-class BadTarget(Wrong, ValueError):
-    """--to cannot be sent to."""
+class BadTarget(RunError, ValueError):
+    """Nothing can be sent to the address given as --to."""
 
 
-class BadJournal(Wrong):
-    """Answers cannot be kept there."""
+class BadJournal(RunError):
+    """Answers cannot be kept in the given file."""
 
 
-class BadJob(Wrong, ValueError):
-    """A line is no job. `where` names the file and the line."""
+class BadJob(RunError, ValueError):
+    """A line is not a job. `where` names the file and the line."""
 
     def __init__(self, where: str, why: str, hint: str, custom_id: str | None = None) -> None:
         super().__init__(f"{where}: {why}", hint)

@@ -1,58 +1,59 @@
-"""What a run would take: every line read, nothing sent.
-
-Rules of this room: figures are estimates and say so; a line that is wrong is named.
-"""
+"""`headgate run --dry-run`: read every line, estimate what a run would take, and send nothing."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation
-from .command import ALL_ANSWERED, WRONG_USAGE, answered_before, check_files, source_of
+from ...words import duration
 from .errors import BadJob
-from .jobs import Target, read_job, twice
-from .progress import duration
+from .jobs import Lines, Target, read_job, twice
+from .journal import answers_in
+from .outcome import ExitStatus
+from .preflight import check_files
 from .seen import SeenIds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from ...limits import Rate
-    from .command import Order
+    from .options import RunOptions
 
 _MOST_NAMED = 20  # bad lines
 
 
 class Forecast(NamedTuple):
-    """What all jobs together would use; `seconds` is None if no limits are known."""
+    """What all jobs together would use; `seconds` is None if no limits are given."""
 
     jobs: int
-    answered: int  # before, and not counted in what follows
+    answered: int  # jobs with an answer, which are not counted below
     bad: tuple[BadJob, ...]
     bad_lines: int
     input_tokens: int
-    output_tokens: int  # at most, or what is usual where a job does not say
-    unbounded: int  # jobs that do not say
+    output_tokens: int  # at most; the usual length for a job that sets no limit
+    unbounded: int  # jobs that set no limit
     seconds: float | None
     binding: str | None
     cost: float | None
 
 
-def forecast(order: Order) -> Forecast:
+def forecast(options: RunOptions) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
-    target = Target(order.to)
-    before = answered_before(order)
+    target = Target(options.to)
+    before = SeenIds()
+    if not options.to_stdout and options.output is not None and options.output.is_file():
+        before = answers_in(options.output)
     seen, stats = SeenIds(), TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
     most = 0
-    lines = source_of(order)
-    for number, line in lines:
-        where = f"{order.name}, line {number}"
+    for number, line in _lines(options):
+        where = f"{options.name}, line {number}"
         try:
             job = read_job(line, where, number, target)
             if not seen.add(job.custom_id):
@@ -63,7 +64,7 @@ def forecast(order: Order) -> Forecast:
                 bad.append(error)
             continue
         jobs += 1
-        if before is not None and job.custom_id in before:
+        if job.custom_id in before:
             answered += 1
             continue
         parts = urlsplit(job.url)
@@ -77,15 +78,21 @@ def forecast(order: Order) -> Forecast:
         if shape.generates:
             unbounded += shape.max_output is None
             most += likely if shape.max_output is None else shape.max_output
-    seconds, binding = _time(order.rates, sums)
-    cost = None if order.price is None else order.price.of(sums[INPUT], most)
+    seconds, binding = _time(options.rates, sums)
+    cost = None if options.price is None else options.price.of(sums[INPUT], most)
     return Forecast(
         jobs, answered, tuple(bad), bad_lines, sums[INPUT], most, unbounded, seconds, binding, cost
     )
 
 
+def _lines(options: RunOptions) -> Iterable[tuple[int, bytes]]:
+    if not options.from_stdin:
+        return Lines(options.jobs)
+    return ((number, line) for number, line in enumerate(sys.stdin.buffer, 1) if not line.isspace())
+
+
 def _time(rates: tuple[Rate | str, ...], sums: Mapping[str, int]) -> tuple[float | None, str | None]:
-    """How long the slowest limit takes for it."""
+    """The time that the slowest limit takes for these amounts, and its name."""
     slowest: tuple[float | None, str | None] = (None, None)
     for rate in rates:
         if isinstance(rate, str):
@@ -96,17 +103,17 @@ def _time(rates: tuple[Rate | str, ...], sums: Mapping[str, int]) -> tuple[float
     return slowest
 
 
-def dry_run(order: Order, out: TextIO, err: TextIO) -> int:
-    """Say what a run would take. The exit status."""
-    check_files(order, dry=True)
-    found = forecast(order)
-    out.write((_as_json(found) if order.as_json else _in_words(order, found)) + "\n")
+def dry_run(options: RunOptions, out: TextIO, err: TextIO) -> int:
+    """Write what a run would take. The exit status."""
+    check_files(options, sends=False)
+    found = forecast(options)
+    out.write((_as_json(found) if options.as_json else _in_words(options, found)) + "\n")
     err.writelines(f"error: {error}\n" for error in found.bad)
     if found.bad_lines > len(found.bad):
         err.write(f"error: {found.bad_lines - len(found.bad):,} more bad lines\n")
     if found.bad:
         err.write(f"\nhint: {found.bad[0].hint}\n")
-    return WRONG_USAGE if found.bad and not order.skip_invalid else ALL_ANSWERED
+    return ExitStatus.WRONG_USAGE if found.bad and not options.skip_invalid else ExitStatus.ALL_ANSWERED
 
 
 def _as_json(found: Forecast) -> str:
@@ -115,7 +122,7 @@ def _as_json(found: Forecast) -> str:
     return json.dumps(facts)
 
 
-def _in_words(order: Order, found: Forecast) -> str:
+def _in_words(options: RunOptions, found: Forecast) -> str:
     to_send = found.jobs - found.answered
     kept = f", {found.answered:,} answered before" if found.answered else ""
     rows = [("jobs", f"{to_send:,} to send{kept}")]
@@ -131,7 +138,7 @@ def _in_words(order: Order, found: Forecast) -> str:
         rows.append(("time", "not known before the first answer tells the limits; give --rate"))
     if found.cost is not None:
         rows.append(("cost", f"{says} {found.cost:,.2f}"))
-    elif order.price is None:
+    elif options.price is None:
         rows.append(("cost", "give --price IN/OUT, of a million tokens"))
     rows.append(("sent", "nothing"))
     return "\n".join(f"{name:<10} {value}" for name, value in rows)

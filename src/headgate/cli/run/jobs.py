@@ -4,8 +4,8 @@
     {"custom_id": "a", "params": {...}}                                                   Anthropic's batches
     {"model": "...", "messages": [...]}                                                   a bare body
 
-Rules of this room: a line is read when it is wanted and forgotten when it is sent, so that a file may have
-any length. What is wrong with one is said with the name of the file and the number of the line.
+A line is read when a worker asks for it and forgotten when the job is done, so that a file may have any
+length. An error names the file and the number of the line.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import os
 import re
 import threading
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
 
+from ...gate.clock import SYSTEM
 from .errors import BadJob, BadTarget
 from .seen import SeenIds
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ...typing import Clock
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
 _LONGEST_ID = 512
@@ -36,14 +38,14 @@ _SHAPES = (
     'a line is {"custom_id", "method", "url", "body"}, {"custom_id", "params"}, '
     "or the body of a request by itself"
 )
-# The end of an address that is meant to be gone on from, as in `base_url=`.
+# The last segment of an address to which paths are to be added, as in `base_url=` of the SDKs.
 _BASE = re.compile(r"v\d+(?:alpha|beta)?\d*|api|openai|inference")
 _FIRST_ID = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]{1,512})"\s*,')
 _PATH = re.compile(r"/[\w\-.~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 
 
 class Job(NamedTuple):
-    """One request. `number` is its line, `body` what is sent, as bytes."""
+    """One request. `number` is its line and `body` the bytes that are sent."""
 
     number: int
     custom_id: str
@@ -53,7 +55,7 @@ class Job(NamedTuple):
 
 
 class Target:
-    """Where jobs go: what was given as --to, joined with what a job says about its path.
+    """The address given as --to, joined with the path of a job.
 
     >>> Target("https://api.example.com/v1").join("/v1/chat/completions")
     'https://api.example.com/v1/chat/completions'
@@ -75,7 +77,7 @@ class Target:
         return self._root + "/" + "/".join(self._segments) + self.query
 
     def join(self, path: str) -> str:
-        """The address of a path. What both have in common is there once: `/v1` and `/v1/messages`."""
+        """The address for a path. Segments that end one and begin the other appear once: `/v1` above."""
         path, mark, query = path.partition("?")
         segments = path.strip("/").split("/")
         base = self._segments
@@ -92,7 +94,7 @@ def _checked_url(to: str) -> SplitResult:
         parts = urlsplit(to.strip())
         port = parts.port
     except ValueError as error:
-        raise BadTarget(f"--to {to!r} is no URL: {error}", f"write e.g. {example}") from None
+        raise BadTarget(f"--to {to!r} is not a URL: {error}", f"write e.g. {example}") from None
     if parts.scheme not in ("http", "https"):
         if "://" not in to:
             address = to.lstrip("/")
@@ -115,7 +117,7 @@ def _checked_url(to: str) -> SplitResult:
 
 
 def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
-    """The job that a line is, or BadJob."""
+    """Read one line. Raises BadJob if the line is not a job."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -138,13 +140,13 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
             "a body by itself does not say where it goes, and --to has no path either",
             f"write the whole address, e.g. --to {target.join('/v1/chat/completions')}",
         )
-    # Its content is part of the name: after an edit, the answer to what stood there is not taken for its own.
+    # The content is part of the id, so that the answer to a line does not count for the line after an edit.
     custom_id = f"line-{number}-{crc32(line.strip()):08x}"
     return Job(number, custom_id, "POST", target.whole, _encoded(document, where, custom_id))
 
 
 def quick_id(line: bytes) -> str | None:
-    """The custom_id of a line that begins with it, as most do, without reading the rest."""
+    """The custom_id of a line that begins with it, as most lines do, without parsing the rest."""
     found = _FIRST_ID.match(line)
     if found is None:
         return None
@@ -202,11 +204,11 @@ def _address(url: object, where: str, custom_id: str, target: Target) -> str:
     if "://" in url:
         parts = urlsplit(url)
         if f"{parts.scheme}://{parts.netloc.lower()}" != f"{target.parts.scheme}://{target.host}":
-            # A key for one host is not for another, whoever wrote the file.
+            # The key belongs to one host and must not reach another that is named in the file.
             raise BadJob(where, f"`url` goes to {parts.netloc}, and --to is {target.host}", hint, custom_id)
         url = parts.path + (f"?{parts.query}" if parts.query else "")
     if not _PATH.fullmatch(url) or url.startswith("//"):
-        raise BadJob(where, f"`url` is {url[:80]!r}, which is no path", hint, custom_id)
+        raise BadJob(where, f"`url` is {url[:80]!r}, which is not a path", hint, custom_id)
     return target.join(url)
 
 
@@ -230,29 +232,26 @@ def _named(value: object) -> str:
 
 
 class Lines:
-    """The lines of a file with their numbers, without the blank ones. `position` is how far it has come."""
+    """The lines of a file with their numbers, without the blank ones."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
         self._file = path.open("rb", buffering=_CHUNK)
-        self.size = os.fstat(self._file.fileno()).st_size
-        self.position = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         readline = self._file.readline
         number = 0
         while line := readline(_LONGEST_LINE):
             number += 1
-            self.position += len(line)
             if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")  # what Windows puts there
+                line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of Windows programs
             if not line.isspace():
                 yield number, line
         self.close()
 
     def count(self) -> int:
-        """How many lines there are, blank ones included. Reads it all: for another thread."""
+        """The number of lines, blank ones included. It reads the whole file: call it in another thread."""
         total, last = 0, b"\n"
         with self._path.open("rb", buffering=0) as file:
             while chunk := file.read(1 << 22):
@@ -265,22 +264,19 @@ class Lines:
 
 
 class Pipe:
-    """The lines that come down a pipe, read by a thread: reading may wait, and an event loop may not.
+    """The lines of a pipe. A thread reads them, because reading blocks and an event loop must not.
 
-    At most `ahead` of them are held; whoever writes waits for us.
+    At most `ahead` lines are held; then the program that writes into the pipe has to wait.
     """
-
-    size = None
 
     def __init__(self, fd: int, name: str, loop: asyncio.AbstractEventLoop, ahead: int = 64) -> None:
         self.name = name
-        self.position = 0
         self._fd = fd
         self._loop = loop
         self._lines: deque[tuple[int, bytes] | None] = deque()
         self._room = threading.Semaphore(ahead)
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # A daemon on a bare descriptor: neither keeps the process from ending while nothing comes.
+        # Neither a daemon thread nor a bare descriptor keeps the process from ending while no line comes.
         threading.Thread(target=self._read, name="headgate-stdin", daemon=True).start()
 
     async def next(self) -> tuple[int, bytes] | None:
@@ -290,10 +286,9 @@ class Pipe:
             self._waiting.append(future)
             await future
         line = self._lines[0]
-        if line is not None:  # the end stays, for everybody to see
+        if line is not None:  # the end stays, so that every caller finds it
             self._lines.popleft()
             self._room.release()
-            self.position += len(line[1])
         return line
 
     def _read(self) -> None:
@@ -316,7 +311,7 @@ class Pipe:
     def _hand_over(self, line: tuple[int, bytes] | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived, line)
-        except RuntimeError:  # the loop is closed: nobody wants them any longer
+        except RuntimeError:  # the loop is closed: the run has ended
             return
 
     def _arrived(self, line: tuple[int, bytes] | None) -> None:
@@ -333,20 +328,22 @@ class Pipe:
 
 
 class Checked(NamedTuple):
-    """What a look at the file has found: how many jobs there are, if it got to the end."""
+    """What was found in a file: the number of jobs, all of them if `whole`, and the errors of bad lines."""
 
     jobs: int
     whole: bool
     bad: list[BadJob]
 
 
-def check(path: Path, target: Target, *, seconds: float | None, most: int = 1) -> Checked:
-    """Read the file as it will be read, for that long (None: to its end), until so many lines are wrong."""
+def check(
+    path: Path, target: Target, *, seconds: float | None, most: int = 1, clock: Clock = SYSTEM
+) -> Checked:
+    """Read the file as a run will, for `seconds` (None: to its end), or until `most` lines are bad."""
     lines = Lines(path)
     ids = SeenIds()
     bad: list[BadJob] = []
     jobs = 0
-    give_up = None if seconds is None else monotonic() + seconds
+    give_up = None if seconds is None else clock.seconds() + seconds
     try:
         for number, line in lines:
             jobs += 1
@@ -358,7 +355,7 @@ def check(path: Path, target: Target, *, seconds: float | None, most: int = 1) -
                 bad.append(error)
                 if len(bad) >= most:
                     return Checked(jobs, False, bad)
-            if give_up is not None and not jobs % 64 and monotonic() > give_up:
+            if give_up is not None and not jobs % 64 and clock.seconds() > give_up:
                 return Checked(jobs, False, bad)
     finally:
         lines.close()
@@ -366,5 +363,6 @@ def check(path: Path, target: Target, *, seconds: float | None, most: int = 1) -
 
 
 def twice(where: str, custom_id: str) -> BadJob:
+    """The error for a custom_id that another line has used."""
     hint = "answers are told apart by it: give every line one of its own"
     return BadJob(where, f"`custom_id` {custom_id[:80]!r} has been used before", hint, custom_id)

@@ -1,20 +1,19 @@
-"""Where answers are kept: a file that only grows, and that tells what need not be sent again.
+"""The file of answers: it only grows, and it tells which jobs need not be sent again.
 
-Rules of this room: an answer is one line, written by one call of the system, so that it is there whole or not
-at all; a line that a crash has torn is taken off before the next is written. The answers are the journal:
-there is nothing beside them that could contradict them.
+An answer is one line, written by one system call, so that it is there completely or not at all; a line that
+a crash has torn is removed before the next is written. The answers are the only record of what was done:
+there is no second file that could contradict them.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
 import stat
 from typing import TYPE_CHECKING
 
+from ..system import lock_file
 from .errors import BadJournal
 from .seen import SeenIds
 
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from .replies import Reply
 
 _CHUNK = 1 << 20
-# As `answer_line` writes it. Anything else is parsed.
+_BINARY = getattr(os, "O_BINARY", 0)  # on Windows
+# A line as `answer_line` writes it. Any other line is parsed.
 _OURS = re.compile(rb'\{"id": "job_[0-9]+", "custom_id": ("(?:[^"\\]|\\.)*"), "response": \{"status_code": 2')
 _ANSWER = (
     b'{"id": "job_%d", "custom_id": %b, '
@@ -35,7 +35,7 @@ _ANSWER = (
 
 
 def answer_line(job: Job, status: int, request_id: str, body: bytes) -> bytes:
-    """An answer as OpenAI's batches write it. `body` is JSON, and stays as it came but for line breaks."""
+    """An answer in the shape of OpenAI's batches. `body` is JSON, and only its line breaks are removed."""
     return _ANSWER % (
         job.number,
         json.dumps(job.custom_id).encode(),
@@ -46,7 +46,7 @@ def answer_line(job: Job, status: int, request_id: str, body: bytes) -> bytes:
 
 
 def failure_line(number: int, custom_id: str, code: str, message: str, reply: Reply | None) -> bytes:
-    """What became of a job that has no answer, in the same shape."""
+    """The failure of a job, in the same shape as an answer."""
     response = None
     if reply is not None and reply.status is not None:
         response = {"status_code": reply.status, "request_id": reply.request_id, "body": reply.document}
@@ -60,30 +60,32 @@ def failure_line(number: int, custom_id: str, code: str, message: str, reply: Re
 
 
 class Journal:
-    """An open file of answers. `known` holds the names of what was in it when it was opened."""
+    """An open file of answers. `known` has the ids of the answers that were in it when it was opened.
+
+    `repaired`: the bytes of a torn line that were removed from its end.
+    """
 
     def __init__(self, fd: int, name: str, *, regular: bool) -> None:
         self._fd = fd
         self._regular = regular
-        self._end = 0  # of the last whole line
+        self._end = 0  # the end of the last complete line
         self._dirty = False
         self.name = name
         self.known = SeenIds()
-        self.mended = 0  # bytes of a torn line that were taken off
+        self.repaired = 0
 
     @classmethod
     def open(cls, path: Path, *, each: Callable[[bytes], None] | None = None) -> Journal:
-        """Go on with the answers at *path*, or begin. `each` is shown every line that is there."""
+        """Go on with the answers in a file, or begin a new file. `each` is given every line that is there."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
         except OSError as error:
             raise BadJournal(f"cannot write {path}: {_words(error)}", _what_to_do(error, path)) from None
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
             journal = cls(fd, str(path), regular=regular)
             if regular:
-                journal._lock()
-                journal._recover(each)
+                journal._go_on(each)
         except BaseException:
             os.close(fd)
             raise
@@ -91,34 +93,25 @@ class Journal:
 
     @classmethod
     def on(cls, fd: int, name: str) -> Journal:
-        """Answers go down a pipe: what was sent there is not known afterwards."""
+        """A pipe for answers. The next run will not know what was sent into it."""
         return cls(fd, name, regular=False)
 
     @property
     def resumable(self) -> bool:
         return self._regular
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadJournal(
-                f"another run is writing {self.name}", "wait for it, or give this one another file with -o"
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-            # A file system without locks: we have asked.
+    # -- the answers that are there already
 
-    # -- what is there already
-
-    def _recover(self, each: Callable[[bytes], None] | None) -> None:
+    def _go_on(self, each: Callable[[bytes], None] | None) -> None:
+        if not lock_file(self._fd):
+            hint = "wait for it, or give this one another file with -o"
+            raise BadJournal(f"another run is writing {self.name}", hint)
         number = 0
         with open(self._fd, "rb", buffering=_CHUNK, closefd=False) as file:
             for line in file:
                 number += 1
                 if not line.endswith(b"\n"):
-                    self._mend(line)
+                    self._repair(line)
                     break
                 self._end += len(line)
                 if line.isspace():
@@ -133,8 +126,8 @@ class Journal:
                 if each is not None:
                     each(line)
 
-    def _mend(self, line: bytes) -> None:
-        """The last line has no end. If nothing else is missing, it gets one; else it goes."""
+    def _repair(self, line: bytes) -> None:
+        """Complete the last line, which has no newline, if nothing else is missing; remove it otherwise."""
         if self._end == 0 and not line.startswith(b'{"id": "job_'[: len(line)]):
             raise BadJournal(
                 f"{self.name} is not a file of answers: {line[:60]!r}",
@@ -146,13 +139,13 @@ class Journal:
             self._write(b"\n")
             self._end += len(line) + 1
         else:
-            self.mended = len(line)
+            self.repaired = len(line)
             os.ftruncate(self._fd, self._end)
 
     # -- writing
 
     def write(self, line: bytes) -> None:
-        """Add a line. After an error the file ends where it ended before."""
+        """Add a line. If that raises, the file ends where it ended before."""
         try:
             self._write(line)
         except BaseException:
@@ -168,7 +161,7 @@ class Journal:
             rest = rest[os.write(self._fd, rest) :]
 
     def sync(self) -> None:
-        """Onto the disk, for when the power fails. May take a while."""
+        """Have the system write everything to the disk. This may take a while."""
         if self._dirty and self._regular:
             self._dirty = False
             os.fsync(self._fd)
@@ -179,9 +172,9 @@ class Journal:
 
 
 class Failures:
-    """The jobs of this run that failed, one a line. The file is made when there is one to write.
+    """The file of the jobs that failed in this run, one a line. It is made when the first one fails.
 
-    Those of the run before are let go: whoever failed then is tried again now.
+    The failures of the run before are deleted, because this run tries those jobs again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,7 +200,7 @@ class Failures:
 
     def write(self, line: bytes) -> None:
         if self._fd is None:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
         os.write(self._fd, line)
 
     def close(self) -> None:
@@ -216,7 +209,7 @@ class Failures:
 
 
 def answers_in(path: Path) -> SeenIds:
-    """What is answered in a file, which is only read."""
+    """The ids of all answers in a file, which is only read."""
     ids = SeenIds()
     with path.open("rb", buffering=_CHUNK) as file:
         for line in file:
@@ -227,7 +220,7 @@ def answers_in(path: Path) -> SeenIds:
 
 
 def _answered_in(line: bytes) -> str | None:
-    """The custom_id that a line answers; None if it is no answer."""
+    """The custom_id that a line answers; None if the line is not an answer."""
     ours = _OURS.match(line)
     if ours and line.endswith(b"null}\n"):
         name: str = json.loads(ours[1])

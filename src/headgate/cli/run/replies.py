@@ -1,6 +1,6 @@
-"""What a reply means for the job: an answer, a failure of its own, or trouble that is everybody's.
+"""What a reply means for its job: an answer, a failure of this job, or trouble that all jobs share.
 
-Rules of this room: pure and total. Whatever comes back, or does not, is read without raising.
+Nothing that comes back makes these functions raise.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ...responses.usage import Usage
 
 Kind = Literal[
-    "refused",  # by a limit: no fault of the job, and all the others are refused as well
-    "quota",  # nothing left, whatever is sent
-    "key",  # not accepted
-    "rejected",  # this job, for good
-    "failed",  # perhaps not the next time
-    "unreachable",  # never sent
-    "certificate",
+    "refused",  # by a limit, which all jobs share
+    "quota",  # the account has nothing left
+    "key",  # the key is not accepted
+    "rejected",  # this job will never be accepted
+    "failed",  # this job may succeed the next time
+    "unreachable",  # no connection: nothing was sent
+    "certificate",  # the certificate of the host cannot be trusted
 ]
 _LONGEST_MESSAGE = 300
 
@@ -37,7 +37,7 @@ class Trouble(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back. `body` is JSON in UTF-8 if there is no trouble; `document` what it says."""
+    """What came back. `body` is JSON in UTF-8 if there is no trouble; `document` is the same, parsed."""
 
     status: int | None
     request_id: str
@@ -48,7 +48,7 @@ class Reply(NamedTuple):
 
 
 def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
-    """What a response means."""
+    """Read a response."""
     request_id = headers.get("x-request-id") or headers.get("request-id") or ""
     text, document, is_json = _parsed(body)
     usage = None
@@ -72,7 +72,7 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
 
 
 def no_reply(error: BaseException, timeout: float) -> Reply:
-    """What it means that there was none."""
+    """Read an exception that came instead of a response."""
     kind: Kind = "failed"
     if isinstance(error, TimeoutError):
         message = f"no answer within {timeout:g} s"
@@ -88,7 +88,7 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
 
 
 def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
-    """The body as JSON in UTF-8, what it says, and whether it was JSON from the start."""
+    """The body as JSON in UTF-8, the parsed document, and whether the body was JSON."""
     try:
         document = json.loads(body)
         body.decode()
@@ -97,7 +97,7 @@ def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
     else:
         if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
             return body, document, True
-        return json.dumps(document).encode(), document, True  # another encoding than we write
+        return json.dumps(document).encode(), document, True  # it was in another encoding
     said = body.decode("utf-8", "replace")
     return json.dumps(said).encode(), said, False
 
@@ -122,7 +122,7 @@ def _trouble(status: int, signal: Signal, document: Any) -> Trouble:
 
 
 def _said(document: Any) -> str:
-    """The words in an error's body."""
+    """The message in the body of an error."""
     for key in ("error", "message", "detail"):
         if isinstance(document, dict) and document.get(key):
             document = document[key]

@@ -1,8 +1,8 @@
 """What a run may cost, and what it has cost.
 
-Rules of this room: nothing is sent that might lead beyond the budget, as far as one can tell beforehand:
-input by its size and by what was counted for others, output by what the job allows, or by what is usual if it
-does not say.
+A job is sent only if the budget has room for the most it is likely to use: the input by its size and by what
+was counted for earlier jobs, the output by the limit that the job sets, or by the usual length if it sets
+none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Price(NamedTuple):
-    """Of a million tokens."""
+    """The price of a million tokens."""
 
     input: float
     output: float
@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
 
 
 class Spending:
-    """A budget for all jobs together: what was spent, and what those under way may still spend."""
+    """A budget for all jobs together: what was spent, and what the jobs in flight may still spend."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Spending:
         self.max_cost = max_cost
         self.price = price
         self.spent = spent or Tokens(0, 0)
-        self.under_way = 0
+        self.in_flight = 0
         self.changed = asyncio.Event()
         self._reserved = Tokens(0, 0)
         self._stats = TokenStats()
@@ -59,11 +59,11 @@ class Spending:
 
     @property
     def cost(self) -> float | None:
-        """What was spent, if prices are known."""
+        """The price of what was spent; None without prices."""
         return None if self.price is None else self.price.of(*self.spent)
 
     def estimate(self, job: Job) -> Tokens:
-        """The most it is likely to use."""
+        """The most that a job is likely to use."""
         parts = urlsplit(job.url)
         shape = read_shape(job.method, parts.netloc, parts.path, job.body)
         if shape.style == "free":
@@ -76,19 +76,19 @@ class Spending:
         return Tokens(own, output)
 
     def reserve(self, wanted: Tokens) -> bool:
-        """Set it aside, if there is as much."""
+        """Set tokens aside for a job. False: the budget has no room for them."""
         if self._excess(wanted):
             return False
         self._reserved = _sum(self._reserved, wanted)
-        self.under_way += 1
+        self.in_flight += 1
         return True
 
     def settle(self, reserved: Tokens, usage: Usage | None, job: Job | None = None) -> None:
-        """It is over, and has used that."""
+        """Replace what was set aside for a job by what it has used."""
         self._reserved = Tokens(
             self._reserved.input - reserved.input, self._reserved.output - reserved.output
         )
-        self.under_way -= 1
+        self.in_flight -= 1
         if usage is not None:
             self.spent = _sum(self.spent, Tokens(usage.input, usage.output))
             if job is not None and self.limited:
@@ -98,7 +98,7 @@ class Spending:
         self.changed.set()
 
     def why_not(self, wanted: Tokens) -> str:
-        """In words, why it cannot be reserved."""
+        """Why the budget has no room for a job, in words."""
         used = sum(self.spent)
         if self._excess(wanted) == "tokens":
             return (

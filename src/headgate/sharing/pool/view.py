@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...arguments import NS_PER_US
+from ...arguments import NS_PER_US, US_PER_S
 from ...limits import Rate
+from ...words import soon
 from .state import BYTES, PLACES
 
 if TYPE_CHECKING:
@@ -105,19 +106,21 @@ def _reasons(pool: Pool, seen: PoolView) -> list[str]:
     """Return what the next call waits for, in words: the window, places, bytes, rates."""
     reasons = []
     if seen.window:
-        reasons.append(f"window: {soon(seen.window)} left")
+        reasons.append(f"window: {soon(seen.window / US_PER_S)} left")
     places, load = seen.places, seen.bytes
     in_flight = sum(member.in_flight for member in seen.members)
     if places.limit and (
         in_flight >= places.limit or (_wanted(pool, PLACES) and places.held >= places.limit)
     ):
-        tighter = f" for another {soon(seen.throttled)}" if seen.throttled and not seen.window else ""
+        tighter = (
+            f" for another {soon(seen.throttled / US_PER_S)}" if seen.throttled and not seen.window else ""
+        )
         reasons.append(f"concurrency: all {places.limit} places are taken{tighter}")
     if load.limit and _wanted(pool, BYTES) and load.held >= load.limit:
-        reasons.append("bytes: as many as may be are under way")
+        reasons.append("bytes: as many as may be are in flight")
     if not seen.window:
         slow = sorted((level for level in seen.levels if level.next), key=lambda level: -level.next)
-        reasons += [f"{level.rate.name}: next in {soon(level.next)}" for level in slow]
+        reasons += [f"{level.rate.name}: next in {soon(level.next / US_PER_S)}" for level in slow]
     # A member was granted a batch for later, or none yet: a rate has less than its next call needs.
     heavy = any(member.last_start > pool.now or member.put_off for member in pool.members.values())
     if heavy and not reasons and seen.levels:
@@ -129,19 +132,3 @@ def _reasons(pool: Pool, seen: PoolView) -> list[str]:
 def _wanted(pool: Pool, kind: int) -> bool:
     """Return whether a member wants more places or bytes than it holds."""
     return any(member.wants[kind] > member.holds[kind] for member in pool.members.values())
-
-
-def soon(microseconds: int) -> str:
-    """Return a duration in words, rounded up.
-
-    >>> soon(400_000), soon(12_000_000), soon(95_000_000), soon(7_322_000_000)
-    ('0.4 s', '12 s', '1:35', '2:02:02')
-    """
-    if microseconds < 9_950_000:
-        return f"{max(1, -(-microseconds // 100_000)) / 10:.1f} s"
-    whole = -(-microseconds // 1_000_000)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -1,0 +1,166 @@
+"""How commands declare their options, read the values, and report what is wrong with them.
+
+Answers go to stdout, words to stderr. An error is one line that says what is wrong and another that says what
+to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InvalidLimit
+from ..limits import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    OptionType = click.ParamType[Any]
+else:
+    OptionType = click.ParamType  # generic since click 8.4
+
+_COUNTED = ("requests", "tokens", "input_tokens", "output_tokens", "bytes")
+
+
+class CommandError(click.ClickException):
+    """The command cannot go on: `message` says why and `hint` what to do. The exit status is 2."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def show(self, file: Any = None) -> None:
+        out = file or sys.stderr
+        click.echo(click.style("error: ", fg="red", bold=True) + self.message, file=out)
+        if self.hint:
+            click.echo("\n" + click.style("hint: ", fg="cyan") + self.hint, file=out)
+
+
+# -- options in sections
+
+
+class _Option(click.Option):
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # the error for a value outside of it shows the range
+        return extra
+
+
+class Command(click.Command):
+    """A command whose help lists the options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in sorted(self.get_params(ctx), key=lambda param: not isinstance(param, _Option)):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Other"), []).append(record)
+        for section, records in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+def section(name: str) -> Callable[..., Callable[[Any], Any]]:
+    """A `click.option` whose options are listed under `name` in the help."""
+    return partial(click.option, cls=_Option, section=name)
+
+
+# -- types of values
+
+
+class RateType(OptionType):
+    """A rate such as `500/minute`, or `auto`."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or value == "auto":
+            return value
+        try:
+            rate = Rate.parse(value)
+        except InvalidLimit as error:
+            self.fail(str(error), param, ctx)
+        if rate.unit not in _COUNTED:
+            self.fail(f"{rate.unit!r} is not counted; write {', '.join(_COUNTED)}", param, ctx)
+        return rate
+
+
+class PriceType(OptionType):
+    """Prices of a million tokens, input and output: `0.15/0.60`."""
+
+    name = "price"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from .run.spending import Price  # noqa: PLC0415 - loads what --help can do without
+
+        if not isinstance(value, str):
+            return value
+        input_price, slash, output_price = value.partition("/")
+        try:
+            price = Price(float(input_price), float(output_price if slash else input_price))
+        except ValueError:
+            price = Price(-1, -1)
+        if not (0 <= price.input < 1e9 and 0 <= price.output < 1e9):
+            hint = "write that of a million tokens, in and out: 0.15/0.60"
+            self.fail(f"{value!r} is not a price; {hint}", param, ctx)
+        return price
+
+
+class HeaderType(OptionType):
+    """A header as `Name: value`. An error does not repeat the value, which may be a secret."""
+
+    name = "header"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        name, colon, content = value.partition(":")
+        legal = name.strip() and all(c.isalnum() or c in "-_" for c in name.strip()) and name.isascii()
+        if not colon or not legal or not (name + content).isprintable():
+            self.fail(f"{name!r} is not a header; write 'Name: value'", param, ctx)
+        return name.strip().lower(), content.strip()
+
+
+class FaultType(OptionType):
+    """A fault of the sandbox with its details: `storm,after=10,duration=5`."""
+
+    name = "fault"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from ..sandbox.faults import Fault  # noqa: PLC0415 - loads what --help can do without
+
+        if not isinstance(value, str):
+            return value
+        kind, *rest = (part.strip() for part in value.split(","))
+        details: dict[str, Any] = {}
+        for part in rest:
+            name, equals, text = part.partition("=")
+            if not equals:
+                self.fail(f"{part!r} says nothing; write e.g. storm,after=10,duration=5", param, ctx)
+            details[name.strip().replace("-", "_")] = _value_of(text.strip())
+        try:
+            return Fault(kind, **details)
+        except (InvalidLimit, TypeError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def _value_of(text: str) -> Any:
+    """A number, true, false or none; or else the text itself."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

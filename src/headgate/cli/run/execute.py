@@ -1,0 +1,240 @@
+"""One `headgate run`, from its options to its exit status.
+
+Everything that can be found wrong beforehand is found before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ... import events
+from ...gate.clock import SYSTEM
+from ...responses.usage import usage_of
+from ...words import duration
+from ..system import allow_connections, on_stop_signals
+from .credentials import headers_for
+from .errors import RunError
+from .jobs import Lines, Pipe, Target
+from .journal import Failures, Journal
+from .limits import make_gate
+from .outcome import ExitStatus, Stop
+from .preflight import check_files, check_jobs, reach
+from .progress import progress_for
+from .runner import Runner
+from .spending import Spending, Tokens
+from .tally import Meter
+from .view import view_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .options import RunOptions
+    from .outcome import Outcome
+    from .progress import Progress
+
+_FRAME = 1 / 8  # seconds between two looks at the run
+
+
+def execute(options: RunOptions) -> int:
+    """Send every job. The exit status."""
+    target = Target(options.to)
+    check_files(options)
+    headers = headers_for(options, target)
+    if options.max_cost is not None and options.price is None:
+        hint = "write e.g. --price 0.15/0.60, for a million tokens in and out"
+        raise RunError("--max-cost needs prices", hint)
+    total = check_jobs(options, target)
+    reach(target)
+    observer = _GateObserver()
+    gate, concurrency = make_gate(options, target.host, observer)
+    with ExitStack() as stack:
+        stack.enter_context(closing(gate))
+        stack.enter_context(_without_warnings())
+        files = stack.enter_context(closing(_Files(options)))
+        spending = Spending(
+            max_tokens=options.max_tokens,
+            max_cost=options.max_cost,
+            price=options.price,
+            spent=files.spent,
+        )
+
+        def runner_for(source: Lines | Pipe, tell: Callable[[str], None]) -> Runner:
+            runner = Runner(
+                source,
+                target,
+                gate,
+                files.journal,
+                settings=options.settings._replace(concurrency=concurrency),
+                headers=headers,
+                failures=None if files.failures is None else files.failures.write,
+                spending=spending,
+                tell=tell,
+            )
+            runner.tally.total = total
+            return runner
+
+        allow_connections(concurrency)
+        title = f"{options.name} → {target.host}"
+        return asyncio.run(_run(options, title, runner_for, observer, files))
+
+
+class _Files:
+    """What a run writes: the journal of answers, and the failures. `spent`: the tokens of earlier answers."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self.spent = Tokens(0, 0)
+        self.failures: Failures | None = None
+        if options.to_stdout:
+            self.journal = Journal.on(1, "stdout")
+        else:
+            assert options.output is not None
+            limited = options.max_tokens is not None or options.price is not None
+            self.journal = Journal.open(options.output, each=self._add_usage if limited else None)
+        errors = options.errors
+        if errors is None and self.journal.resumable:
+            assert options.output is not None
+            errors = options.output.with_suffix(".errors.jsonl")
+        if errors is not None:
+            try:
+                self.failures = Failures(errors)
+            except BaseException:
+                self.journal.close()
+                raise
+
+    def _add_usage(self, line: bytes) -> None:
+        with suppress(ValueError, TypeError, AttributeError):
+            body = json.loads(line)["response"]["body"]
+            usage = usage_of(body.get("usage") or body.get("usageMetadata"))
+            if usage is not None:
+                self.spent = Tokens(self.spent.input + usage.input, self.spent.output + usage.output)
+
+    def close(self) -> None:
+        self.journal.close()
+        if self.failures is not None:
+            self.failures.close()
+
+
+class _GateObserver:
+    """Passes the events of the gate to the meter, and what people should know to `tell`."""
+
+    def __init__(self) -> None:
+        self.meter = Meter(SYSTEM)
+        self.tell: Callable[[str], object] = lambda _text: None
+
+    def __call__(self, event: events.Event) -> None:
+        self.meter(event)
+        if isinstance(event, events.StoreLost):
+            self.tell(f"the store is lost: {event.reason}; going on with this run's part of the limits")
+        elif isinstance(event, events.StoreRegained):
+            self.tell("the store is back: the limits are shared again")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep warnings of headgate out of the log: the progress shows the same. Errors are still logged."""
+    log = logging.getLogger("headgate")
+
+    def is_an_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    log.addFilter(is_an_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_an_error)
+
+
+async def _run(
+    options: RunOptions,
+    title: str,
+    runner_for: Callable[[Lines | Pipe, Callable[[str], None]], Runner],
+    observer: _GateObserver,
+    files: _Files,
+) -> int:
+    loop = asyncio.get_running_loop()
+    journal = files.journal
+    source: Lines | Pipe = Pipe(0, "stdin", loop) if options.from_stdin else Lines(options.jobs)
+    progress = progress_for(sys.stderr, title, as_json=options.as_json, quiet=options.quiet)
+    # The courier calls the observer from its own thread.
+    observer.tell = lambda text: loop.call_soon_threadsafe(progress.tell, text)
+    if journal.repaired:
+        progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.repaired} bytes")
+    runner = runner_for(source, progress.tell)
+    interrupts = _Interrupts(runner, progress)
+    on_stop_signals(interrupts.heard)
+    watching = asyncio.create_task(_watch(runner, observer.meter, progress, source))
+    outcome = None
+    try:
+        outcome = await runner.run()
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        source.close()
+        progress.end(view_of(runner, observer.meter), outcome)
+    with suppress(OSError):
+        journal.sync()
+    if not options.as_json:
+        for line in _last_words(options, outcome, files):
+            progress.tell(line)
+    if outcome.stop is not None:
+        return ExitStatus.STOPPED_AT_ONCE if interrupts.at_once else ExitStatus.STOPPED_EARLY
+    return ExitStatus.SOME_FAILED if outcome.tally.failed else ExitStatus.ALL_ANSWERED
+
+
+async def _watch(runner: Runner, meter: Meter, progress: Progress, source: Lines | Pipe) -> None:
+    counting = None
+    if runner.tally.total is None and isinstance(source, Lines):
+        counting = asyncio.create_task(asyncio.to_thread(source.count))
+    while True:
+        if counting is not None and counting.done():
+            if runner.tally.total is None:
+                runner.tally.total = counting.result()
+            counting = None
+        progress.show(view_of(runner, meter))
+        await asyncio.sleep(_FRAME)
+
+
+class _Interrupts:
+    """The first Ctrl-C lets requests in flight finish, the second stops at once."""
+
+    def __init__(self, runner: Runner, progress: Progress) -> None:
+        self._runner = runner
+        self._progress = progress
+        self.at_once = False
+
+    def heard(self, number: int) -> None:
+        if not self._runner.stopping:
+            name = "Ctrl-C" if number == signal.SIGINT else "a signal"
+            self._runner.stop(Stop("interrupted", f"stopped by {name}"))
+            self._progress.tell("finishing what is in flight; Ctrl-C again to stop at once")
+        else:
+            self.at_once = True
+            self._runner.abandon()
+
+
+def _last_words(options: RunOptions, outcome: Outcome, files: _Files) -> Iterator[str]:
+    """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
+    tally, stop = outcome.tally, outcome.stop
+    if stop is not None:
+        yield f"{'stopped' if stop.reason == 'interrupted' else 'error'}: {stop.why}"
+    if not options.quiet or stop is not None:
+        words = f"{tally.answered:,} answered in {duration(tally.seconds)}"
+        if tally.kept:
+            words += f", {tally.kept:,} were answered before"
+        if tally.failed:
+            where = f", see {files.failures.path}" if files.failures is not None else ""
+            words += f", {tally.failed:,} failed{where}"
+        yield words + "."
+    if stop is not None:
+        hint = f"{stop.hint}. " if stop.hint else ""
+        if files.journal.resumable:
+            hint += "Run the same command again to go on: what has an answer is not sent again"
+        if hint:
+            yield f"hint: {hint.removesuffix('. ')}"

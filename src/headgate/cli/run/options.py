@@ -1,0 +1,57 @@
+"""What was asked for on the command line of `headgate run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...limits import Rate
+    from .spending import Price
+
+
+class Settings(NamedTuple):
+    """How a runner goes about its jobs. Times are in seconds."""
+
+    concurrency: int = 200
+    retries: int = 5
+    timeout: float = 600.0
+    patience: float = 600.0  # the longest time without a single success
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Every option of the command, after reading."""
+
+    jobs: Path
+    to: str
+    output: Path | None = None
+    errors: Path | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    key_env: str | None = None
+    rates: tuple[Rate | str, ...] = ()
+    concurrency: int | None = None
+    store: str | None = None
+    store_key: str | None = None
+    settings: Settings = field(default_factory=Settings)
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    price: Price | None = None
+    skip_invalid: bool = False
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def from_stdin(self) -> bool:
+        return str(self.jobs) == "-"
+
+    @property
+    def to_stdout(self) -> bool:
+        return self.output is None or str(self.output) == "-"
+
+    @property
+    def name(self) -> str:
+        """What the jobs are called in messages."""
+        return "stdin" if self.from_stdin else self.jobs.name

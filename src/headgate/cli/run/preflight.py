@@ -1,0 +1,79 @@
+"""What is checked before anything is sent: files, jobs, options, and whether the API can be reached."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.request import getproxies, proxy_bypass
+
+from .errors import RunError
+from .jobs import check
+
+if TYPE_CHECKING:
+    from .jobs import Target
+    from .options import RunOptions
+
+_LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
+_CONNECT = 10.0
+
+
+def check_files(options: RunOptions, *, sends: bool = True) -> None:
+    """Raise RunError unless the files can be read and written, and are different ones."""
+    jobs, output, errors = options.jobs, options.output, options.errors
+    if not options.from_stdin:
+        try:
+            found = jobs.stat()
+            jobs.open("rb").close()
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise RunError(f"cannot read {jobs}: {why}", "name a file of jobs, or - for stdin") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise RunError(f"{jobs} is not a file", "pipe it in, and write - for JOBS")
+        for other in (output, errors):
+            with suppress(OSError):
+                if other is not None and other.samefile(jobs):
+                    raise RunError(f"{other} is the file of jobs itself", "give another file with -o")
+    if output is not None and output == errors:
+        raise RunError("answers and failures cannot go to the same file", "give another one with --errors")
+    if options.from_stdin and sys.stdin.isatty():
+        raise RunError("stdin is a terminal", "pipe jobs in, or name a file of them")
+    if output is None and sys.stdout.isatty() and sends:
+        raise RunError("the answers would fill the terminal", "name a file with -o, or pipe them on")
+
+
+def check_jobs(options: RunOptions, target: Target) -> int | None:
+    """Read the first jobs and raise the error of the first bad line.
+
+    The number of jobs, if the whole file was read within the time for it.
+    """
+    if options.from_stdin:
+        return None
+    checked = check(options.jobs, target, seconds=_LOOK_AHEAD)
+    if checked.bad and not options.skip_invalid:
+        raise checked.bad[0]
+    if checked.whole and not checked.jobs:
+        raise RunError(f"{options.jobs} has no jobs", "it is empty")
+    return checked.jobs if checked.whole else None
+
+
+def reach(target: Target) -> None:
+    """Raise RunError if no connection to the API can be made. Behind a proxy this is not tried."""
+    host = target.parts.hostname or ""
+    port = target.parts.port or (443 if target.parts.scheme == "https" else 80)
+    proxies = getproxies()
+    if (target.parts.scheme in proxies or "all" in proxies) and not proxy_bypass(host):
+        return
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT).close()
+    except socket.gaierror:
+        hint = "check --to for a typing error, and the network"
+        raise RunError(f"no host is called {host!r}", hint) from None
+    except ConnectionRefusedError:
+        why = f"nothing listens at {host}:{port} (connection refused)"
+        raise RunError(why, "check --to, or start it") from None
+    except OSError as error:
+        why = f"cannot reach {host}:{port}: {error.strerror or error}"
+        raise RunError(why, "check --to, and the network") from None

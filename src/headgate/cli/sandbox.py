@@ -1,0 +1,99 @@
+"""`headgate sandbox`: an API with limits on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import Any
+
+import click
+
+from ..errors import InvalidLimit
+from ..gate.clock import SYSTEM
+from .options import Command, CommandError, FaultType, section
+from .system import until_stopped
+
+_what, _limits, _answers, _faults = map(section, ("What", "Limits", "Answers", "Bad days"))
+_STYLE = click.Choice(("openai", "anthropic", "plain"))
+_KIND = click.Choice(("bucket", "fixed", "sliding"))
+_NOT_NEGATIVE = click.FloatRange(0)
+_FASTER_THAN_ZERO = click.FloatRange(0, min_open=True)
+_FAULTS = "e.g. storm,after=10,duration=5 or error,status=500,probability=0.01. Repeatable."
+
+
+@click.command(cls=Command, short_help="A local API with limits, to try things on.")
+@_what("--style", type=_STYLE, default="openai", help="Whose endpoints, headers and errors.")
+@_what("--host", default="127.0.0.1", metavar="NAME", help="Where to listen.")
+@_what("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="0 for a free one.")
+@_limits("--requests", metavar="RATE", help="e.g. 600/minute.")
+@_limits("--tokens", metavar="RATE", help="e.g. 100_000/minute.")
+@_limits("--input-tokens", metavar="RATE", help="For --style anthropic.")
+@_limits("--output-tokens", metavar="RATE", help="For --style anthropic.")
+@_limits("--concurrency", type=click.IntRange(1), metavar="N", help="Requests in flight at once.")
+@_limits("--kind", type=_KIND, default="bucket", help="How they are counted.")
+@_limits("--per-key", is_flag=True, help="For each API key.")
+@_limits("--per-model", is_flag=True, help="For each model.")
+@_limits("--no-headers", is_flag=True, help="Do not tell where limits stand.")
+@_limits("--no-retry-after", is_flag=True, help="Do not tell when to come back.")
+@_answers(
+    "--first-token", type=_NOT_NEGATIVE, default=0.005, metavar="SECONDS", help="Until an answer begins."
+)
+@_answers(
+    "--spread", type=_NOT_NEGATIVE, default=0, metavar="SIGMA", help="How much that varies (lognormal)."
+)
+@_answers(
+    "--tokens-per-second",
+    type=_FASTER_THAN_ZERO,
+    metavar="N",
+    help="How fast it goes on.  [default: at once]",
+)
+@_answers("--reply-tokens", type=click.IntRange(1), default=16, metavar="N", help="Its length, on average.")
+@_answers("--seed", type=int, default=0, metavar="N", help="Of everything that is drawn at random.")
+@_faults("--fault", "faults", type=FaultType(), multiple=True, metavar="KIND[,DETAIL=VALUE]...", help=_FAULTS)
+def sandbox(**options: Any) -> None:
+    """Serve an API that limits its callers as real ones do, until Ctrl-C; then tell what it saw.
+
+    \b
+    headgate sandbox --port 8000 --requests 600/minute --tokens 100_000/minute
+    headgate sandbox --style anthropic --requests 50/minute --fault overload,after=30,duration=10
+
+    No key is needed, nothing is charged, and the official SDKs work against it: give them the address as
+    base_url. Its answers to GET /__sandbox/report, /limits and /faults are for other programs.
+    """
+    from ..sandbox.provider import Provider  # noqa: PLC0415 - loads what --help can do without
+    from ..sandbox.server import serve  # noqa: PLC0415
+
+    host, port, faults = options.pop("host"), options.pop("port"), options.pop("faults")
+    options["headers"] = not options.pop("no_headers")
+    options["retry_after"] = not options.pop("no_retry_after")
+    try:
+        provider = Provider(options.pop("style"), **options)
+    except InvalidLimit as error:
+        raise CommandError(str(error)) from None
+
+    def started(url: str) -> None:
+        for fault in faults:  # the seconds of a fault count from here
+            provider.fault(fault, SYSTEM.now())
+        click.echo(url)
+        limits = ", ".join(
+            f"{value} {unit}" if unit == "concurrency" else f"{unit} {value}"
+            for unit, value in provider.limits().items()
+            if value
+        )
+        click.echo(f"{provider.style.name}, {limits or 'no limits'}; Ctrl-C to stop", err=True)
+
+    try:
+        asyncio.run(until_stopped(serve(provider, host, port, started=started)))
+    except OSError as error:
+        # asyncio writes a long text of its own into `strerror`, but keeps a positive `errno`.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        hint = "choose another --port, or 0 for a free one" if taken else "--host is a name of this machine"
+        raise CommandError(f"cannot listen on {host}:{port}: {str(why).lower()}", hint) from None
+    report = provider.report()
+    click.echo(
+        f"\n{report.requests:,} requests: {report.admitted:,} let through, {report.refused:,} refused; "
+        f"{report.tokens:,} tokens charged; {report.peak_in_flight} at once at most",
+        err=True,
+    )
