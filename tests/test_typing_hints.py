@@ -39,7 +39,6 @@ NOT_YET = (
     "headgate.client",
     "headgate.dispatch",
     "headgate.gate",
-    "headgate.http",
     "headgate.retries",
     "headgate.sandbox",
     "headgate.sharing",

@@ -1,4 +1,4 @@
-"""Real clients from many workers against a server that counts: nobody is told 429."""
+"""Real clients with many workers against a server that counts: none of them gets a 429."""
 
 import asyncio
 import threading
@@ -193,14 +193,14 @@ def drain_with_tasks(make, api, gate, *, stream):
     + [(drain_with_tasks, make, name) for name, make in ASYNC.items()],
     ids=[f"{name}-sync" for name in SYNC] + [f"{name}-async" for name in ASYNC],
 )
-def test_every_client_drains_its_calls_without_a_single_429(drain, make, name, rates, stream):
+def test_every_client_makes_its_calls_without_a_single_429(drain, make, name, rates, stream):
     style = "anthropic" if name == "anthropic" else "openai"
     with Sandbox(style, requests="6000/minute") as api:
         gate = Dispatch("api", rates=rates, pause=True)
         drain(make, api, gate, stream=stream)
         report = api.report()
         assert (report.admitted, report.refused) == (CALLS, 0)
-        while api.report().in_flight:  # the server closes its books after the last byte has left
+        while api.report().in_flight:  # the server counts a request as ended after its last byte has left
             assert report.abandoned == 0
         assert gate.snapshot().in_flight == 0
         assert gate.snapshot().rates[0].limit in (100, 6000)

@@ -175,7 +175,7 @@ class _Routes:
         origin = (library, url.scheme, url.netloc)
         transport = self._by_origin.get(origin)
         if transport is None:
-            route = (library, _proxy_for(url))
+            route = (library, proxy_for(url))
             transport = self._by_proxy.get(route)
             if transport is None:
                 # Of two that are made at the same moment neither has a connection yet, and one is dropped.
@@ -192,7 +192,7 @@ class _Routes:
         return make(limits=limits, proxy=None if proxy is None else library.Proxy(proxy))
 
 
-def _proxy_for(url: Any) -> str | None:
+def proxy_for(url: Any) -> str | None:
     """The proxy that the environment, or the system, names for a URL."""
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")

@@ -1,4 +1,4 @@
-"""The OpenAI and Anthropic SDKs obey without knowing it, and do not retry on top of us (providers.md, 4)."""
+"""The OpenAI and Anthropic SDKs wait at a gate, and do not retry on top of its retries."""
 
 import asyncio
 import gc
@@ -58,14 +58,14 @@ def levels(gate):
 
 
 class OpenAI:
-    """The SDK of one colour on one library."""
+    """The sync or async OpenAI SDK on one HTTP library."""
 
     def __init__(self, colour, library):
         self.colour = colour
         self.library = library
 
     def ask(self, api, gate, act, *, max_retries=2, **options):
-        """`act(client)`, whose result is read to its end if it is a stream."""
+        """The result of `act(client)`; a stream is read to its end."""
         if self.colour == "sync":
             with openai.OpenAI(
                 base_url=api.url + "/v1",
@@ -90,7 +90,7 @@ class OpenAI:
 
 
 class Anthropic:
-    """The SDK of one colour, by its middleware or by a transport."""
+    """The sync or async Anthropic SDK, with the middleware or a transport."""
 
     def __init__(self, colour, way):
         self.colour = colour
@@ -147,17 +147,17 @@ def message(client):
     return client.messages.create(**CHAT)
 
 
-# Usage settles the buckets
+# Settling
 
 
-def test_openai_answers_settle(open_sdk, openai_api):
+def test_openai_responses_settle_tokens(open_sdk, openai_api):
     gate = gated("1_000_000 tokens/minute burst 1_000_000", "1000/minute burst 1000")
     usage = open_sdk.ask(openai_api, gate, chat).usage
     assert levels(gate) == {"tokens": max(40, usage.total_tokens), "requests": 1}
     assert gate.snapshot().in_flight == 0
 
 
-def test_openai_streams_settle(open_sdk, openai_api):
+def test_openai_streams_settle_tokens(open_sdk, openai_api):
     gate = gated("1_000_000 tokens/minute burst 1_000_000")
     chunks = open_sdk.ask(
         openai_api,
@@ -171,7 +171,7 @@ def test_openai_streams_settle(open_sdk, openai_api):
     assert gate.snapshot().in_flight == 0
 
 
-def test_openai_responses_settle(open_sdk, openai_api):
+def test_the_openai_responses_api_settles_tokens(open_sdk, openai_api):
     gate = gated("1_000_000 tokens/minute burst 1_000_000")
     reply = open_sdk.ask(openai_api, gate, lambda client: client.responses.create(model="m", input="hi"))
     assert levels(gate)["tokens"] >= reply.usage.total_tokens > 0
@@ -182,7 +182,7 @@ def test_openai_responses_settle(open_sdk, openai_api):
     assert levels(gate)["tokens"] >= reply.usage.total_tokens + stream[-1].response.usage.total_tokens
 
 
-def test_anthropic_answers_settle_input_and_output_apart(anthropic_sdk, anthropic_api):
+def test_anthropic_responses_settle_input_and_output_apart(anthropic_sdk, anthropic_api):
     gate = gated(
         "1_000_000 input_tokens/minute burst 1_000_000", "1_000_000 output_tokens/minute burst 1_000_000"
     )
@@ -191,7 +191,7 @@ def test_anthropic_answers_settle_input_and_output_apart(anthropic_sdk, anthropi
     assert gate.snapshot().in_flight == 0
 
 
-def test_anthropic_streams_settle(anthropic_sdk, anthropic_api):
+def test_anthropic_streams_settle_tokens(anthropic_sdk, anthropic_api):
     gate = gated("1_000_000 tokens/minute burst 1_000_000")
     events = anthropic_sdk.ask(
         anthropic_api, gate, lambda client: client.messages.create(**CHAT, stream=True)
@@ -202,12 +202,12 @@ def test_anthropic_streams_settle(anthropic_sdk, anthropic_api):
     assert gate.snapshot().in_flight == 0
 
 
-# Who retries
+# Retries
 
 
 @pytest.mark.parametrize("ours", [1, 3])
-def test_our_retries_are_all_there_are_when_openai_refuses(open_sdk, openai_api, ours):
-    """The SDK's own two are on, and told that they are not wanted."""
+def test_only_the_adapter_retries_when_openai_refuses(open_sdk, openai_api, ours):
+    """The two retries of the SDK are on; the header x-should-retry stops them."""
     openai_api.fault("storm", retry_after=0.01)
     gate = gated(clock=ManualClock(auto_advance=True))
     with pytest.raises(openai.RateLimitError):
@@ -216,7 +216,7 @@ def test_our_retries_are_all_there_are_when_openai_refuses(open_sdk, openai_api,
 
 
 @pytest.mark.parametrize("ours", [1, 3])
-def test_our_retries_are_all_there_are_when_anthropic_is_overloaded(anthropic_sdk, anthropic_api, ours):
+def test_only_the_adapter_retries_when_anthropic_is_overloaded(anthropic_sdk, anthropic_api, ours):
     anthropic_api.fault("overload")
     gate = gated(clock=ManualClock(auto_advance=True))
     with pytest.raises(anthropic.APIStatusError):
@@ -224,7 +224,7 @@ def test_our_retries_are_all_there_are_when_anthropic_is_overloaded(anthropic_sd
     assert anthropic_api.report().requests == ours + 1
 
 
-def test_streams_are_retried_by_us_before_their_first_byte(open_sdk, openai_api):
+def test_streams_are_retried_before_their_first_byte(open_sdk, openai_api):
     openai_api.fault("storm", count=2, retry_after=0.01)
     gate = gated(clock=ManualClock(auto_advance=True))
     chunks = open_sdk.ask(
@@ -234,7 +234,7 @@ def test_streams_are_retried_by_us_before_their_first_byte(open_sdk, openai_api)
     assert openai_api.report().requests == 3
 
 
-def test_without_retries_of_ours_those_of_the_sdk_pass_the_gate_each(open_sdk, openai_api):
+def test_each_retry_of_the_openai_sdk_passes_the_gate(open_sdk, openai_api):
     openai_api.fault("storm", retry_after=0.01)
     gate = gated("1000/minute burst 1000")
     with pytest.raises(openai.RateLimitError):
@@ -243,7 +243,7 @@ def test_without_retries_of_ours_those_of_the_sdk_pass_the_gate_each(open_sdk, o
     assert levels(gate) == {"requests": 3}
 
 
-def test_without_retries_of_ours_those_of_anthropic_pass_the_gate_each(anthropic_sdk, anthropic_api):
+def test_each_retry_of_the_anthropic_sdk_passes_the_gate(anthropic_sdk, anthropic_api):
     anthropic_api.fault("storm", retry_after="0.01")
     gate = gated("1000/minute burst 1000")
     with pytest.raises(anthropic.RateLimitError):
@@ -252,8 +252,8 @@ def test_without_retries_of_ours_those_of_anthropic_pass_the_gate_each(anthropic
     assert levels(gate) == {"requests": 2}
 
 
-def test_a_connection_that_breaks_is_not_retried_by_both_in_full(open_sdk, openai_api):
-    """The SDK cannot be told to stop where there is no answer: its tries come on top, each sent once."""
+def test_retries_of_the_sdk_after_a_broken_connection_are_sent_once_each(open_sdk, openai_api):
+    """Without a response the SDK cannot be told to stop: its retries come on top, each sent once."""
     openai_api.fault("reset", at="before")
     gate = gated(clock=ManualClock(auto_advance=True))
     with pytest.raises(openai.APIConnectionError):
@@ -266,7 +266,7 @@ def test_a_connection_that_breaks_is_not_retried_by_both_in_full(open_sdk, opena
     assert gate.snapshot().in_flight == 0
 
 
-def test_the_middleware_sees_which_try_of_anthropic_it_is(anthropic_sdk, anthropic_api):
+def test_the_middleware_sees_the_retry_count_of_the_anthropic_sdk(anthropic_sdk, anthropic_api):
     anthropic_api.fault("reset", at="before")
     gate = gated(clock=ManualClock(auto_advance=True))
     with pytest.raises(anthropic.APIConnectionError):
@@ -275,10 +275,10 @@ def test_the_middleware_sees_which_try_of_anthropic_it_is(anthropic_sdk, anthrop
     assert gate.snapshot().in_flight == 0
 
 
-# Refusals of ours
+# Refusals of the gate
 
 
-def test_openai_passes_our_refusals_on_as_they_are(open_sdk, openai_api):
+def test_openai_passes_refusals_of_the_gate_on_unchanged(open_sdk, openai_api):
     gate = gated()
     gate.close()
     with pytest.raises(Closed):
@@ -286,7 +286,7 @@ def test_openai_passes_our_refusals_on_as_they_are(open_sdk, openai_api):
     assert openai_api.report().requests == 0
 
 
-def test_anthropic_passes_them_on_from_a_middleware_and_wraps_them_from_a_transport(
+def test_anthropic_passes_refusals_on_from_a_middleware_and_wraps_them_from_a_transport(
     anthropic_sdk, anthropic_api
 ):
     gate = gated()
@@ -302,7 +302,7 @@ def test_anthropic_passes_them_on_from_a_middleware_and_wraps_them_from_a_transp
 
 
 def test_a_caller_may_give_up_waiting(openai_api):
-    """A timeout around the call ends the wait, and the place in line is given up."""
+    """A timeout around the call ends the wait, and its ticket leaves the line."""
 
     async def main():
         gate = Dispatch("api", concurrency=1)
@@ -326,8 +326,10 @@ def test_a_caller_may_give_up_waiting(openai_api):
 # Streams that are broken off
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # who forgets a stream forgets its socket
-def test_streams_of_the_sdks_that_are_broken_off_leave_nothing_behind(openai_api, anthropic_api):
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning"
+)  # a stream that is dropped leaves its socket open
+def test_broken_off_streams_of_the_sdks_leave_nothing_behind(openai_api, anthropic_api):
     gate = gated(concurrency=1_000)
     http = httpx2.Client(transport=Transport(gate))
     with (
@@ -357,7 +359,7 @@ def test_streams_of_the_sdks_that_are_broken_off_leave_nothing_behind(openai_api
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_async_streams_of_the_sdks_that_are_broken_off_leave_nothing_behind(openai_api, anthropic_api):
+def test_broken_off_async_streams_of_the_sdks_leave_nothing_behind(openai_api, anthropic_api):
     gate = gated(concurrency=1_000)
 
     async def read_slowly(stream):
@@ -419,7 +421,7 @@ def test_raw_and_streaming_responses_of_the_sdks_work_as_before(openai_api, anth
     client.close()
 
 
-def test_anthropic_own_default_client_takes_the_transport(anthropic_api):
+def test_the_default_client_of_anthropic_takes_the_transport(anthropic_api):
     gate = gated()
     with anthropic.Anthropic(
         base_url=anthropic_api.url,

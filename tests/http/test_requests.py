@@ -1,4 +1,4 @@
-"""requests through a mounted adapter (providers.md, 4)."""
+"""requests through a mounted adapter."""
 
 import gc
 import gzip
@@ -96,7 +96,7 @@ def level(gate):
     return gate.snapshot().rates[0].level
 
 
-def test_a_plain_answer_is_handed_up_as_it_is_and_settled(server):
+def test_a_plain_response_is_returned_unchanged_and_settled(server):
     gate = gated("1000 tokens/minute burst 1000")
     with session_for(gate) as session:
         reply = session.post(server.url, json=CHAT)
@@ -118,7 +118,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_a_stream_is_read_in_every_way_there_is(server, how):
+def test_a_stream_can_be_read_by_every_method(server, how):
     gate = gated("1000 tokens/minute burst 1000")
     server.answers = [STREAM]
     with session_for(gate) as session:
@@ -129,8 +129,8 @@ def test_a_stream_is_read_in_every_way_there_is(server, how):
     assert level(gate) == 958
 
 
-def test_a_stream_is_not_held_up(server):
-    """Its first piece is there before its last was sent."""
+def test_a_stream_is_not_delayed(server):
+    """The first piece can be read before the last is sent."""
     gate = gated()
     server.answers = [STREAM]
     with session_for(gate) as session:
@@ -143,9 +143,7 @@ def test_a_stream_is_not_held_up(server):
 @pytest.mark.parametrize("size", [10, 300_000])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were_not(
-    server, size, stream, packed
-):
+def test_the_caller_reads_the_whole_body_of_an_error_that_the_adapter_has_read(server, size, stream, packed):
     gate = gated("50/minute burst 50")
     text = json.dumps({"error": {"message": "".join(random.Random(1).choices("abcdef", k=size))}}).encode()
     headers = {"content-type": "application/json", "retry-after": "7"}
@@ -162,7 +160,7 @@ def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were
     assert gate.snapshot().backoff_active
 
 
-def test_an_error_gives_its_connection_back(server):
+def test_an_error_response_gives_its_connection_back(server):
     gate = gated()
     server.answers = [(500, {}, [b"sorry"])]
     with session_for(gate) as session:
@@ -172,7 +170,7 @@ def test_an_error_gives_its_connection_back(server):
     assert [reply.text for reply in replies] == ["sorry"] * 3
 
 
-def test_retries_are_ours_and_the_last_answer_says_that_it_is_the_last(server):
+def test_the_last_response_after_retries_forbids_further_ones(server):
     gate = gated(clock=ManualClock(auto_advance=True))
     with session_for(gate, retries=2) as session:
         server.answers = [(503, {}, [b"{}"])]
@@ -188,14 +186,14 @@ def test_retries_are_ours_and_the_last_answer_says_that_it_is_the_last(server):
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_connection_that_fails_costs_nothing_and_raises_what_requests_raises():
+def test_a_failed_connection_costs_nothing_and_raises_the_error_of_requests():
     gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
     with session_for(gate, retries=2) as session, pytest.raises(requests.ConnectionError):
         session.post("http://127.0.0.1:1/v1/messages", json=CHAT)
     assert level(gate) == 50
 
 
-def test_refusals_of_the_gate_reach_the_caller_as_they_are(server):
+def test_refusals_of_the_gate_reach_the_caller_unchanged(server):
     gate = gated()
     gate.close()
     with session_for(gate) as session, pytest.raises(Closed):
@@ -219,7 +217,7 @@ class Consumer(Exception):
 
 
 class Tearing(io.BytesIO):
-    """A body that ends in the middle of something."""
+    """A body that ends in the middle."""
 
     def read(self, *args):
         data = super().read(*args)
@@ -229,7 +227,7 @@ class Tearing(io.BytesIO):
 
 
 class Canned(HTTPAdapter):
-    """Answers at once, without a socket."""
+    """An adapter that replies at once, without a socket."""
 
     def __init__(self):
         super().__init__()
@@ -247,7 +245,7 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind():
     gate = gated(concurrency=2_000, clock=clock)
     dice = random.Random(17)
     kept = []
-    ways = ["read", "break", "close", "error here", "torn", "forgotten", "kept"]
+    ways = ["read", "break", "close", "error here", "torn", "dropped", "kept"]
     inner = Canned()
     with session_for(gate, lease=60, inner=inner) as session:
         for way in dice.choices(ways, k=1_000):
@@ -275,12 +273,12 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind():
         clock.advance(60)
         assert gate.snapshot().in_flight == 0
         for reply in kept:
-            assert reply.content == b"".join(EVENTS), "whoever kept it can still read it"
+            assert reply.content == b"".join(EVENTS), "an abandoned response can still be read"
     snapshot = gate.snapshot()
     assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
 
 
-def test_real_connections_that_are_torn_or_left_leave_nothing_behind(server):
+def test_real_connections_that_break_or_are_abandoned_leave_nothing_behind(server):
     gate = gated()
     with session_for(gate) as session:
         for _ in range(20):
@@ -294,7 +292,7 @@ def test_real_connections_that_are_torn_or_left_leave_nothing_behind(server):
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_local_provider_is_asked_and_its_refusals_waited_out():
+def test_refusals_of_a_local_provider_are_waited_out():
     with Sandbox("openai", requests="60_000/minute") as api:
         gate = Dispatch("api", pause=True)
         api.fault("storm", count=1, retry_after=0.05)

@@ -1,4 +1,4 @@
-"""httpx and httpx2, sync and async, through one transport (providers.md, 4)."""
+"""httpx and httpx2, sync and async, through one transport."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from headgate import Backoff, Closed, Dispatch
-from headgate.http.httpx import AsyncTransport, Transport
+from headgate.http.httpx import AsyncTransport, Transport, proxy_for
 from headgate.sandbox import Sandbox
 from headgate.testing import ManualClock
 
@@ -74,7 +74,7 @@ def async_stream(library, chunks):
 
 
 class Inner:
-    """A transport of either colour that answers what it is told to, and counts."""
+    """A sync and async transport that gives the replies of the test and records its requests."""
 
     def __init__(self, library, *answers):
         self.library = library
@@ -117,7 +117,7 @@ STREAM = (200, {"content-type": "text/event-stream"}, EVENTS)
 
 
 def ask(colour, library, gate, inner, url=URL, **options):
-    """Post the request by a client of that colour, and read the whole answer."""
+    """Post a request by a sync or async client, and read the whole response."""
     if colour == "sync":
         with library.Client(transport=Transport(gate, inner=inner, **options)) as client:
             return client.post(url, json=CHAT)
@@ -132,11 +132,11 @@ def ask(colour, library, gate, inner, url=URL, **options):
 both_colours = pytest.mark.parametrize("colour", ["sync", "async"])
 
 
-# Answers that are read
+# Responses that are read
 
 
 @both_colours
-def test_a_plain_answer_is_handed_up_as_it_is_and_settled(colour, library):
+def test_a_plain_response_is_returned_unchanged_and_settled(colour, library):
     gate = gated("1000 tokens/minute burst 1000")
     reply = ask(colour, library, gate, Inner(library, json_answer({"usage": USAGE})))
     assert reply.json() == {"usage": USAGE}
@@ -147,7 +147,7 @@ def test_a_plain_answer_is_handed_up_as_it_is_and_settled(colour, library):
 
 
 @both_colours
-def test_a_mock_transport_of_the_library_works_inside(colour, library):
+def test_a_mock_transport_of_the_library_can_be_the_inner_transport(colour, library):
     gate = gated("1000 tokens/minute burst 1000")
     inner = library.MockTransport(lambda request: library.Response(200, json={"usage": USAGE}))
     assert ask(colour, library, gate, inner).json() == {"usage": USAGE}
@@ -156,7 +156,7 @@ def test_a_mock_transport_of_the_library_works_inside(colour, library):
 
 
 @both_colours
-def test_a_stream_is_not_held_up_and_keeps_its_place_until_it_is_over(colour, library):
+def test_a_stream_is_not_delayed_and_keeps_its_place_until_it_ends(colour, library):
     gate = gated("1000 tokens/minute burst 1000")
     inner = Inner(library, STREAM)
     seen = []
@@ -187,7 +187,7 @@ def test_a_stream_is_not_held_up_and_keeps_its_place_until_it_is_over(colour, li
 
 
 @both_colours
-def test_compressed_bytes_are_passed_on_as_they_were_sent(colour, library):
+def test_compressed_bytes_are_passed_on_unchanged(colour, library):
     gate = gated("1000 tokens/minute burst 1000")
     packed = gzip.compress(json.dumps({"usage": USAGE}).encode())
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -201,7 +201,7 @@ def test_compressed_bytes_are_passed_on_as_they_were_sent(colour, library):
 
 @both_colours
 @pytest.mark.parametrize("size", [10, 60_000, 200_000])
-def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were_not(colour, library, size):
+def test_the_caller_reads_the_whole_body_of_an_error_that_the_adapter_has_read(colour, library, size):
     gate = gated("50/minute burst 50")
     body = json.dumps({"error": {"message": "x" * size}}).encode()
     pieces = [body[i : i + 5_000] for i in range(0, len(body), 5_000)]
@@ -216,7 +216,7 @@ def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were
 
 
 @both_colours
-def test_a_compressed_error_is_understood_and_passed_on_as_it_was(colour, library):
+def test_a_compressed_error_is_read_and_passed_on_unchanged(colour, library):
     quota = json.dumps({"error": {"code": "insufficient_quota"}}).encode()
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     inner = Inner(library, (429, headers, [gzip.compress(quota)]))
@@ -226,7 +226,7 @@ def test_a_compressed_error_is_understood_and_passed_on_as_it_was(colour, librar
 
 
 @both_colours
-def test_an_error_that_breaks_off_is_told_to_its_reader(colour, library):
+def test_the_caller_gets_the_exception_of_an_error_body_that_breaks_off(colour, library):
     inner = Inner(library, (500, {}, [b"sorr", library.ReadError("gone")]))
     gate = gated()
     with pytest.raises(library.ReadError, match="gone"):
@@ -235,7 +235,7 @@ def test_an_error_that_breaks_off_is_told_to_its_reader(colour, library):
 
 
 @both_colours
-def test_retries_are_ours_and_the_last_answer_says_that_it_is_the_last(colour, library):
+def test_the_last_response_after_retries_forbids_further_ones(colour, library):
     gate = gated(clock=ManualClock(auto_advance=True))
     inner = Inner(library, json_answer({}, 429))
     reply = ask(colour, library, gate, inner, retries=2)
@@ -247,7 +247,7 @@ def test_retries_are_ours_and_the_last_answer_says_that_it_is_the_last(colour, l
 
 
 @both_colours
-def test_errors_on_the_way_are_raised_as_the_library_raises_them(colour, library):
+def test_connection_errors_are_raised_as_the_library_raises_them(colour, library):
     gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
     with pytest.raises(library.ConnectError) as caught:
         ask(colour, library, gate, Inner(library, library.ConnectError("no route")), retries=2)
@@ -259,7 +259,7 @@ def test_errors_on_the_way_are_raised_as_the_library_raises_them(colour, library
 
 
 @both_colours
-def test_refusals_of_the_gate_reach_the_caller_as_they_are(colour, library):
+def test_refusals_of_the_gate_reach_the_caller_unchanged(colour, library):
     gate = gated()
     gate.close()
     inner = Inner(library, json_answer({}))
@@ -286,9 +286,9 @@ def test_redirects_pass_the_gate_at_each_hop(library):
     assert gate.snapshot().in_flight == 0
 
 
-# Streams that are broken off: whatever becomes of them, nothing stays behind
+# Streams that end in every possible way
 
-WAYS = ["read", "break", "close", "error here", "error there", "forgotten", "generator forgotten", "kept"]
+WAYS = ["read", "break", "close", "error here", "error there", "dropped", "generator dropped", "kept"]
 
 
 class Consumer(Exception):
@@ -322,7 +322,7 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind(library
             elif way == "error there":
                 with pytest.raises(library.ReadError):
                     list(pieces)
-            elif way == "generator forgotten":
+            elif way == "generator dropped":
                 next(pieces)
                 pieces = None
                 reply = None
@@ -334,7 +334,7 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind(library
         clock.advance(60)
         assert gate.snapshot().in_flight == 0
         for reply in kept:
-            assert reply.read() == b"".join(EVENTS), "whoever kept it can still read it"
+            assert reply.read() == b"".join(EVENTS), "an abandoned response can still be read"
     snapshot = gate.snapshot()
     assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
 
@@ -366,7 +366,7 @@ def test_a_thousand_async_streams_broken_off_in_every_way_leave_nothing_behind(l
         elif way == "error there":
             with pytest.raises(library.ReadError):
                 [piece async for piece in pieces]
-        elif way == "generator forgotten":
+        elif way == "generator dropped":
             await anext(pieces)
         elif way == "kept":
             kept.append(reply)
@@ -396,7 +396,7 @@ def test_a_thousand_async_streams_broken_off_in_every_way_leave_nothing_behind(l
             for _ in range(3):
                 gc.collect()
                 for _ in range(9):
-                    await asyncio.sleep(0)  # the loop ends generators that were forgotten, in some turns
+                    await asyncio.sleep(0)  # the loop needs some turns to end dropped generators
             assert gate.snapshot().in_flight == len(kept) > 50
             clock.advance(60)
             assert gate.snapshot().in_flight == 0
@@ -418,7 +418,7 @@ def api():
 
 
 @both_colours
-def test_a_local_provider_is_asked_through_the_transport_of_the_library(colour, library, api):
+def test_a_local_provider_is_reached_through_the_transport_of_the_library(colour, library, api):
     gate = gated("1_000_000 tokens/minute burst 1_000_000", "5000/minute burst 5000")
     url = api.url + "/v1/chat/completions"
     reply = ask(colour, library, gate, None, url)
@@ -429,7 +429,7 @@ def test_a_local_provider_is_asked_through_the_transport_of_the_library(colour, 
     assert api.report().admitted == 1
 
 
-def test_real_connections_that_are_reset_or_left_leave_nothing_behind(library, api):
+def test_real_connections_that_are_reset_or_abandoned_leave_nothing_behind(library, api):
     gate = gated(concurrency=100)
     url = api.url + "/v1/chat/completions"
     api.fault("reset", at="before", probability=0.1)
@@ -459,7 +459,7 @@ def test_real_connections_that_are_reset_or_left_leave_nothing_behind(library, a
 
 
 def test_waiting_holds_no_connection_and_no_timeout_of_the_client(library, api):
-    """Two connections, one place: nobody times out waiting for the pool while others wait at the gate."""
+    """Requests that wait at the gate do not use up the timeout for a connection of the pool."""
     gate = Dispatch("api", concurrency=1)
     limits = library.Limits(max_connections=1)
     inner = library.HTTPTransport(limits=limits)
@@ -490,7 +490,7 @@ def test_one_transport_serves_clients_of_both_libraries(api):
     assert api.report().admitted == 2
 
 
-def test_limits_are_learned_and_kept_without_configuring_any(library):
+def test_limits_are_learned_without_configuring_any(library):
     with Sandbox("openai", requests="600/minute") as api:
         gate = Dispatch("auto", rates="auto", pause=True)
         with library.Client(transport=Transport(gate)) as client:
@@ -511,7 +511,7 @@ def test_a_refusal_of_a_real_server_is_waited_out_by_retries(library, api):
 
 
 class Proxy:
-    """Answers every request by itself, as a proxy may, and remembers what for."""
+    """A proxy that answers every request by itself and records their targets."""
 
     def __init__(self):
         self.asked = []
@@ -525,7 +525,7 @@ class Proxy:
 
 
 @both_colours
-def test_proxies_that_the_environment_names_are_used_as_the_client_would(colour, library, monkeypatch, api):
+def test_the_proxies_of_the_environment_are_used(colour, library, monkeypatch, api):
     proxy = Proxy()
     ready = threading.Event()
     loop = asyncio.new_event_loop()
@@ -553,3 +553,41 @@ def test_proxies_that_the_environment_names_are_used_as_the_client_would(colour,
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        ("http://api.example/", {}, None),
+        ("http://api.example/", {"http_proxy": "http://proxy:3128"}, "http://proxy:3128"),
+        ("http://api.example/", {"HTTP_PROXY": "proxy:3128"}, "http://proxy:3128"),
+        ("https://api.example/", {"http_proxy": "http://proxy:3128"}, None),
+        (
+            "https://api.example/",
+            {"all_proxy": "http://all:1", "https_proxy": "http://tls:2"},
+            "http://tls:2",
+        ),
+        ("https://api.example/", {"all_proxy": "http://all:1"}, "http://all:1"),
+        ("https://api.example/", {"all_proxy": "http://all:1", "no_proxy": "*"}, None),
+        ("https://api.example/", {"all_proxy": "http://all:1", "no_proxy": "other, api.example"}, None),
+        ("https://eu.api.example/", {"all_proxy": "http://all:1", "no_proxy": "api.example"}, None),
+        ("https://eu.api.example/", {"all_proxy": "http://all:1", "no_proxy": ".api.example"}, None),
+        ("https://myapi.example/", {"all_proxy": "http://all:1", "no_proxy": "api.example"}, "http://all:1"),
+        ("https://api.example:8080/", {"all_proxy": "http://all:1", "no_proxy": "api.example"}, None),
+        ("https://api.example:8080/", {"all_proxy": "http://all:1", "no_proxy": "api.example:8080"}, None),
+        (
+            "https://api.example/",
+            {"all_proxy": "http://all:1", "no_proxy": "api.example:8080"},
+            "http://all:1",
+        ),
+        ("http://127.0.0.1:80/", {"all_proxy": "http://all:1", "no_proxy": "127.0.0.1"}, None),
+        ("http://[::1]:8080/", {"all_proxy": "http://all:1", "no_proxy": "localhost,::1"}, None),
+    ],
+)
+def test_the_environment_names_the_proxy_of_each_url(library, monkeypatch, url, environment, proxy):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(library.URL(url)) == proxy

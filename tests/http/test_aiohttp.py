@@ -1,4 +1,4 @@
-"""aiohttp through a client middleware (providers.md, 4)."""
+"""aiohttp through a client middleware."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ EVENTS = [
 
 
 class Server:
-    """Answers what it is told to, in this very loop."""
+    """A server on the running loop that gives the replies of the test."""
 
     def __init__(self):
         self.answer = self.plain
@@ -57,7 +57,7 @@ class Server:
 
 
 def against(scenario, gate, **options):
-    """Run `scenario(session, url, server)` with a session that goes through the gate."""
+    """Run `scenario(session, url, server)` with a session whose requests pass the gate."""
 
     async def main():
         server = Server()
@@ -85,7 +85,7 @@ def level(gate):
     return gate.snapshot().rates[0].level
 
 
-def test_a_plain_answer_is_handed_up_as_it_is_and_settled():
+def test_a_plain_response_is_returned_unchanged_and_settled():
     gate = gated("1000 tokens/minute burst 1000")
 
     async def scenario(session, url, server):
@@ -108,7 +108,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("how", [*READERS, "iter", "iter_chunked", "iter_any", "iter_chunks", "readexactly"])
-def test_a_stream_is_read_in_every_way_there_is(how):
+def test_a_stream_can_be_read_by_every_method(how):
     gate = gated("1000 tokens/minute burst 1000")
 
     async def scenario(session, url, server):
@@ -142,7 +142,7 @@ def test_a_stream_is_read_in_every_way_there_is(how):
     assert level(gate) == 958
 
 
-def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were_not():
+def test_the_caller_reads_the_whole_body_of_an_error_that_the_adapter_has_read():
     gate = gated("50/minute burst 50")
 
     async def scenario(session, url, server):
@@ -170,7 +170,7 @@ def test_the_body_of_an_error_is_read_by_us_and_then_by_its_reader_as_if_it_were
     assert level(gate) == 44
 
 
-def test_compressed_answers_are_unpacked_by_aiohttp_and_understood_by_us():
+def test_the_usage_in_compressed_responses_is_read():
     gate = gated("1000 tokens/minute burst 1000")
 
     async def scenario(session, url, server):
@@ -213,7 +213,7 @@ def test_retries_send_the_same_body_again():
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_connection_that_fails_costs_nothing_and_raises_what_aiohttp_raises():
+def test_a_failed_connection_costs_nothing_and_raises_the_error_of_aiohttp():
     gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
 
     async def scenario(session, url, server):
@@ -224,7 +224,7 @@ def test_a_connection_that_fails_costs_nothing_and_raises_what_aiohttp_raises():
     assert level(gate) == 50
 
 
-def test_refusals_of_the_gate_reach_the_caller_as_they_are():
+def test_refusals_of_the_gate_reach_the_caller_unchanged():
     gate = gated()
     gate.close()
 
@@ -236,7 +236,7 @@ def test_refusals_of_the_gate_reach_the_caller_as_they_are():
     against(scenario, gate)
 
 
-def test_the_total_timeout_of_aiohttp_ends_a_wait_and_gives_up_the_place_in_line():
+def test_the_total_timeout_of_aiohttp_ends_a_wait_and_the_ticket_leaves_the_line():
     gate = Dispatch("api", concurrency=1)
 
     async def scenario(session, url, server):
@@ -250,7 +250,7 @@ def test_the_total_timeout_of_aiohttp_ends_a_wait_and_gives_up_the_place_in_line
     assert gate.snapshot().in_flight == 0
 
 
-def test_a_conversation_gives_its_place_back_when_it_begins():
+def test_a_websocket_gives_its_place_back_when_it_begins():
     gate = gated(concurrency=1)
 
     async def scenario(session, url, server):
@@ -278,7 +278,7 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind():
     gate = gated(concurrency=2_000, clock=clock)
     dice = random.Random(13)
     kept = []
-    ways = ["read", "break", "left", "close", "error here", "torn", "cancelled", "forgotten", "kept"]
+    ways = ["read", "break", "left", "close", "error here", "torn", "cancelled", "dropped", "kept"]
 
     async def one(session, url, server, way):
         server.answer = server.torn if way == "torn" else server.stream
@@ -335,7 +335,7 @@ def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind():
     assert (snapshot.in_flight, snapshot.bytes_in_flight) == (0, 0)
 
 
-def test_a_local_provider_is_asked_and_its_refusals_waited_out():
+def test_refusals_of_a_local_provider_are_waited_out():
     with Sandbox("openai", requests="60_000/minute") as api:
         gate = Dispatch("api", pause=True)
         api.fault("storm", count=1, retry_after=0.05)

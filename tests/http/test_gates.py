@@ -1,0 +1,96 @@
+"""Which gate a request waits at."""
+
+import gc
+import threading
+from weakref import WeakSet
+
+import pytest
+
+from far_side import FarSide, Reply, levels
+from headgate import Dispatch, InvalidConfig
+from headgate.http import Request, per_credential, per_host, per_model
+from headgate.http.exchange import GatedSender
+from headgate.http.gates import DEFAULT
+
+
+def request(host="api.example", model=None, **headers):
+    return Request(method="POST", url=f"https://{host}/", host=host, headers=headers, body=None, model=model)
+
+
+def test_gates_by_host_model_and_credential_are_made_once_for_each():
+    made = []
+
+    def make(key):
+        made.append(key)
+        return Dispatch(key)
+
+    hosts, models, credentials = per_host(make), per_model(make), per_credential(make)
+    assert hosts(request("a")) is hosts(request("a"))
+    assert hosts(request("a")) is not hosts(request("b:8080"))
+    assert models(request(model="m")) is models(request("other", model="m"))
+    assert models(request()) is models(request("other"))
+    blue = credentials(request(authorization="Bearer blue-secret"))
+    assert blue is credentials(request(authorization="Bearer blue-secret"))
+    assert blue is not credentials(request(**{"x-api-key": "red-secret"}))
+    assert made[:4] == ["a", "b:8080", "m", "default"]
+    assert not any("secret" in key for key in made)
+    assert "secret" not in repr(request(authorization="Bearer blue-secret"))
+
+
+def test_threads_that_ask_for_a_new_key_together_get_the_same_gate():
+    gates = per_host(Dispatch)
+    barrier = threading.Barrier(16)
+    found = []
+
+    def ask():
+        barrier.wait()
+        found.append(gates(request("a")))
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+
+
+def test_gates_that_have_nothing_to_remember_are_forgotten(world):
+    made = WeakSet()
+
+    def make(key):
+        gate = world.gate("5/minute burst 5")
+        made.add(gate)
+        return gate
+
+    gates = per_credential(make)
+    busy = gates(request(authorization="busy"))
+    held = busy.try_admit()
+    address = id(busy)
+    del busy
+    for i in range(1_000):
+        gates(request(authorization=f"key {i}"))
+    gc.collect()
+    assert len(made) < 500
+    assert id(gates(request(authorization="busy"))) == address
+    held.settle()
+
+
+def test_a_function_may_choose_the_gate(world):
+    small, large = world.gate("5/minute burst 5"), world.gate("7/minute burst 7")
+    asking = GatedSender(lambda request: large if request.model == "m" else small)
+    world.ask(asking, FarSide(world.clock, Reply()))
+    assert (levels(small), levels(large)) == ({"requests": 5}, {"requests": 6})
+
+
+def test_adapters_without_a_gate_share_one_for_every_host(world):
+    for _ in range(2):
+        world.ask(GatedSender(), FarSide(world.clock, Reply()), "https://shared.example/v1/chat/completions")
+    gate = DEFAULT(request("shared.example"))
+    assert gate is DEFAULT(request("shared.example"))
+    assert gate.snapshot().rates[0].level < gate.snapshot().rates[0].burst
+    assert gate is not DEFAULT(request("other.example"))
+
+
+def test_a_function_that_does_not_return_a_gate_is_refused(world):
+    with pytest.raises(InvalidConfig, match="not a Dispatch"):
+        world.ask(GatedSender(lambda request: None), FarSide(world.clock, Reply()))
