@@ -57,12 +57,18 @@ class Call:
     )
 
     def __init__(
-        self, settings: SendSettings, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+        self,
+        settings: SendSettings,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        shape: RequestShape | None = None,
     ) -> None:
         self._settings = settings
         parts = urlsplit(url)
         self._host = parts.netloc.rpartition("@")[2].lower()
-        self._shape = read_shape(method, self._host, parts.path, body)
+        self._shape = shape or read_shape(method, self._host, parts.path, body)
         gate, request = settings.gate, None
         if not isinstance(gate, Dispatch) or settings.estimate is not None:
             request = Request(

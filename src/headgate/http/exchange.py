@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TypeVar, Unpack
 
 from ..gate.clock import sleep, sleep_async
+from ..responses.estimate import RequestShape, TokenStats
 from .answers import Answer, AsyncAnswer
 from .call import Call
 from .gates import Gates
@@ -29,6 +30,11 @@ class GatedSender:
     def __init__(self, gate: Gates = None, **options: Unpack[SendOptions]) -> None:
         self._settings = SendSettings.read(gate, **options)
         self._warned = False
+
+    @property
+    def stats(self) -> TokenStats:
+        """What is known about the tokens of the requests so far."""
+        return self._settings.stats
 
     def run(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], S]
@@ -62,9 +68,13 @@ class GatedSender:
         headers: Mapping[str, str],
         body: bytes | None,
         send: Callable[[], Awaitable[A]],
+        shape: RequestShape | None = None,
     ) -> A:
-        """Await `send` when the gate admits it, and again for each retry; raises what it raised last."""
-        call = self._begin(method, url, headers, body)
+        """Await `send` when the gate admits it, and again for each retry; raises what it raised last.
+
+        `shape` is what the body asks for, if it has been read already.
+        """
+        call = self._begin(method, url, headers, body, shape)
         while True:
             answer = None
             try:
@@ -85,8 +95,15 @@ class GatedSender:
             if delay:
                 await sleep_async(call.gate._clock, delay)
 
-    def _begin(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Call:
-        call = Call(self._settings, method, url, headers, body)
+    def _begin(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        shape: RequestShape | None = None,
+    ) -> Call:
+        call = Call(self._settings, method, url, headers, body, shape)
         if call.retried_above and not self._warned:
             self._warned = True
             logging.getLogger("headgate").warning(

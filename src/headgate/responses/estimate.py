@@ -63,7 +63,7 @@ class RequestShape:
     generates: bool
 
 
-_NOTHING = RequestShape(style="free", model=None, input=0, max_output=None, generates=False)
+NO_SHAPE = RequestShape(style="free", model=None, input=0, max_output=None, generates=False)
 
 
 def read_shape(method: str, host: str, path: str, body: bytes | None) -> RequestShape:
@@ -72,12 +72,16 @@ def read_shape(method: str, host: str, path: str, body: bytes | None) -> Request
     >>> read_shape("POST", "api.openai.com", "/v1/chat/completions", b'{"max_tokens": 50}').style
     'openai'
     """
-    if method.upper() not in ("POST", "PUT", "PATCH") or not body:
-        return _NOTHING
-    if body[:64].lstrip()[:1] not in (b"{", b"["):
-        return _NOTHING
+    if not body or body[:64].lstrip()[:1] not in (b"{", b"["):
+        return NO_SHAPE
+    return shape_of(method, host, path, body, _document(body))
+
+
+def shape_of(method: str, host: str, path: str, body: bytes, document: Mapping[str, Any]) -> RequestShape:
+    """What a request asks for, by its path and by the document that was encoded as its body."""
+    if method.upper() not in ("POST", "PUT", "PATCH"):
+        return NO_SHAPE
     path = path.partition("?")[0].rstrip("/")
-    document = _document(body)
     model = document.get("model")
     if not isinstance(model, str) or not model:
         named = _MODEL_IN_PATH.search(path)

@@ -11,10 +11,11 @@ from headgate.cli.run.errors import BadJournal
 from headgate.cli.run.jobs import Job
 from headgate.cli.run.journal import Failures, Journal, answer_line, answers_in, failure_line
 from headgate.cli.run.replies import read_reply
+from headgate.responses.estimate import NO_SHAPE
 
 
 def answer(number, body=b'{"usage": {"total_tokens": 3}}'):
-    return answer_line(Job(number, f"job-{number}", "POST", "", b""), 200, f"req-{number}", body)
+    return answer_line(Job(number, f"job-{number}", "POST", "", b"", NO_SHAPE), 200, f"req-{number}", body)
 
 
 def documents(path):

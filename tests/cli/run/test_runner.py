@@ -11,13 +11,14 @@ import time
 import pytest
 
 from headgate import Dispatch
-from headgate.cli.run.jobs import Job, Lines, Target
+from headgate.cli.run.jobs import Lines, Target
 from headgate.cli.run.journal import Journal
 from headgate.cli.run.options import Settings
 from headgate.cli.run.outcome import Stop
 from headgate.cli.run.replies import no_reply, read_reply
 from headgate.cli.run.runner import Runner
-from headgate.cli.run.spending import Price, Spending, Tokens
+from headgate.cli.run.spending import Price, Spending, Tokens, likely_tokens
+from headgate.responses.estimate import TokenStats, read_shape
 from headgate.responses.usage import Usage
 from headgate.sandbox import Sandbox
 from patience import eventually
@@ -331,16 +332,14 @@ def test_money_is_counted_by_its_prices():
     assert spending.reserve(Tokens(0, 70_000))
 
 
-def test_a_job_that_sets_no_limit_is_taken_to_answer_as_others_did():
-    spending = Spending(max_tokens=10**9)
+def test_a_job_without_max_tokens_is_expected_to_answer_as_earlier_jobs_did():
     body = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
-    job = Job(1, "a", "POST", "https://a.b/v1/chat/completions", body)
-    first = spending.estimate(job)
+    shape, stats = read_shape("POST", "a.b", "/v1/chat/completions", body), TokenStats()
+    first = likely_tokens(shape, "a.b", stats)
     assert first.output == 1_024
     for _ in range(20):
-        spending.reserve(first)
-        spending.settle(first, Usage(input=first.input, output=100, final=True), job)
-    assert spending.estimate(job).output == pytest.approx(100, abs=5)
+        stats.learn("a.b", "m", shape.input, Usage(input=first.input, output=100, final=True))
+    assert likely_tokens(shape, "a.b", stats) == Tokens(first.input, 100)
 
 
 @pytest.mark.parametrize(

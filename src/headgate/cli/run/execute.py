@@ -112,7 +112,7 @@ class _Files:
             body = json.loads(line)["response"]["body"]
             usage = usage_of(body.get("usage") or body.get("usageMetadata"))
             if usage is not None:
-                self.spent = Tokens(self.spent.input + usage.input, self.spent.output + usage.output)
+                self.spent = self.spent.plus(Tokens(usage.input, usage.output))
 
     def close(self) -> None:
         self.journal.close()

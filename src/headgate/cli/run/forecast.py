@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
-from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, read_shape, reservation
+from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, reservation
 from ...words import duration
 from .errors import BadJob
 from .jobs import Lines, Target, read_job, twice
@@ -67,12 +66,11 @@ def forecast(options: RunOptions) -> Forecast:
         if job.custom_id in before:
             answered += 1
             continue
-        parts = urlsplit(job.url)
-        shape = read_shape(job.method, parts.netloc, parts.path, job.body)
+        shape = job.shape
         sums["requests"] += 1
         if shape.style == "free":
             continue
-        likely = stats.output(parts.netloc, shape.model, shape.max_output)
+        likely = stats.output(target.host, shape.model, shape.max_output)
         for unit, amount in reservation(shape, 1.0, likely).items():
             sums[unit] += amount
         if shape.generates:

@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
 
 from ...gate.clock import SYSTEM
+from ...responses.estimate import NO_SHAPE, shape_of
 from .errors import BadJob, BadTarget
 from .seen import SeenIds
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ...responses.estimate import RequestShape
     from ...typing import Clock
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
@@ -45,13 +47,14 @@ _PATH = re.compile(r"/[\w\-.~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 
 
 class Job(NamedTuple):
-    """One request. `number` is its line and `body` the bytes that are sent."""
+    """One request. `number` is its line, `body` the bytes that are sent, and `shape` what these ask for."""
 
     number: int
     custom_id: str
     method: str
     url: str
     body: bytes
+    shape: RequestShape
 
 
 class Target:
@@ -142,7 +145,7 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
         )
     # The content is part of the id, so that the answer to a line does not count for the line after an edit.
     custom_id = f"line-{number}-{crc32(line.strip()):08x}"
-    return Job(number, custom_id, "POST", target.whole, _encoded(document, where, custom_id))
+    return _job(number, custom_id, "POST", target.whole, document, where, target)
 
 
 def quick_id(line: bytes) -> str | None:
@@ -165,10 +168,10 @@ def _openai(document: dict[str, Any], where: str, number: int, target: Target) -
     address = target.whole if url is None and target.has_path else _address(url, where, custom_id, target)
     body = document["body"]
     if body is None and method.upper() in ("GET", "DELETE"):
-        return Job(number, custom_id, method.upper(), address, b"")
+        return Job(number, custom_id, method.upper(), address, b"", NO_SHAPE)
     if not isinstance(body, dict):
         raise BadJob(where, f"`body` is {_named(body)}", "write an object", custom_id)
-    return Job(number, custom_id, method.upper(), address, _encoded(body, where, custom_id))
+    return _job(number, custom_id, method.upper(), address, body, where, target)
 
 
 def _anthropic(document: dict[str, Any], where: str, number: int, target: Target) -> Job:
@@ -177,7 +180,7 @@ def _anthropic(document: dict[str, Any], where: str, number: int, target: Target
     if not isinstance(params, dict):
         raise BadJob(where, f"`params` is {_named(params)}", "write an object", custom_id)
     address = target.whole if target.has_path else target.join("/v1/messages")
-    return Job(number, custom_id, "POST", address, _encoded(params, where, custom_id))
+    return _job(number, custom_id, "POST", address, params, where, target)
 
 
 def _custom_id(document: dict[str, Any], where: str) -> str:
@@ -212,15 +215,18 @@ def _address(url: object, where: str, custom_id: str, target: Target) -> str:
     return target.join(url)
 
 
-def _encoded(body: dict[str, Any], where: str, custom_id: str) -> bytes:
+def _job(
+    number: int, custom_id: str, method: str, url: str, body: dict[str, Any], where: str, target: Target
+) -> Job:
     if body.get("stream"):
-        raise BadJob(
-            where, "`stream` is set, and an answer is kept whole", "leave `stream` out of the body", custom_id
-        )
+        why, hint = "`stream` is set, and an answer is kept whole", "leave `stream` out of the body"
+        raise BadJob(where, why, hint, custom_id)
     try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        encoded = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, escaped
-        return json.dumps(body, separators=(",", ":")).encode()
+        encoded = json.dumps(body, separators=(",", ":")).encode()
+    shape = shape_of(method, target.host, urlsplit(url).path, encoded, body)
+    return Job(number, custom_id, method, url, encoded, shape)
 
 
 def _named(value: object) -> str:

@@ -19,7 +19,7 @@ from .jobs import Lines, Pipe, quick_id, read_job, twice
 from .journal import answer_line, failure_line
 from .outcome import Outcome, Stop
 from .sender import Sender
-from .spending import Spending, Tokens
+from .spending import Spending, Tokens, likely_tokens
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Runner:
             try:
                 reply = await self._send(job, client)
             finally:
-                self.spending.settle(reserved, None if reply is None else reply.usage, job)
+                self.spending.settle(reserved, None if reply is None else reply.usage)
             trouble = reply.trouble
             if trouble is None:
                 self._answer(job, reply)
@@ -275,7 +275,9 @@ class Runner:
     async def _reserve(self, job: Job) -> Tokens:
         """Wait until the budget has room for the job; stop the run if it never will."""
         spending = self.spending
-        wanted = spending.estimate(job) if spending.limited else Tokens(0, 0)
+        wanted = Tokens(0, 0)
+        if spending.limited:
+            wanted = likely_tokens(job.shape, self._target.host, self._sender.stats)
         while not spending.reserve(wanted):
             if not spending.in_flight:
                 self.stop(Stop("budget", spending.why_not(wanted), "to go on, give more"))

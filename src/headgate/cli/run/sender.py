@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...dispatch.dispatch import Dispatch
+    from ...responses.estimate import TokenStats
     from .jobs import Job, Target
     from .replies import Reply
 
@@ -57,6 +58,11 @@ class Sender:
         encrypted = target.parts.scheme == "https" or getproxies()
         self._verify = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
+    @property
+    def stats(self) -> TokenStats:
+        """What is known about the tokens of the jobs so far."""
+        return self._gated.stats
+
     def client(self) -> httpx2.AsyncClient:
         """A client with connections of its own."""
         return httpx2.AsyncClient(limits=_LIMITS, verify=self._verify, transport=self._transport)
@@ -74,7 +80,9 @@ class Sender:
                 return AsyncHttpxAnswer(httpx2, await client.send(request, stream=True))
 
         try:
-            answer = await self._gated.run_async(job.method, job.url, request.headers, job.body or None, send)
+            answer = await self._gated.run_async(
+                job.method, job.url, request.headers, job.body or None, send, job.shape
+            )
             response = answer.response
             try:
                 async with asyncio.timeout_at(deadline):

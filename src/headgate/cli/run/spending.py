@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
-
-from ...responses.estimate import TokenStats, read_shape
 
 if TYPE_CHECKING:
+    from ...responses.estimate import RequestShape, TokenStats
     from ...responses.usage import Usage
-    from .jobs import Job
 
 
 class Price(NamedTuple):
@@ -31,6 +28,23 @@ class Price(NamedTuple):
 class Tokens(NamedTuple):
     input: int
     output: int
+
+    def plus(self, other: Tokens) -> Tokens:
+        return Tokens(self.input + other.input, self.output + other.output)
+
+    def minus(self, other: Tokens) -> Tokens:
+        return Tokens(self.input - other.input, self.output - other.output)
+
+
+def likely_tokens(shape: RequestShape, host: str, stats: TokenStats) -> Tokens:
+    """The most that a job is likely to use."""
+    if shape.style == "free":
+        return Tokens(0, 0)
+    own = round(shape.input * max(1.0, stats.ratio(host, shape.model)))
+    output = shape.max_output
+    if output is None:
+        output = stats.output(host, shape.model, None) if shape.generates else 0
+    return Tokens(own, output)
 
 
 class Spending:
@@ -51,7 +65,6 @@ class Spending:
         self.in_flight = 0
         self.changed = asyncio.Event()
         self._reserved = Tokens(0, 0)
-        self._stats = TokenStats()
 
     @property
     def limited(self) -> bool:
@@ -62,39 +75,20 @@ class Spending:
         """The price of what was spent; None without prices."""
         return None if self.price is None else self.price.of(*self.spent)
 
-    def estimate(self, job: Job) -> Tokens:
-        """The most that a job is likely to use."""
-        parts = urlsplit(job.url)
-        shape = read_shape(job.method, parts.netloc, parts.path, job.body)
-        if shape.style == "free":
-            return Tokens(0, 0)
-        stats = self._stats
-        own = round(shape.input * max(1.0, stats.ratio(parts.netloc, shape.model)))
-        output = shape.max_output
-        if output is None:
-            output = stats.output(parts.netloc, shape.model, None) if shape.generates else 0
-        return Tokens(own, output)
-
     def reserve(self, wanted: Tokens) -> bool:
         """Set tokens aside for a job. False: the budget has no room for them."""
         if self._excess(wanted):
             return False
-        self._reserved = _sum(self._reserved, wanted)
+        self._reserved = self._reserved.plus(wanted)
         self.in_flight += 1
         return True
 
-    def settle(self, reserved: Tokens, usage: Usage | None, job: Job | None = None) -> None:
+    def settle(self, reserved: Tokens, usage: Usage | None) -> None:
         """Replace what was set aside for a job by what it has used."""
-        self._reserved = Tokens(
-            self._reserved.input - reserved.input, self._reserved.output - reserved.output
-        )
+        self._reserved = self._reserved.minus(reserved)
         self.in_flight -= 1
         if usage is not None:
-            self.spent = _sum(self.spent, Tokens(usage.input, usage.output))
-            if job is not None and self.limited:
-                parts = urlsplit(job.url)
-                shape = read_shape(job.method, parts.netloc, parts.path, job.body)
-                self._stats.learn(parts.netloc, shape.model, shape.input, usage)
+            self.spent = self.spent.plus(Tokens(usage.input, usage.output))
         self.changed.set()
 
     def why_not(self, wanted: Tokens) -> str:
@@ -112,13 +106,9 @@ class Spending:
         )
 
     def _excess(self, wanted: Tokens) -> str | None:
-        after = _sum(_sum(self.spent, self._reserved), wanted)
+        after = self.spent.plus(self._reserved).plus(wanted)
         if self.max_tokens is not None and sum(after) > self.max_tokens:
             return "tokens"
         if self.max_cost is not None and self.price is not None and self.price.of(*after) > self.max_cost:
             return "cost"
         return None
-
-
-def _sum(one: Tokens, other: Tokens) -> Tokens:
-    return Tokens(one.input + other.input, one.output + other.output)
