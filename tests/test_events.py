@@ -1,4 +1,4 @@
-"""What observers hear, and that they can do no harm."""
+"""Events: what observers are told, and that an observer that raises changes nothing."""
 
 import logging
 import pickle
@@ -29,7 +29,7 @@ def test_a_call_that_goes_at_once_is_admitted_and_settled():
     ]
 
 
-def test_a_call_that_is_refused_is_told_with_the_rule_and_the_error():
+def test_a_refusal_is_told_with_the_rule_and_the_error():
     clock, seen = ManualClock(), Recorder()
     dispatch = Dispatch("api", rates="10 tokens/s", concurrency=1, max_waiting=0, observer=seen, clock=clock)
     with pytest.raises(CostTooLarge):
@@ -43,7 +43,7 @@ def test_a_call_that_is_refused_is_told_with_the_rule_and_the_error():
     ]
 
 
-def test_what_happens_to_the_window_is_told_to_every_dispatch_that_uses_it_once():
+def test_every_dispatch_that_uses_a_window_is_told_once_what_happens_to_it():
     clock, seen, other = ManualClock(), Recorder(), Recorder()
     window = BackoffWindow(observer=seen, clock=clock)
     first = Dispatch("a", window=window, observer=seen, clock=clock)
@@ -55,7 +55,7 @@ def test_what_happens_to_the_window_is_told_to_every_dispatch_that_uses_it_once(
 
 
 def test_an_observer_that_raises_is_reported_and_changes_nothing(caplog):
-    """B28 as well: an observer may call back into the gate, for no lock is held."""
+    """The observer calls back into the gate as well: no lock is held."""
     clock = ManualClock()
 
     def observer(event):
@@ -71,7 +71,7 @@ def test_an_observer_that_raises_is_reported_and_changes_nothing(caplog):
     assert "Admitted" in caplog.text
 
 
-def test_events_and_errors_are_values_that_travel():
+def test_events_and_errors_can_be_compared_and_pickled():
     event = events.WindowSet(key="k", at=1.0, generation=2, duration=3.0, reason="429")
     assert pickle.loads(pickle.dumps(event)) == event
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Limits as people write them, and what they are told when it cannot work."""
+"""Rate and its grammar: what can be written, and the errors for what cannot work."""
 
 import copy
 import pickle
@@ -27,17 +27,17 @@ from headgate.limits import COLUMNS, read_cost, read_rates
         ("10/500ms", 10, 0.5, "requests", 20),
     ],
 )
-def test_rates_are_read_as_people_write_them(text, amount, per, unit, burst):
+def test_parse_reads_amount_unit_period_and_burst(text, amount, per, unit, burst):
     rate = Rate.parse(text)
     assert (rate.amount, rate.per, rate.unit, rate.burst, rate.strict) == (amount, per, unit, burst, False)
 
 
-def test_strict_is_a_word_of_the_rate():
+def test_a_rate_may_be_strict():
     rate = Rate.parse("1000 requests/day strict")
     assert (rate.amount, rate.per, rate.strict) == (1000, 86400.0, True)
 
 
-def test_what_a_rate_prints_can_be_read_again():
+def test_the_text_of_a_rate_can_be_parsed_again():
     texts = (
         "500/minute",
         "100/s burst 20",
@@ -97,7 +97,7 @@ def test_a_rate_that_cannot_be_read_names_itself_and_a_correct_spelling(text, sa
 
 
 @pytest.mark.parametrize("value", [None, 10, 1.5, ["10/s"], b"10/s"])
-def test_what_is_no_string_is_no_rate(value):
+def test_parse_refuses_what_is_not_a_string(value):
     with pytest.raises(InvalidLimit, match=r'write e\.g\. "500/minute"'):
         Rate.parse(value)
 
@@ -124,7 +124,7 @@ def test_a_rate_that_cannot_work_is_refused(arguments, error):
         Rate(**arguments)
 
 
-def test_one_rate_or_several_as_strings_or_values():
+def test_read_rates_takes_one_rate_or_several_as_strings_or_values():
     assert read_rates("10/s") == read_rates(["10/s"]) == read_rates(Rate(10)) == (Rate(10),)
     assert read_rates(()) == ()
     with pytest.raises(InvalidConfig, match="neither a rate nor a list"):

@@ -1,25 +1,30 @@
-"""What callers write, read in one place: times, amounts, factors, functions and whether they are async.
+"""Reading the arguments of callers: times, amounts, factors, functions and whether they are async.
 
-A wrong value raises at once, naming what was given, why it cannot work and what to write instead.
-Seconds become integer nanoseconds here and nowhere else.
+A wrong value raises at once, and the error names what was given, why it cannot work and what to write
+instead. Seconds become integer nanoseconds here and nowhere else.
 """
 
 from __future__ import annotations
 
+from math import isfinite
+from types import CoroutineType
+
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from .hints import Any, Callable, Seconds
 
-SECOND = 1_000_000_000
+SECOND = 1_000_000_000  # nanoseconds
 NS_PER_US = 1_000
 US_PER_S = 1_000_000
 
+Coroutine = CoroutineType  # the class of what an `async def` function returns
+
 
 def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:
-    """A stretch of time, zero or more, in nanoseconds. Accepts seconds and timedelta."""
+    """A duration of zero or more, given in seconds or as a timedelta, in nanoseconds."""
     seconds = value.total_seconds() if hasattr(value, "total_seconds") else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise error(f"{what}={value!r} is not a time; write seconds, e.g. {what}=1.5, or a timedelta")
-    if seconds != seconds or seconds in (float("inf"), float("-inf")):  # noqa: PLR0124 - the test for NaN
+    if isinstance(seconds, float) and not isfinite(seconds):
         raise error(f"{what}={value!r} would never end; write a finite number of seconds, e.g. {what}=60")
     if seconds < 0:
         raise error(f"{what}={value!r} is negative; write zero or more seconds, e.g. {what}=1.5")
@@ -27,7 +32,7 @@ def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = Inva
 
 
 def positive_seconds_to_ns(value: Seconds, what: str) -> int:
-    """A stretch of time that must last."""
+    """A duration of more than zero, given in seconds or as a timedelta, in nanoseconds."""
     ns = seconds_to_ns(value, what)
     if ns == 0:
         raise InvalidWindow(f"{what}={value!r} lasts no time; write more than zero seconds, e.g. {what}=60")
@@ -35,7 +40,7 @@ def positive_seconds_to_ns(value: Seconds, what: str) -> int:
 
 
 def positive_int(value: object, what: str, *, example: int) -> int:
-    """A whole number of at least one: how many places, bytes or units there are."""
+    """A whole number of at least one, e.g. a number of places, bytes or units."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}={example}")
     if value < 1:
@@ -47,7 +52,7 @@ def positive_int(value: object, what: str, *, example: int) -> int:
 
 
 def amount(value: object, what: str) -> int:
-    """What one call costs in one unit: a whole number, zero or more."""
+    """The cost of one call in one unit: a whole number, zero or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}=1200")
     if value < 0:
@@ -56,28 +61,20 @@ def amount(value: object, what: str) -> int:
 
 
 def ratio(value: float, what: str, *, low: float, high: float, example: float) -> tuple[int, int]:
-    """A factor strictly between two bounds, exactly, as a ratio of integers."""
+    """A factor between two bounds that it must not reach, as a ratio of integers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
         bounds = f"above {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
         raise InvalidConfig(f"{what}={value!r} is not a factor {bounds}; write e.g. {what}={example}")
-    # As it was written, not as it is stored: 1.1 is eleven tenths.
+    # The decimal digits are exact: 1.1 is eleven tenths, although a float cannot store that.
     digits, _, decimals = f"{value:.9f}".rstrip("0").partition(".")
     return int(digits + decimals), 10 ** len(decimals)
 
 
 def within_bounds(draw: float) -> float:
-    """What was drawn, from 0 to 1 whoever drew it."""
+    """The result of a `random=` function, cut to 0 to 1 in case it is outside."""
     if 0.0 <= draw <= 1.0:
         return draw
     return 1.0 if draw > 1.0 else 0.0
-
-
-async def _nothing() -> None: ...
-
-
-_example = _nothing()
-Coroutine = type(_example)
-_example.close()
 
 
 def is_async(fn: Callable[..., Any], what: str) -> bool:
@@ -126,7 +123,7 @@ def must_be_plain(fn: object, what: str, takes: str) -> None:
 
 
 def name_of(fn: object) -> str:
-    """How to call a function in messages and events."""
-    fn = getattr(fn, "func", fn)  # of a partial
+    """The name of a function for messages and events."""
+    fn = getattr(fn, "func", fn)  # the function inside a partial
     name = getattr(fn, "__qualname__", None) or getattr(type(fn), "__qualname__", "function")
     return str(name)

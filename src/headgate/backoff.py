@@ -129,7 +129,7 @@ class Backoff(Frozen):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _backoff_again, (self._facts(),)
+        return _backoff_again, (self._values(),)
 
 
 def _backoff_again(facts: tuple[int, int, float, Jitter, str]) -> Backoff:

@@ -1,30 +1,30 @@
-"""What headgate raises.
+"""The exceptions of headgate.
 
 HeadgateError
 ├── InvalidLimit (ValueError)            the limits as written cannot work
 │   ├── InvalidCapacity                    not an amount something can hold
-│   ├── InvalidWindow                      not a stretch of time
+│   ├── InvalidWindow                      not a duration
 │   └── InvalidConfig                      options that do not go together
 ├── UnknownResource (KeyError)           no limit was set for this resource
 ├── UnknownName (KeyError)               nothing is registered under this name
 ├── Refused                              the call was not started; .rule .retry_after
 │   ├── WaitTimeout (TimeoutError)         no place came free in time
-│   ├── LineFull                           too many are waiting already
-│   ├── CostTooLarge                       can never fit
-│   ├── CapacityExhausted                  nothing left and the caller would not wait
+│   ├── LineFull                           too many callers are waiting already
+│   ├── CostTooLarge                       the call can never fit the limit
+│   ├── CapacityExhausted                  nothing is left and the caller would not wait
 │   ├── CircuitBreakerOpen                 the far side is failing; __cause__ is why
 │   ├── BudgetExceeded                     .budget .remaining .retry_after (None: never)
-│   └── Closed                             the limiter was closed
+│   └── Closed                             the gate or limiter was closed
 └── StoreError                           the shared store or bus could not be asked
 
-What your own function raises is passed on untouched.
+An exception of your own function is passed on as it is.
 """
 
 from __future__ import annotations
 
 
 class HeadgateError(Exception):
-    """Everything this library raises on its own account."""
+    """The base of all exceptions that headgate itself raises."""
 
 
 class InvalidLimit(HeadgateError, ValueError):
@@ -36,7 +36,7 @@ class InvalidCapacity(InvalidLimit):
 
 
 class InvalidWindow(InvalidLimit):
-    """Not a stretch of time."""
+    """Not a duration."""
 
 
 class InvalidConfig(InvalidLimit):
@@ -44,7 +44,7 @@ class InvalidConfig(InvalidLimit):
 
 
 class _Unknown(HeadgateError, KeyError):
-    # KeyError prints the repr of its argument; a sentence is meant to be read.
+    # KeyError would print the repr of the message.
     def __str__(self) -> str:
         return str(self.args[0])
 
@@ -60,9 +60,8 @@ class UnknownName(_Unknown):
 class Refused(HeadgateError):
     """The call was not started.
 
-    `rule` names the limit that stood in the way. `retry_after` is how many seconds from
-    now another try could succeed, or None when no clock can tell: somebody has to finish
-    first, or it can never fit.
+    `rule` names the limit that refused it. `retry_after` is the number of seconds after which another try
+    could succeed, or None if no clock can tell: another call has to finish first, or it can never fit.
     """
 
     def __init__(self, why: str, *, rule: str, retry_after: float | None = None) -> None:
@@ -77,10 +76,10 @@ class Refused(HeadgateError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _rebuild(kind: type[Refused], args: tuple[object, ...], facts: dict[str, object]) -> Refused:
+def _rebuild(kind: type[Refused], args: tuple[object, ...], attributes: dict[str, object]) -> Refused:
     error = kind.__new__(kind)
     error.args = args
-    error.__dict__.update(facts)
+    error.__dict__.update(attributes)
     return error
 
 
@@ -89,7 +88,7 @@ class WaitTimeout(Refused, TimeoutError):
 
 
 class LineFull(Refused):
-    """Too many are waiting already."""
+    """Too many callers are waiting already."""
 
 
 class CostTooLarge(Refused):
@@ -105,10 +104,10 @@ class CircuitBreakerOpen(Refused):
 
 
 class BudgetExceeded(Refused):
-    """The allowance does not cover the call.
+    """A budget does not cover the call.
 
-    `budget` names the one that does not, `remaining` is what it has left, and `retry_after` is in
-    how many seconds the call would fit: None if it never will.
+    `budget` names that budget, `remaining` is what it has left, and `retry_after` is the number of seconds
+    after which the call would fit: None if it never will.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class BudgetExceeded(Refused):
 
 
 class Closed(Refused):
-    """The gate was closed."""
+    """The gate or limiter was closed."""
 
 
 class StoreError(HeadgateError):

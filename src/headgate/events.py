@@ -1,8 +1,8 @@
-"""Facts that observers receive.
+"""Events: what observers are told.
 
-An observer is a plain function of one event. It is called in the thread of whoever caused the
-event, never under a lock; one that raises is reported to the `headgate` logger and changes
-nothing. It may not be async and should not block: put the event on a queue and return.
+An observer is a plain function of one event. It is called in the thread that caused the event, never under
+a lock. If it raises, the error is logged by the logger `headgate` and changes nothing. It must not be async
+and should not block: let it put the event on a queue and return.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .hints import Any, Callable, Hashable
 
 
 class Event(Frozen):
-    """Something that happened at a gate or to a window, `at` seconds on its clock."""
+    """Something that happened; `key` names the gate, window or breaker, `at` is in seconds on its clock."""
 
     __slots__ = ("at", "key")
     key: Hashable
@@ -20,7 +20,7 @@ class Event(Frozen):
 
 
 class Admitted(Event):
-    """A call may go. `rule` is what it waited for, None if it did not wait."""
+    """A call was admitted after `waited` seconds. `rule` is the limit it waited for, if any."""
 
     __slots__ = ("rule", "tenant", "throttled", "waited")
     waited: float
@@ -30,7 +30,7 @@ class Admitted(Event):
 
 
 class Refused(Event):
-    """A call was not started: `error` names the exception, `rule` what stood in the way."""
+    """A call was refused: `error` names the exception, `rule` the limit that refused it."""
 
     __slots__ = ("error", "rule", "tenant", "waited")
     waited: float
@@ -40,7 +40,7 @@ class Refused(Event):
 
 
 class Settled(Event):
-    """A call is over. `cost` is what it was taken to cost, by unit, and `actual` what it did."""
+    """A call ended after `held` seconds. `cost` is its estimated cost by unit, `actual` its real cost."""
 
     __slots__ = ("actual", "cost", "held")
     held: float
@@ -56,14 +56,14 @@ class Retuned(Event):
 
 
 class CapacityReduced(Event):
-    """Somebody announced that the API gives less than was configured."""
+    """It was announced that the API allows less than was configured."""
 
     __slots__ = ("reason",)
     reason: str
 
 
 class CapacityChanged(Event):
-    """The total that a swarm shares is another now, or this agent's share of it. `reason`: why it was cut."""
+    """The total of a swarm changed, or this agent's share of it. `reason` says why it was cut."""
 
     __slots__ = ("reason", "share", "total")
     total: int
@@ -72,7 +72,7 @@ class CapacityChanged(Event):
 
 
 class UpdateIgnored(Event):
-    """A message of a swarm changed nothing; `reason` is why, and `agent_id` who says to have sent it."""
+    """A message of a swarm was ignored because of `reason`; `agent_id` is the sender that it names."""
 
     __slots__ = ("agent_id", "reason")
     agent_id: str
@@ -87,13 +87,13 @@ class DuplicateAgent(Event):
 
 
 class BusLost(Event):
-    """The bus is deaf: the agent goes by its lease, and then as `on_loss` says."""
+    """The bus lost its connection: the agent keeps its share until its lease ends, then follows `on_loss`."""
 
     __slots__ = ()
 
 
 class BusRegained(Event):
-    """The bus hears again."""
+    """The bus has its connection back."""
 
     __slots__ = ()
 
@@ -106,7 +106,7 @@ class WindowEvent(Event):
 
 
 class WindowSet(WindowEvent):
-    """A window opened: nobody should go for `duration` seconds."""
+    """A backoff window started: calls are held back for `duration` seconds."""
 
     __slots__ = ("duration", "reason")
     duration: float
@@ -114,7 +114,7 @@ class WindowSet(WindowEvent):
 
 
 class WindowExtended(WindowEvent):
-    """The end of an open window moved later: `duration` seconds from now."""
+    """An active backoff window was extended: it ends in `duration` seconds."""
 
     __slots__ = ("duration", "reason")
     duration: float
@@ -122,14 +122,14 @@ class WindowExtended(WindowEvent):
 
 
 class WindowCleared(WindowEvent):
-    """A window was ended by hand, `remaining` seconds before its time."""
+    """A backoff window was cleared, `remaining` seconds before its end."""
 
     __slots__ = ("remaining",)
     remaining: float
 
 
 class WindowEnded(WindowEvent):
-    """A window ran out. Told when somebody next looks; nothing runs just to tell it."""
+    """A backoff window ended. Told by the next call that looks at the window: no timer runs for it."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class CircuitEvent(Event):
 
 
 class CircuitOpened(CircuitEvent):
-    """Nobody is let through for `duration` seconds: too much failed, and `error` was the last."""
+    """A circuit opened: no call goes through for `duration` seconds. `error` is the last failure."""
 
     __slots__ = ("duration", "error", "reason")
     duration: float
@@ -164,32 +164,32 @@ class CircuitOpened(CircuitEvent):
 
 
 class CircuitProbing(CircuitEvent):
-    """The time is up: a call is let through to see how things are."""
+    """A single call goes through an open circuit whose time is up: the probe."""
 
     __slots__ = ()
 
 
 class CircuitClosed(CircuitEvent):
-    """All is well again, by a probe that succeeded or by hand."""
+    """A circuit closed, because a probe succeeded or by `reset()`."""
 
     __slots__ = ()
 
 
 class StoreLost(Event):
-    """The shared store cannot be asked: the gate goes on by itself, as `on_loss` says."""
+    """The shared store cannot be reached: this process goes on alone, as `on_loss` says."""
 
     __slots__ = ("reason",)
     reason: str
 
 
 class StoreRegained(Event):
-    """The shared store answers again, and has been told what was used meanwhile."""
+    """The shared store answers again, and knows what this process has used in the meantime."""
 
     __slots__ = ()
 
 
 def tell(observer: Callable[[Any], object] | None, event: Event) -> None:
-    """Give the event to the observer, who cannot do any harm by raising."""
+    """Call the observer, if there is one, with the event. An error that it raises is logged."""
     if observer is None:
         return
     try:

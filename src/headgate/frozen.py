@@ -1,6 +1,6 @@
-"""Facts that cannot change: the ground under limits, events and snapshots.
+"""Frozen: records that cannot change, for limits, events and snapshots.
 
-Why not `dataclasses`: importing it costs more than importing all of headgate.
+They are not dataclasses, because importing `dataclasses` takes longer than importing all of headgate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Frozen:
     def _fields(cls) -> tuple[str, ...]:
         return tuple(name for kind in reversed(cls.__mro__) for name in kind.__dict__.get("__slots__", ()))
 
-    def _facts(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields())
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -48,17 +48,17 @@ class Frozen:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._facts() == other._facts()
+        return self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash((type(self), self._facts()))
+        return hash((type(self), self._values()))
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields())
         return f"{type(self).__name__}({pairs})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), dict(zip(self._fields(), self._facts(), strict=True)))
+        return _rebuild, (type(self), dict(zip(self._fields(), self._values(), strict=True)))
 
 
 def _rebuild(kind: type[Frozen], fields: dict[str, Any]) -> Frozen:

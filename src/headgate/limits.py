@@ -1,4 +1,4 @@
-"""Rates as values, the grammar people write them in, and what a call costs by unit."""
+"""Rate: a limit as a value, the grammar it is written in, and the cost of a call by unit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from .errors import InvalidCapacity, InvalidConfig, InvalidLimit
 from .frozen import Frozen
 from .hints import Callable, Mapping, Rates, Seconds
 
-# What a call costs travels as a tuple of integers, one column a unit. These three are
-# always there; rates may count further units, which get columns behind them.
+# The cost of a call is a tuple of integers, one column for each unit. These three columns are always there;
+# rates that count further units add columns behind them.
 REQUESTS, TOKENS, BYTES = 0, 1, 2
 COLUMNS = {"requests": REQUESTS, "tokens": TOKENS, "bytes": BYTES}
 
@@ -30,18 +30,18 @@ _PERIOD_NAMES = {_PERIODS[name]: name for name in ("ns", "us", "ms", "second", "
 
 
 class Rate(Frozen):
-    """So many units every *per* seconds, at most *burst* of them at once.
+    """At most *amount* units every *per* seconds, and at most *burst* of them at once.
 
     >>> Rate(500, 60)
     Rate.parse('500 requests/minute burst 8')
     >>> Rate.parse("200_000 tokens/minute").burst
     3333
 
-    The default burst is one second's worth, at least one unit: a burst of a whole minute
+    The default burst is what the rate allows in one second, at least one unit: a burst of a whole minute
     would let twice the limit through in the first minute.
 
-    `strict=True` means never more than *amount* in any stretch of *per* seconds whatever,
-    which a bucket with a burst does not promise.
+    `strict=True` means never more than *amount* in any window of *per* seconds, wherever it begins. A
+    bucket with a burst does not promise that.
     """
 
     __slots__ = ("amount", "burst", "per_ns", "strict", "unit")
@@ -67,7 +67,7 @@ class Rate(Frozen):
                 raise InvalidLimit(
                     f"burst={burst!r} and strict=True: a strict rate has no burst; leave out one"
                 )
-            burst = amount  # all of it may come at once, but nothing more in the same window
+            burst = amount  # all units may be taken at once, but no more in the same window
         elif burst is None:
             burst = max(1, amount * SECOND // per_ns)
         if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
@@ -82,7 +82,7 @@ class Rate(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read a rate the way people write it.
+        """Read a rate from text, e.g. "500/minute" or "200_000 tokens/minute burst 3000".
 
         >>> Rate.parse("100/s burst 20")
         Rate.parse('100 requests/second burst 20')
@@ -110,7 +110,7 @@ class Rate(Frozen):
 
     @property
     def name(self) -> str:
-        """Unit and period, e.g. `tokens/minute`: how snapshots and errors call this limit."""
+        """Unit and period, e.g. `tokens/minute`: the name of this limit in snapshots and errors."""
         name = _PERIOD_NAMES.get(self.per_ns)
         if name is None:
             unit = next(unit for unit in ("s", "ms", "us", "ns") if self.per_ns % _PERIODS[unit] == 0)
@@ -129,13 +129,13 @@ class Rate(Frozen):
 
 
 def rate_of(rate: Rate, amount: int) -> Rate:
-    """The same rate for another amount, with a burst that is the same part of it."""
+    """The rate with another amount, and a burst that is changed in the same proportion."""
     burst = None if rate.strict else max(1, rate.burst * amount // rate.amount)
     return Rate.of_ns(amount, rate.per_ns, burst, rate.unit, rate.strict)
 
 
 def share_of(rate: Rate, parts: int) -> Rate:
-    """One of so many equal parts of a rate: as much, in so many times the time."""
+    """One of `parts` equal shares of a rate: the same amount in a period that is `parts` times as long."""
     return Rate.of_ns(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
 
 
@@ -193,7 +193,7 @@ def _parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
     count = int(text[: len(text) - len(name)] or 1)
     ns = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
     if ns is None:
-        from difflib import get_close_matches  # noqa: PLC0415 - only ever needed by a typo
+        from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt period needs it
 
         close = get_close_matches(name, [*_PERIODS, *(f"{word}s" for word in _PERIODS)], 1)
         hint = f", did you mean {close[0]!r}?" if close else ""
@@ -204,7 +204,7 @@ def _parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
 
 
 def read_rates(rates: Rates) -> tuple[Rate, ...]:
-    """One rate or several, as values or strings."""
+    """Rates from one rate or several, as values or strings."""
     if isinstance(rates, (str, Rate)):
         rates = (rates,)
     try:
@@ -219,7 +219,7 @@ def read_rates(rates: Rates) -> tuple[Rate, ...]:
 def read_cost(
     columns: Mapping[str, int], bytes: int, tokens: int, cost: int | Mapping[str, int] | None
 ) -> tuple[int, ...]:
-    """What a call costs, as one integer a column. A negative estimate of bytes counts as none."""
+    """The cost of a call as one integer for each column. A negative estimate of bytes counts as zero."""
     if bytes.__class__ is not int:
         amount(bytes, "bytes")
     if tokens.__class__ is not int or tokens < 0:
@@ -230,7 +230,7 @@ def read_cost(
         return _read_many(columns, bytes, tokens, cost)
     elif cost < 0:
         amount(cost, "cost")
-    if bytes < 0:  # noqa: PLR1730 - calling max() would take longer than all of this
+    if bytes < 0:  # noqa: PLR1730 - calling max() would take longer than the rest of this function
         bytes = 0  # noqa: A001
     if len(columns) == 3:
         return (cost, tokens, bytes)
