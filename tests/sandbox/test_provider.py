@@ -19,8 +19,9 @@ from headgate.http import read_signal
 from headgate.responses.wire import duration
 from headgate.sandbox import Fault, Provider
 from headgate.sandbox.meters import Bucket, Fixed, Sliding, most_within, read_rate
-from headgate.sandbox.provider import Cut, Data, Head, Pause
-from headgate.sandbox.styles import Request, go_duration, http_date, rfc3339
+from headgate.sandbox.steps import Cut, Data, Head, Pause
+from headgate.sandbox.styles.formats import go_duration, http_date, rfc3339
+from headgate.sandbox.styles.values import Request
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -54,10 +55,10 @@ class Answer:
         return read_signal(self.status, self.pairs, self.body, now=WALL + at / SECOND)
 
 
-def finish(exchange, now):
+def finish(scenario, now):
     """Carry out the steps, letting time pass where they say so, and close."""
     status, headers, body, ending = None, [], b"", "whole"
-    while (step := exchange.step(now)) is not None:
+    while (step := scenario.step(now)) is not None:
         match step:
             case Pause(until):
                 assert until >= now
@@ -69,7 +70,7 @@ def finish(exchange, now):
             case Cut(reset):
                 ending = "reset" if reset else "closed"
                 break
-    exchange.close(now)
+    scenario.close()
     return Answer(status, headers, body, now, ending)
 
 
@@ -323,13 +324,13 @@ def test_anthropic_never_charges_max_tokens_and_counts_output_as_it_is_produced(
     ask = request(
         "anthropic", tokens=40, max_tokens=5000, stream=True, metadata={"sandbox_output_tokens": 100}
     )
-    exchange = provider.open(ask, 0)
+    scenario = provider.open(ask, 0)
     now, seen = 0, []
-    while (step := exchange.step(now)) is not None:
+    while (step := scenario.step(now)) is not None:
         if isinstance(step, Pause):
             now = step.until
             seen.append((now / SECOND, provider.report().output_tokens))
-    exchange.close(now)
+    scenario.close()
     assert seen[0] == (1.0, 0)
     assert seen[1:] == [(pytest.approx(1 + 0.1 * i), 10 * (i - 1)) for i in range(1, 11)]
     report = provider.report()
@@ -426,8 +427,8 @@ def test_concurrency_counts_from_arrival_to_the_last_byte():
     assert refused.signal().retry_after is None
     assert finish(first, 0).status == 200
     assert status(provider) == 200
-    second.close(0)  # the client left
-    second.close(0)
+    second.close()  # the client left
+    second.close()
     assert status(provider) == 200  # alone, which takes nothing from the peak
     report = provider.report()
     assert (report.in_flight, report.peak_in_flight, report.abandoned, report.open_streams) == (0, 2, 1, 0)

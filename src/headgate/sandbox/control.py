@@ -1,7 +1,6 @@
-"""How other processes ask the sandbox what it saw, and tell it what to do.
+"""Pure. How other processes ask the sandbox for its report and change its limits and faults.
 
-Rules of this room: requests under `/__sandbox/` speak JSON, count as nothing, and change either everything
-they ask for or nothing.
+Requests under `/__sandbox/` speak JSON, are not counted, and change everything they ask for or nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidLimit
 from .faults import Fault
-from .styles import encode
+from .styles.formats import encode
 
 if TYPE_CHECKING:
     from .provider import Provider
-    from .styles import Request
+    from .styles.values import Request
 
 ROOT = "/__sandbox/"
 

@@ -1,7 +1,4 @@
-"""The sandbox without sockets, for tests in virtual time.
-
-Rules of this room: it waits on its clock and on nothing else. The twins stand next to each other.
-"""
+"""The sandbox without sockets, for tests in virtual time. It waits on its clock and on nothing else."""
 
 from __future__ import annotations
 
@@ -10,39 +7,39 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM, sleep, sleep_async
 from .control import ROOT
-from .live import Live
-from .provider import Cut, Data, Exchange, Head, Pause
-from .styles import Request, encode
+from .live import Live, LiveScenario
+from .steps import Cut, Data, Head, Pause, Scenario
+from .styles.formats import encode
+from .styles.values import Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Self, Unpack
 
     from ..typing import Clock
     from .live import Options
-    from .provider import Provider, Step, Steps
+    from .provider import Provider
+    from .steps import Step, Steps
 
 
 class Reply:
     """What came back: `status`, `headers` as a list of pairs, and the body.
 
-    A plain answer is all there. A streamed one is iterated over, `for` or `async for`, and holds its place
+    A plain answer is all there. A streamed one is iterated over, `for` or `async for`, and stays in flight
     until it is read to the end or closed; `with` and `async with` close it.
     """
 
-    def __init__(self, provider: FakeProvider, exchange: Exchange, head: Head) -> None:
+    def __init__(self, scenario: LiveScenario, head: Head) -> None:
         self.status = head.status
         self.headers = head.headers
         self.streamed = head.length is None
-        self._provider = provider
-        self._exchange = exchange
+        self._scenario = scenario
         self._read = b""
         self._over = False
 
     @property
     def body(self) -> bytes:
-        """All of it that has been read: of an answer that is not streamed, all there is."""
+        """The part of the body that has been read; all of it unless the answer is streamed."""
         return self._read
 
     def __iter__(self) -> Iterator[bytes]:
@@ -54,69 +51,53 @@ class Reply:
             yield chunk
 
     def read(self) -> bytes:
-        """The whole body, waiting for what is missing."""
+        """The whole body. Waits until all of it has come."""
         while self._next() is not None:
             pass
         return self._read
 
     async def read_async(self) -> bytes:
+        """The whole body. The running task waits until all of it has come."""
         while await self._next_async() is not None:
             pass
         return self._read
 
     def close(self) -> None:
-        """Leave, whether there is more or not."""
+        """End the call, whether more would come or not."""
         self._over = True
-        self._provider._close(self._exchange)
+        self._scenario.close()
 
     def _next(self) -> bytes | None:
         try:
-            while not self._over:
-                step = self._provider._step(self._exchange)
-                if isinstance(step, Pause):
-                    self._provider._sleep_until(step.until)
-                elif (chunk := self._take(step)) is not None:
-                    return chunk
+            return None if self._over else self._take(_next_step(self._scenario))
         except BaseException:
             self.close()
             raise
-        return None
 
     async def _next_async(self) -> bytes | None:
         try:
-            while not self._over:
-                step = self._provider._step(self._exchange)
-                if isinstance(step, Pause):
-                    await self._provider._sleep_until_async(step.until)
-                elif (chunk := self._take(step)) is not None:
-                    return chunk
+            return None if self._over else self._take(await _next_step_async(self._scenario))
         except BaseException:
             self.close()
             raise
-        return None
 
     def _take(self, step: Step | None) -> bytes | None:
         if isinstance(step, Data):
             self._read += step.data
             return step.data
-        _heed(step)
         self.close()
         return None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -134,7 +115,7 @@ class FakeProvider(Live):
     >>> clock.seconds(), api.report().refused
     (1.0, 1)
 
-    A connection that is cut raises ConnectionError, as a client's would in the end.
+    A connection that is cut raises ConnectionError, as it does in a client.
     """
 
     def __init__(
@@ -152,22 +133,11 @@ class FakeProvider(Live):
         json: Any = None,
     ) -> Reply:
         """Send a request and wait for the answer, or for the head of it if it is streamed."""
-        request = _request(method, path, headers, body, json)
-        if request.path.startswith(ROOT):
-            return self._controlled(request)
-        exchange = self._open(request)
+        scenario = self._scenario(_request(method, path, headers, body, json))
         try:
-            while True:
-                step = self._step(exchange)
-                if isinstance(step, Pause):
-                    self._sleep_until(step.until)
-                elif isinstance(step, Head):
-                    break
-                else:
-                    _heed(step)
-            reply = Reply(self, exchange, step)
+            reply = _reply(scenario, _next_step(scenario))
         except BaseException:
-            self._close(exchange)
+            scenario.close()
             raise
         if not reply.streamed:
             reply.read()
@@ -182,56 +152,59 @@ class FakeProvider(Live):
         body: bytes | str | None = None,
         json: Any = None,
     ) -> Reply:
-        """The same for the running task."""
-        request = _request(method, path, headers, body, json)
-        if request.path.startswith(ROOT):
-            return self._controlled(request)
-        exchange = self._open(request)
+        """Send a request; the running task waits for the answer, or for the head of it if it is streamed."""
+        scenario = self._scenario(_request(method, path, headers, body, json))
         try:
-            while True:
-                step = self._step(exchange)
-                if isinstance(step, Pause):
-                    await self._sleep_until_async(step.until)
-                elif isinstance(step, Head):
-                    break
-                else:
-                    _heed(step)
-            reply = Reply(self, exchange, step)
+            reply = _reply(scenario, await _next_step_async(scenario))
         except BaseException:
-            self._close(exchange)
+            scenario.close()
             raise
         if not reply.streamed:
             await reply.read_async()
         return reply
 
-    def _controlled(self, request: Request) -> Reply:
-        status, body = self._control(request)
+    def _scenario(self, request: Request) -> LiveScenario:
+        if not request.path.startswith(ROOT):
+            return self.open(request)
+        status, body = self.control(request)
 
         def steps() -> Steps:
+            yield Head(status, [], len(body))
             yield Data(body)
 
-        reply = Reply(self, Exchange(steps(), lambda _finished, _now: None), Head(status, [], len(body)))
-        reply.read()
-        return reply
-
-    def _sleep_until(self, moment: int) -> None:
-        left = moment - self._clock.now()
-        if left > 0:
-            sleep(self._clock, left)
-
-    async def _sleep_until_async(self, moment: int) -> None:
-        left = moment - self._clock.now()
-        if left > 0:
-            await sleep_async(self._clock, left)
+        return self.on_clock(Scenario(steps()))
 
     def __repr__(self) -> str:
         return f"<FakeProvider {self.provider.style.name}, {self._clock!r}>"
 
 
-def _heed(step: Step | None) -> None:
-    """What a client would notice of a connection that ends early."""
+def _next_step(scenario: LiveScenario) -> Step | None:
+    """The next step that a client notices. Pauses are slept through, and a cut connection raises."""
+    while isinstance(step := scenario.step(), Pause):
+        left = step.until - scenario.clock.now()
+        if left > 0:
+            sleep(scenario.clock, left)
+    return _noticed(step)
+
+
+async def _next_step_async(scenario: LiveScenario) -> Step | None:
+    """The next step that a client notices. The running task sleeps through pauses, and a cut raises."""
+    while isinstance(step := scenario.step(), Pause):
+        left = step.until - scenario.clock.now()
+        if left > 0:
+            await sleep_async(scenario.clock, left)
+    return _noticed(step)
+
+
+def _noticed(step: Step | None) -> Step | None:
     if isinstance(step, Cut):
         raise ConnectionResetError("connection reset by peer") if step.reset else ConnectionError("cut short")
+    return step
+
+
+def _reply(scenario: LiveScenario, head: Step | None) -> Reply:
+    assert isinstance(head, Head)  # a scenario that is not cut begins with it
+    return Reply(scenario, head)
 
 
 def _request(

@@ -1,29 +1,29 @@
-"""What can go wrong on request, and for whom.
+"""Pure. Faults on request: what goes wrong, for which requests, when and how often.
 
-Rules of this room: a fault is a value, checked at the door. Whether it strikes is decided with `now` and
-a die from outside.
+A fault is a value that is checked when it is made. `now` and the random numbers that decide whether it
+strikes are arguments.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..arguments import positive_int, positive_seconds_to_ns, seconds_to_ns
 from ..errors import InvalidConfig
-from ..frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..typing import Seconds
 
-# Each kind with the details that mean something to it.
+# Each kind of fault with the details that it takes.
 KINDS = {
-    "storm": ("retry_after",),  # 429, though there is budget
+    "storm": ("retry_after",),  # 429, though the limits allow the request
     "quota": (),  # 429 insufficient_quota: waiting does not help
     "too_large": (),  # the request can never fit
     "overload": ("retry_after",),  # 503 slow_down, 529 overloaded_error
-    "error": ("status", "retry_after"),  # any status from 400 up, 500 unless told
+    "error": ("status", "retry_after"),  # any status from 400 up, 500 by default
     "html": ("status",),  # a proxy's error page
     "reset": ("at",),  # the connection, "before" the headers, after the "headers" or in the "body"
     "slow_headers": ("seconds",),
@@ -36,7 +36,8 @@ REFUSING = frozenset({"storm", "quota", "too_large", "overload", "error", "html"
 _RESETS = ("before", "headers", "body")
 
 
-class Fault(Frozen):
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Fault:
     """One way to misbehave.
 
     >>> Fault("storm", duration=5, retry_after=2)
@@ -46,25 +47,10 @@ class Fault(Frozen):
     *probability*, *count* times at most, from *after* seconds on and for *duration* seconds (None: until
     cleared).
 
-    *retry_after* is what the answer advises: seconds, None for nothing, or a text that goes into the
-    header as it is ("soon", "-5"). *status*, *at*, *seconds* and *clean* belong to the kinds that use them.
+    *retry_after* is the advice in the answer: seconds, None for no advice, or a text that goes into the
+    header unchanged ("soon", "-5"). *status*, *at*, *seconds* and *clean* belong to the kinds that use them.
     """
 
-    __slots__ = (
-        "after",
-        "at",
-        "clean",
-        "count",
-        "duration",
-        "key",
-        "kind",
-        "model",
-        "path",
-        "probability",
-        "retry_after",
-        "seconds",
-        "status",
-    )
     after: float
     at: str
     clean: bool
@@ -118,24 +104,26 @@ class Fault(Frozen):
             positive_int(count, "count", example=3)
         if at is not None and at not in _RESETS:
             raise InvalidConfig(f"at={at!r} is unknown; write one of {', '.join(_RESETS)}")
-        super().__init__(
-            kind=kind,
-            path=path,
-            model=model,
-            key=key,
-            probability=float(probability),
-            count=count,
-            duration=None if duration is None else positive_seconds_to_ns(duration, "duration") / 1e9,
-            after=seconds_to_ns(after, "after") / 1e9,
-            retry_after=_advice(retry_after),
-            status=_status(status, 502 if kind == "html" else 500),
-            at=at or "before",
-            seconds=seconds_to_ns(1.0 if seconds is None else seconds, "seconds") / 1e9,
-            clean=bool(clean),
-        )
+        facts = {
+            "kind": kind,
+            "path": path,
+            "model": model,
+            "key": key,
+            "probability": float(probability),
+            "count": count,
+            "duration": None if duration is None else positive_seconds_to_ns(duration, "duration") / 1e9,
+            "after": seconds_to_ns(after, "after") / 1e9,
+            "retry_after": _advice(retry_after),
+            "status": _status(status, 502 if kind == "html" else 500),
+            "at": at or "before",
+            "seconds": seconds_to_ns(1.0 if seconds is None else seconds, "seconds") / 1e9,
+            "clean": bool(clean),
+        }
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
 
     def written(self) -> dict[str, object]:
-        """What was written to make it."""
+        """The arguments that differ from the defaults."""
         plain = {"path": "", "probability": 1.0, "after": 0.0, "clean": False}
         own = KINDS[self.kind]
         facts = {
@@ -150,13 +138,6 @@ class Fault(Frozen):
             for name, fact in self.written().items()
         )
         return f"Fault({', '.join([repr(self.kind), *facts])})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _fault_again, (self.kind, self.written())
-
-
-def _fault_again(kind: str, facts: dict[str, object]) -> Fault:
-    return Fault(kind, **facts)  # type: ignore[arg-type]  # as they were checked before
 
 
 def _advice(retry_after: Seconds | str | None) -> float | str | None:
@@ -180,7 +161,7 @@ def _status(status: int | None, usual: int) -> int:
 
 
 class Planned:
-    """A fault with how much of it is left."""
+    """A fault with its start, its end, and how often it may still strike."""
 
     def __init__(self, fault: Fault, now: int) -> None:
         self.fault = fault
@@ -191,8 +172,8 @@ class Planned:
     def is_over(self, now: int) -> bool:
         return self._left == 0 or (self._end is not None and now >= self._end)
 
-    def strikes(self, path: str, model: str, key: str, now: int, die: Callable[[], float]) -> bool:
-        """Does this request get it? If so, one less is left."""
+    def strikes(self, path: str, model: str, key: str, now: int, random: Callable[[], float]) -> bool:
+        """Does the fault strike this request? If so, that is counted."""
         fault = self.fault
         if (
             self.is_over(now)
@@ -200,7 +181,7 @@ class Planned:
             or fault.path not in path
             or fault.model not in (None, model)
             or fault.key not in (None, key)
-            or (fault.probability < 1 and die() >= fault.probability)
+            or (fault.probability < 1 and random() >= fault.probability)
         ):
             return False
         if self._left is not None:

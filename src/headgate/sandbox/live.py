@@ -1,37 +1,31 @@
-"""A provider with a clock: what the sandbox on a port and the one in virtual time have in common.
+"""A provider with a clock, under the sandbox on a port and the one in virtual time.
 
-Rules of this room: one lock around a pure provider, held for its arithmetic only.
+One lock guards the provider and is held for its arithmetic only.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from .control import control
 from .faults import Fault
-from .provider import UNCHANGED, Exchange, Provider
+from .provider import Limits, Provider
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ..limits import Rate
     from ..typing import Clock, Seconds
-    from .provider import Step
     from .referee import Report
-    from .styles import Request
+    from .steps import Scenario, Step
+    from .styles.values import Request
 
 
-class Options(TypedDict, total=False):
-    """What a Provider takes besides its style."""
+class Options(Limits, total=False):
+    """The options of a Provider, besides its style."""
 
-    requests: Rate | str | None
-    tokens: Rate | str | None
-    input_tokens: Rate | str | None
-    output_tokens: Rate | str | None
-    concurrency: int | None
     kind: str
     per_key: bool
     per_model: bool
@@ -46,8 +40,28 @@ class Options(TypedDict, total=False):
     seed: int
 
 
+class LiveScenario:
+    """A scenario on a clock. Any thread may step it."""
+
+    __slots__ = ("_lock", "_scenario", "clock")
+
+    def __init__(self, scenario: Scenario, clock: Clock, lock: threading.Lock) -> None:
+        self._scenario = scenario
+        self._lock = lock
+        self.clock = clock
+
+    def step(self) -> Step | None:
+        """The next step; None when there is no more."""
+        with self._lock:
+            return self._scenario.step(self.clock.now())
+
+    def close(self) -> None:
+        with self._lock:
+            self._scenario.close()
+
+
 class Live:
-    """A Provider that knows what time it is, and may be asked from any thread."""
+    """A Provider on a clock, which any thread may use."""
 
     def __init__(
         self, style: str | Provider = "openai", *, clock: Clock = SYSTEM, **options: Unpack[Options]
@@ -70,7 +84,7 @@ class Live:
         return work_out()
 
     def reset_report(self) -> None:
-        """Count anew. Levels and requests under way stay as they are."""
+        """Start counting again. Levels and requests in flight stay as they are."""
         with self._lock:
             self.provider.reset_report()
 
@@ -79,25 +93,10 @@ class Live:
         with self._lock:
             return self.provider.limits()
 
-    def set_limits(
-        self,
-        *,
-        requests: Rate | str | None = UNCHANGED,
-        tokens: Rate | str | None = UNCHANGED,
-        input_tokens: Rate | str | None = UNCHANGED,
-        output_tokens: Rate | str | None = UNCHANGED,
-        concurrency: int | None = UNCHANGED,
-    ) -> None:
-        """Other limits from now on. Those left out stay as they are; None takes one away."""
+    def set_limits(self, **limits: Unpack[Limits]) -> None:
+        """Set other limits from now on. Those left out stay as they are; None removes a limit."""
         with self._lock:
-            self.provider.set_limits(
-                requests=requests,
-                tokens=tokens,
-                input_tokens=input_tokens,
-                output_tokens=output_tokens,
-                concurrency=concurrency,
-                now=self._clock.now(),
-            )
+            self.provider.set_limits(now=self._clock.now(), **limits)
 
     def fault(self, fault: str | Fault, **details: Any) -> None:
         """Misbehave from now on: `fault("storm", duration=5)`. See Fault for the kinds and their details."""
@@ -113,29 +112,25 @@ class Live:
             self.provider.fault(planned, self._clock.now())
 
     def faults(self) -> list[Fault]:
-        """Those that are not over."""
+        """The faults that are not over."""
         with self._lock:
             return self.provider.faults(self._clock.now())
 
     def clear_faults(self) -> None:
-        """Behave again."""
+        """End all faults."""
         with self._lock:
             self.provider.clear_faults()
 
-    # For those who carry requests here.
-
-    def _open(self, request: Request) -> Exchange:
+    def open(self, request: Request) -> LiveScenario:
+        """Decide about a request; the caller carries out the steps of its scenario and closes it."""
         with self._lock:
-            return self.provider.open(request, self._clock.now())
+            scenario = self.provider.open(request, self._clock.now())
+        return self.on_clock(scenario)
 
-    def _step(self, exchange: Exchange) -> Step | None:
-        with self._lock:
-            return exchange.step(self._clock.now())
+    def on_clock(self, scenario: Scenario) -> LiveScenario:
+        return LiveScenario(scenario, self._clock, self._lock)
 
-    def _close(self, exchange: Exchange) -> None:
-        with self._lock:
-            exchange.close(self._clock.now())
-
-    def _control(self, request: Request) -> tuple[int, bytes]:
+    def control(self, request: Request) -> tuple[int, bytes]:
+        """Status and body for a request to the control plane."""
         with self._lock:
             return control(self.provider, request, self._clock.now())

@@ -1,7 +1,7 @@
-"""How an API counts: buckets, fixed windows and the exact log.
+"""Pure. How an API counts: buckets, fixed windows and the exact log.
 
-Rules of this room: integers only, `now` in nanoseconds is an argument. These are the far side's books,
-so they are written apart from `rules`: the judge does not count with the fingers of the judged.
+Integers only, and `now` in nanoseconds is an argument. The sandbox judges whether headgate keeps limits, so
+it counts with code of its own and not with that of headgate's gates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = ("bucket", "fixed", "sliding")
 
 
 class Meter(Protocol):
-    """One limit of one pool."""
+    """One limit of one customer."""
 
     rate: Rate
 
@@ -28,23 +28,23 @@ class Meter(Protocol):
         """Nanoseconds until the cost would fit: 0 is now, None is never."""
 
     def take(self, cost: int, now: int) -> None:
-        """Count it, whether it fits or not."""
+        """Count a cost, whether it fits or not."""
 
     def waste(self, now: int) -> None:
-        """Count a refusal: one unit, or what is left of it."""
+        """Count a refusal: one unit, or the rest if less is left."""
 
     def remaining(self, now: int) -> int:
         """Whole units left, never below zero."""
 
     def reset(self, now: int) -> int:
-        """Nanoseconds until everything is there again."""
+        """Nanoseconds until the whole amount is available again."""
 
     def retune(self, rate: Rate, now: int) -> None:
-        """Another limit from now on. What was used stays used."""
+        """Set another limit from now on. Usage so far still counts."""
 
 
 def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
-    """A limit as people write it. Unlike a client's, its burst is the whole amount unless it says so."""
+    """A limit as it is written. Unless it states a burst, its burst is the whole amount."""
     if isinstance(value, Rate):
         return value
     try:
@@ -62,8 +62,14 @@ def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
     return Rate.parse(f"{rate.amount} {rate.name} burst {rate.amount}")
 
 
+def written(rate: Rate, kind: str) -> str:
+    """A limit as it could be written here; a burst of the whole amount is left out."""
+    burst = f" burst {rate.burst}" if kind == "bucket" and rate.burst != rate.amount else ""
+    return f"{rate.amount}/{rate.name.partition('/')[2]}" + (" strict" if rate.strict else burst)
+
+
 def meter_for(rate: Rate, kind: str, now: int, epoch: int) -> Meter:
-    """The books for a limit. A strict rate is always kept by the exact log."""
+    """A meter for a limit. A strict rate is always kept by the exact log."""
     if rate.strict or kind == "sliding":
         return Sliding(rate)
     if kind == "fixed":
@@ -106,7 +112,7 @@ class Bucket:
         return max(0, self._credit // self.rate.per_ns)
 
     def level(self, now: int) -> Fraction:
-        """Units left, exactly. Below zero, they are owed."""
+        """Units left, exactly; negative when more was taken than was there."""
         self._fill(now)
         return Fraction(self._credit, self.rate.per_ns)
 
@@ -191,7 +197,7 @@ class Sliding:
             over -= amount
             if over <= 0:
                 return at + self.rate.per_ns - now
-        raise AssertionError("what is used is in the log")
+        raise AssertionError("all usage is in the log")
 
     def take(self, cost: int, now: int) -> None:
         self._forget(now)
@@ -218,10 +224,10 @@ class Sliding:
 
 
 def opening(meter: Meter, now: int) -> Fraction:
-    """What could be taken at once, before the first admission."""
+    """The units that could be taken at once, before the first admission."""
     if isinstance(meter, Bucket):
         return max(Fraction(0), meter.level(now))
-    # A sliding window frees what was used before, little by little, within its first period.
+    # A sliding window frees earlier usage bit by bit within its first period.
     return Fraction(meter.rate.amount if isinstance(meter, Sliding) else meter.remaining(now))
 
 
@@ -233,9 +239,9 @@ def permitted(
     last: int,
     epoch: int,
 ) -> float | None:
-    """How much a limit let through at the very most from the first admission to the last, both included.
+    """The most units that a limit allowed from the first admission to the last, both included.
 
-    *history* lists each limit with the moment from which it held. None: for a while there was no limit.
+    *history* lists each limit with the moment from which it held. None if there was no limit for a while.
     """
     total = opened
     before: Rate | None = None

@@ -1,16 +1,17 @@
-"""What the API saw: the only account of a run that no client can embellish.
+"""Pure. What the API saw: an account of a run that does not depend on what clients say.
 
-Rules of this room: it counts and never decides. Times are nanoseconds inside and seconds in the report.
+It counts and never decides. Times are nanoseconds inside and seconds in the report.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import SECOND
-from ..frozen import Frozen
 from .meters import most_within, opening, permitted
+from .styles.values import MeterLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,52 +25,29 @@ if TYPE_CHECKING:
 _INSTANT = SECOND // 10
 
 
-class Report(Frozen):
-    """What has happened since the start or the last reset.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What happened since the start or the last reset.
 
     | field | what it is |
     | --- | --- |
-    | `requests` | all that arrived, refused and broken ones included |
-    | `admitted`, `refused` | let through by the limits; answered 429, by limits or by faults |
-    | `by_status` | how many answers of each status |
-    | `refused_by` | how many the limits refused, by unit (`requests`, `tokens`, `concurrency`, …) |
-    | `faults` | how many were struck, by kind of fault |
-    | `tokens`, `output_tokens` | charged at admission; produced |
-    | `in_flight`, `peak_in_flight` | admitted and not yet at their last byte; most at once |
-    | `open_streams`, `abandoned` | streams under way; answers whose client left before the end |
-    | `busiest`, `busiest_arrivals` | most admissions, and most arrivals, in any 100 ms |
-    | `peak` | most admitted in any stretch of the limit's own period, by unit |
-    | `allowed` | the very most the limit permitted from the first admission to the last, by unit |
-    | `use` | the part of it that was used, by unit |
+    | `requests` | requests that arrived, including refused and broken ones |
+    | `admitted`, `refused` | requests that the limits allowed; those answered 429, by limits or by faults |
+    | `by_status` | answers by status |
+    | `refused_by` | requests refused by limits, by unit (`requests`, `tokens`, `concurrency`, …) |
+    | `faults` | requests struck by faults, by kind |
+    | `tokens`, `output_tokens` | tokens charged at admission; tokens produced |
+    | `in_flight`, `peak_in_flight` | requests admitted and not yet at their last byte; the most at once |
+    | `open_streams`, `abandoned` | streams in flight; answers whose client left before the end |
+    | `busiest`, `busiest_arrivals` | the most admissions, and the most arrivals, in any 100 ms |
+    | `peak` | the most admitted in any stretch of the limit's own period, by unit |
+    | `allowed` | the most that the limit permitted from the first admission to the last, by unit |
+    | `use` | the part of `allowed` that was used, by unit |
     | `arrivals`, `admissions` | seconds; (seconds, tokens) |
     | `first_admission`, `last_admission` | seconds, None if there was none |
     | `amplification` | requests per distinct `x-sandbox-id`, None if no request had one |
     """
 
-    __slots__ = (
-        "abandoned",
-        "admissions",
-        "admitted",
-        "allowed",
-        "amplification",
-        "arrivals",
-        "busiest",
-        "busiest_arrivals",
-        "by_status",
-        "faults",
-        "first_admission",
-        "in_flight",
-        "last_admission",
-        "open_streams",
-        "output_tokens",
-        "peak",
-        "peak_in_flight",
-        "refused",
-        "refused_by",
-        "requests",
-        "tokens",
-        "use",
-    )
     abandoned: int
     admissions: tuple[tuple[float, int], ...]
     admitted: int
@@ -94,12 +72,12 @@ class Report(Frozen):
     use: dict[str, float]
 
     def facts(self, *, times: bool = True) -> dict[str, Any]:
-        """The same as plain data, with or without the long lists of times."""
+        """The report as plain data, with or without the long lists of times."""
         left_out = () if times else ("admissions", "arrivals")
-        return {name: getattr(self, name) for name in self._fields() if name not in left_out}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
 
 
-class Pool:
+class Customer:
     """The limits of one customer and what was taken from them."""
 
     def __init__(self, meters: dict[str, Meter]) -> None:
@@ -112,28 +90,39 @@ class Pool:
         self.admissions: list[tuple[int, int]] = []
         self.outputs: list[tuple[int, int]] = []
 
-    def copy(self) -> Pool:
-        """As it is now; it has the meters in common, which are only asked what they are."""
-        twin = Pool(self.meters.copy())
+    def copy(self) -> Customer:
+        """A copy of the counts; the meters are shared, because a report only looks at their kind."""
+        twin = Customer(self.meters.copy())
         twin.opened, twin.admissions, twin.outputs = self.opened, self.admissions.copy(), self.outputs.copy()
         return twin
 
     def admit(self, tokens: int, now: int) -> None:
-        """To be called before anything is taken."""
+        """Count an admission. Called before anything is taken from the meters."""
         if not self.admissions:
             self.opened = {unit: opening(meter, now) for unit, meter in self.meters.items()}
         self.admissions.append((now, tokens))
         self.in_flight += 1
 
+    def produce(self, tokens: int, now: int) -> None:
+        """Count tokens of an answer."""
+        self.outputs.append((now, tokens))
+        meter = self.meters.get("output_tokens")
+        if meter is not None:
+            meter.take(tokens, now)
+
+    def level(self, unit: str, now: int) -> MeterLevel:
+        meter = self.meters[unit]
+        return MeterLevel(unit, meter.rate, meter.remaining(now), meter.reset(now))
+
     def taken(self, unit: str) -> Sequence[tuple[int, int]]:
-        """When how much of a unit was taken."""
+        """The moments and amounts in which a unit was taken."""
         if unit == "output_tokens":
             return self.outputs
         return [(at, 1) for at, _ in self.admissions] if unit == "requests" else self.admissions
 
 
 class Referee:
-    """Keeps the score."""
+    """Counts what all customers do, and makes the report."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -159,19 +148,19 @@ class Referee:
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
-    def report(self, pools: Sequence[Pool], history: History, origin: int, epoch: int) -> Report:
-        """The account of those pools that admitted anything."""
-        admissions = sorted(admission for pool in pools for admission in pool.admissions)
+    def report(self, customers: Sequence[Customer], history: History, origin: int, epoch: int) -> Report:
+        """The report about customers that had admissions."""
+        admissions = sorted(admission for customer in customers for admission in customer.admissions)
         allowed: dict[str, float] = {}
         use: dict[str, float] = {}
         peak: dict[str, int] = {}
         for unit, limits in history.items():
             rate = limits[-1][1]
-            taken = [pool.taken(unit) for pool in pools]
+            taken = [customer.taken(unit) for customer in customers]
             if rate is None or not admissions:
                 continue
             peak[unit] = max(most_within(events, rate.per_ns) for events in taken)
-            shares = [_permitted(pool, unit, limits, epoch) for pool in pools]
+            shares = [_permitted(customer, unit, limits, epoch) for customer in customers]
             total = sum(share for share in shares if share is not None)
             if None not in shares and total > 0:
                 allowed[unit] = total
@@ -184,7 +173,7 @@ class Referee:
             refused_by=dict(self.refused_by),
             faults=dict(self.faults),
             tokens=sum(tokens for _, tokens in admissions),
-            output_tokens=sum(tokens for pool in pools for _, tokens in pool.outputs),
+            output_tokens=sum(tokens for customer in customers for _, tokens in customer.outputs),
             in_flight=self.in_flight,
             peak_in_flight=self.peak_in_flight,
             open_streams=self.open_streams,
@@ -202,11 +191,13 @@ class Referee:
         )
 
 
-def _permitted(pool: Pool, unit: str, limits: Sequence[tuple[int, Rate | None]], epoch: int) -> float | None:
-    meter, opened = pool.meters.get(unit), pool.opened.get(unit)
+def _permitted(
+    customer: Customer, unit: str, limits: Sequence[tuple[int, Rate | None]], epoch: int
+) -> float | None:
+    meter, opened = customer.meters.get(unit), customer.opened.get(unit)
     if meter is None or opened is None:
         return None
-    first, last = pool.admissions[0][0], pool.admissions[-1][0]
-    if unit == "output_tokens" and pool.outputs:
-        last = max(last, pool.outputs[-1][0])
+    first, last = customer.admissions[0][0], customer.admissions[-1][0]
+    if unit == "output_tokens" and customer.outputs:
+        last = max(last, customer.outputs[-1][0])
     return permitted(meter, limits, opened, first, last, epoch)

@@ -1,7 +1,7 @@
 """The sandbox on a port: HTTP/1.1 over asyncio, and a thread to run it in.
 
-Rules of this room: sockets, bytes and waiting; every decision is the provider's. Whatever a client sends,
-it gets an answer or loses its connection, and nobody sees a traceback.
+Sockets, bytes and waiting are here; every decision is the provider's. Whatever a client sends, it gets an
+answer or loses its connection, and no traceback is printed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from .control import ROOT
 from .live import Live
-from .provider import Cut, Data, Head, Pause, Provider
-from .styles import Request, encode
+from .provider import Provider
+from .steps import Cut, Data, Head, Pause
+from .styles.formats import encode
+from .styles.values import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self, Unpack
 
-    from .live import Options
-    from .provider import Exchange
-    from .styles import Pairs
+    from .live import LiveScenario, Options
+    from .styles.values import Pairs
 
 _LONGEST_HEAD = 65_536
 _LARGEST_BODY = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 
 
 class _Bad(Exception):
-    """What came in is not HTTP, or not of a kind we take."""
+    """The request is not HTTP, or not of a kind that is served here."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -55,7 +55,7 @@ class _Gone(Exception):
 
 
 class _Reader(asyncio.StreamReader):
-    """A reader that tells a pause when the client leaves."""
+    """A reader that ends a pause when the client leaves."""
 
     gone = False
     alarm: asyncio.Future[None] | None = None
@@ -75,14 +75,14 @@ class _Reader(asyncio.StreamReader):
 
 
 class _Connection:
-    """One client. Requests are answered one after the other."""
+    """One client, whose requests are answered one after the other."""
 
     def __init__(self, live: Live, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._live = live
         self._reader = reader
         self._writer = writer
         self._keep = True
-        self._old = False  # HTTP/1.0: knows of no chunks
+        self._old = False  # HTTP/1.0, which has no chunks
         self._loop = asyncio.get_running_loop()
 
     async def serve(self) -> None:
@@ -98,14 +98,14 @@ class _Connection:
                 if request.path.startswith(ROOT):
                     await self._control(request)
                 else:
-                    await self._exchange(request)
+                    await self._serve(request)
 
     # -- Reading
 
     async def _read(self) -> Request | None:
         try:
             first = await self._reader.readexactly(1)
-            if first not in _OPENINGS:  # TLS, perhaps: they would wait for us, and we for them
+            if first not in _OPENINGS:  # TLS, perhaps: both sides would wait
                 raise _Bad(400, "this is not HTTP")
             head = first + await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
@@ -160,7 +160,7 @@ class _Connection:
             if await self._reader.readexactly(2) != b"\r\n":
                 raise _Bad(400, "a chunk is longer than its size")
         for _ in range(100):
-            if not await self._line():  # trailers are of no use to us
+            if not await self._line():  # trailers are ignored
                 return b"".join(chunks)
         raise _Bad(400, "too many trailers")
 
@@ -187,25 +187,25 @@ class _Connection:
                     pass
 
     async def _control(self, request: Request) -> None:
-        status, body = self._live._control(request)
+        status, body = self._live.control(request)
         head = self._head(status, [("content-type", "application/json")], len(body))
         self._writer.write(head + (b"" if request.method == "HEAD" else body))
         await self._writer.drain()
 
-    async def _exchange(self, request: Request) -> None:
-        exchange = self._live._open(request)
+    async def _serve(self, request: Request) -> None:
+        scenario = self._live.open(request)
         try:
-            await self._carry_out(request, exchange)
+            await self._carry_out(request, scenario)
         finally:
-            self._live._close(exchange)
+            scenario.close()
         await self._writer.drain()
 
-    async def _carry_out(self, request: Request, exchange: Exchange) -> None:
-        """Write what the exchange says. On return all is written, though perhaps not all is sent."""
+    async def _carry_out(self, request: Request, scenario: LiveScenario) -> None:
+        """Write all steps. On return everything is written, though perhaps not everything is sent."""
         writer, mute = self._writer, request.method == "HEAD"
-        waiting = b""  # the head goes out with what follows it
+        waiting = b""  # the head, which is sent together with the first data
         chunked = False
-        while (step := self._live._step(exchange)) is not None:
+        while (step := scenario.step()) is not None:
             if isinstance(step, Data):
                 if mute:
                     continue
@@ -244,7 +244,7 @@ class _Connection:
         return "\r\n".join((*lines, "", "")).encode("latin-1")
 
     async def _pause(self, until: int) -> None:
-        """Sleep, unless the client leaves meanwhile."""
+        """Sleep until that moment, or until the client leaves."""
         reader = self._reader
         left = until - SYSTEM.now()
         if left > 0 and not reader.gone:
@@ -285,7 +285,7 @@ def _request_line(line: str) -> tuple[str, str, str]:
         raise _Bad(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     if method not in _METHODS:
         raise _Bad(501 if method.isalpha() and method.isascii() else 400, "this method is not known")
-    if "://" in target.partition("?")[0]:  # as a proxy is asked
+    if "://" in target.partition("?")[0]:  # the form in which a proxy is asked
         target = "/" + target.partition("://")[2].partition("/")[2]
     if not target.startswith("/") or not target.isprintable():
         raise _Bad(400, "the target is not a path")
@@ -312,7 +312,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 class _Server:
-    """Listens, and knows who is connected."""
+    """Listens on a port and keeps the tasks of its connections."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -335,10 +335,10 @@ class _Server:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
 
-        def over(task: asyncio.Task[None]) -> None:  # even if it was stopped before it began
+        def over(task: asyncio.Task[None]) -> None:  # also if the task was cancelled before it began
             self._tasks.discard(task)
             if not writer.transport.is_closing():
-                writer.transport.abort()  # no more time for what was not sent yet
+                writer.transport.abort()  # unsent bytes are dropped
 
         task.add_done_callback(over)
 
@@ -364,7 +364,7 @@ async def serve(
     *,
     started: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until cancelled. `started` is told the address."""
+    """Serve until cancelled. `started` is called with the address."""
     server = _Server(Live(provider))
     port = await server.start(host, _port(port))
     try:
@@ -390,8 +390,8 @@ class Sandbox(Live):
     ...         reply.status, reply.headers["x-ratelimit-remaining"]
     (200, '599')
 
-    Options are those of `Provider`, or give a Provider you have made. What it saw can be asked for during the
-    run and after it.
+    Options are those of `Provider`, or give a Provider that you have made. The report can be asked for during
+    the run and after it.
     """
 
     def __init__(
@@ -449,7 +449,7 @@ class Sandbox(Live):
         server, ended, loop = _Server(self), asyncio.Event(), asyncio.get_running_loop()
         try:
             port = await server.start(self._host, self._port)
-        except BaseException as error:  # noqa: BLE001 - it is raised again, where somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - raised again in start()
             ready.set_exception(error)
             return
         self._end = lambda: loop.call_soon_threadsafe(ended.set)
@@ -460,9 +460,7 @@ class Sandbox(Live):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

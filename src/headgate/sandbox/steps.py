@@ -1,0 +1,82 @@
+"""Pure. What happens to one request, as steps that a server or a test in virtual time carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from .styles.values import Pairs
+
+
+@dataclass(slots=True)
+class Pause:
+    """Wait until that moment, in nanoseconds of the clock."""
+
+    until: int
+
+
+@dataclass(slots=True)
+class Head:
+    """Send status and headers. Without a length, the body comes in pieces."""
+
+    status: int
+    headers: Pairs
+    length: int | None
+
+
+@dataclass(slots=True)
+class Data:
+    """Send a piece of the body."""
+
+    data: bytes
+
+
+@dataclass(slots=True)
+class Cut:
+    """End the connection here: *reset* it, or merely close it."""
+
+    reset: bool
+
+
+Step: TypeAlias = Pause | Head | Data | Cut
+if TYPE_CHECKING:
+    Steps: TypeAlias = Generator[Step, int, None]
+
+
+class Scenario:
+    """The steps of one request. Ask for steps until there are none, then close it, whatever happened."""
+
+    __slots__ = ("_begun", "_closed", "_on_close", "_steps", "finished")
+
+    def __init__(self, steps: Steps, on_close: Callable[[bool], None] | None = None) -> None:
+        self._steps = steps
+        self._on_close = on_close
+        self._begun = False
+        self._closed = False
+        self.finished = False  # True when all steps have been taken
+
+    def step(self, now: int) -> Step | None:
+        """The next step; None when there is no more."""
+        try:
+            if self._begun:
+                step = self._steps.send(now)
+            else:
+                self._begun = True
+                step = next(self._steps)
+        except StopIteration:
+            self.finished = True
+            return None
+        if step.__class__ is Cut:
+            self.finished = True
+        return step
+
+    def close(self) -> None:
+        """End it, because the last byte is sent or because the client has left."""
+        if not self._closed:
+            self._closed = True
+            self._steps.close()
+            if self._on_close is not None:
+                self._on_close(self.finished)

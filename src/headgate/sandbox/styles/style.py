@@ -1,0 +1,88 @@
+"""Pure. What every style has: how it reads requests, and which parts of answers it writes.
+
+A style gives shapes only: it counts nothing and decides nothing. Header names and bodies are those of the
+providers, so that their own SDKs see no difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...arguments import SECOND
+from .reading import BadRequest
+from .values import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .values import MeterLevel, Output, Pairs, Refusal, Request
+
+MODEL = "sandbox-1"  # the one that GET /models lists; any other name is served too
+
+
+class Style:
+    """The format of one provider's requests and answers."""
+
+    name: ClassVar[str]
+    units: ClassVar[tuple[str, ...]]  # the units that a limit may count
+    refusals_count: ClassVar[bool]
+
+    def read(self, request: Request) -> Ask:
+        path = request.path.partition("?")[0].rstrip("/")
+        try:
+            return self._read(request, path)
+        except BadRequest as bad:
+            return Ask("", answer=(400, self.error(400, str(bad))))
+
+    def _read(self, request: Request, path: str) -> Ask:
+        raise NotImplementedError
+
+    def charges(self, ask: Ask) -> dict[str, tuple[int, int]]:
+        """For each unit, what must be there and what is taken at admission."""
+        tokens = max(ask.most_tokens or 0, ask.input_tokens)
+        return {"requests": (1, 1), "tokens": (tokens, tokens)}
+
+    def error(self, status: int, message: str, *, kind: str = "", code: str | None = None) -> Any:
+        """The body of an error. *kind* is the provider's word for its type."""
+        raise NotImplementedError
+
+    def identity(self, output: Output) -> Pairs:
+        """Headers that tell one answer from another."""
+        return [("x-request-id", output.name("req_"))]
+
+    def budget(self, levels: Sequence[MeterLevel], wall: int) -> Pairs:
+        """Headers that state the limits and what remains of them."""
+        raise NotImplementedError
+
+    def advice(self, wait: int) -> Pairs:
+        """Headers that say when to try again."""
+        return [("retry-after", str(max(1, -(-wait // SECOND))))]
+
+    def refusal(self, refusal: Refusal, ask: Ask, *, hint: bool) -> tuple[int, Any]:
+        """Status and body for a request the limits do not allow."""
+        raise NotImplementedError
+
+    def quota(self) -> tuple[int, Any]:
+        """Status and body when the account has no money left."""
+        raise NotImplementedError
+
+    def overload(self) -> tuple[int, Any]:
+        raise NotImplementedError
+
+    def stream_error(self, ask: Ask, output: Output) -> bytes:
+        raise NotImplementedError
+
+    def reply(self, ask: Ask, output: Output) -> Any:
+        """The whole answer."""
+        raise NotImplementedError
+
+    def begin(self, ask: Ask, output: Output) -> bytes:
+        """The beginning of a stream."""
+        raise NotImplementedError
+
+    def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:
+        """The tokens from *start* to *stop* of a stream."""
+        raise NotImplementedError
+
+    def end(self, ask: Ask, output: Output) -> bytes:
+        raise NotImplementedError
