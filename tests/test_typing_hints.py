@@ -39,11 +39,9 @@ NOT_YET = (
     "headgate.client",
     "headgate.dispatch",
     "headgate.gate",
-    "headgate.retries",
     "headgate.sandbox",
     "headgate.sharing",
     "headgate.swarm",
-    "headgate.tenacity",
     "headgate.testing",
     "headgate.typing.Store",
 )

@@ -10,12 +10,12 @@ from .hints import Callable, Jitter, Seconds
 _STRATEGIES = ("exponential", "linear", "constant")
 _JITTERS = '"none", "full", "decorrelated", ("factor", 0.25), ("additive", 0.1) or ("range", 0.75, 1.0)'
 
-# No wait is longer, whatever the arithmetic says: some 146 years.
+# The longest delay, where a cap is not given: some 146 years.
 _LONGEST_DELAY = 1 << 62
 
 
 class Backoff(Frozen):
-    """How long to wait before each retry: longer and longer, up to a cap, and not all at once.
+    """Delays before retries: they grow up to a cap, and jitter spreads the retries of many callers.
 
     >>> backoff = Backoff(0.5, cap=10)
     >>> [backoff.delay(retry) for retry in range(6)]
@@ -23,11 +23,11 @@ class Backoff(Frozen):
     >>> Backoff(1, cap=60, jitter="full").delay(3, random=lambda: 0.25)
     2.0
 
-    `strategy` is "exponential" (each wait `factor` times the last), "linear" or "constant".
-    `jitter` is "none"; "full": anything from nothing to the whole wait; "decorrelated": anything from
-    `base` to three times the last wait; ("factor", 0.25): from 75 % to all of it; ("additive", 0.1):
-    from all of it to 110 %; or ("range", 0.5, 1.5). The cap is never exceeded, and waits that have
-    reached it stay spread out. `cap=None` lets them grow.
+    `strategy` is "exponential" (each delay `factor` times the last), "linear" or "constant".
+    `jitter` is "none"; "full", from zero to the whole delay; "decorrelated", from `base` to three times the
+    last delay; ("factor", 0.25), from 75 % to 100 % of it; ("additive", 0.1), from 100 % to 110 % of it; or
+    ("range", 0.5, 1.5). The cap is never exceeded, and delays that have reached it stay spread out. With
+    `cap=None` there is no cap.
     """
 
     __slots__ = ("base_ns", "cap_ns", "factor", "jitter", "strategy")
@@ -62,36 +62,36 @@ class Backoff(Frozen):
             base_ns=base_ns,
             cap_ns=cap_ns,
             factor=float(factor),
-            jitter=jitter if isinstance(jitter, str) or not _is_sequence(jitter) else tuple(jitter),
+            jitter=tuple(jitter) if isinstance(jitter, list) else jitter,
             strategy=strategy,
         )
-        self._spread()  # is it possible?
+        self._jitter_range()  # raises if the jitter is unknown
 
     def delay(
         self, retry: int, *, previous: Seconds | None = None, random: Callable[[], float] | None = None
     ) -> float:
-        """Seconds to wait before a retry, the first being number 0.
+        """Seconds to wait before a retry; the first is number 0.
 
-        `previous` is the wait before it, for decorrelated jitter; `random` draws from 0 to 1.
-        Without it, the wait is the middle one.
+        `previous` is the delay before it, for decorrelated jitter. `random` draws a number from 0 to 1;
+        without it, the delay is the middle one.
         """
         amount(retry, "retry")
         before = None if previous is None else seconds_to_ns(previous, "previous")
         return self.delay_ns(retry, 0.5 if random is None else random(), before) / SECOND
 
     def delay_ns(self, retry: int, draw: float, previous: int | None) -> int:
-        """The same in nanoseconds, for a draw from 0 to 1."""
+        """Nanoseconds to wait before a retry, for a draw from 0 to 1."""
         draw = within_bounds(draw)
-        spread = self._spread()
-        if spread is None:
+        factors = self._jitter_range()
+        if factors is None:
             highest = min(self.cap_ns, 3 * max(previous or 0, self.base_ns))
             return self.base_ns + int((highest - self.base_ns) * draw)
-        low, high = spread
-        # Where jitter could lead beyond the cap, the whole of it is moved below.
-        wait = min(self._unspread(retry), self.cap_ns, self.cap_ns / max(high, 1.0))
-        return min(round(wait * (low + draw * (high - low))), self.cap_ns)
+        low, high = factors
+        # If jitter could exceed the cap, its whole range is moved below the cap.
+        delay = min(self._without_jitter(retry), self.cap_ns, self.cap_ns / max(high, 1.0))
+        return min(round(delay * (low + draw * (high - low))), self.cap_ns)
 
-    def _unspread(self, retry: int) -> float:
+    def _without_jitter(self, retry: int) -> float:
         if self.strategy == "constant":
             return self.base_ns
         if self.strategy == "linear":
@@ -101,8 +101,8 @@ class Backoff(Frozen):
         except OverflowError:
             return self.cap_ns
 
-    def _spread(self) -> tuple[float, float] | None:
-        """The least and most of a wait that jitter makes of it; None: it depends on the last one."""
+    def _jitter_range(self) -> tuple[float, float] | None:
+        """The factors between which jitter changes a delay; None if it follows from the last delay."""
         match self.jitter:
             case "none":
                 return 1.0, 1.0
@@ -129,15 +129,11 @@ class Backoff(Frozen):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _backoff_again, (self._values(),)
+        return _rebuilt, (self._values(),)
 
 
-def _backoff_again(facts: tuple[int, int, float, Jitter, str]) -> Backoff:
+def _rebuilt(facts: tuple[int, int, float, Jitter, str]) -> Backoff:
     again = Backoff()
     for name, fact in zip(Backoff.__slots__, facts, strict=True):
         object.__setattr__(again, name, fact)
     return again
-
-
-def _is_sequence(value: object) -> bool:
-    return isinstance(value, (list, tuple))

@@ -1,39 +1,32 @@
-"""Our waits, stops and predicates for those who retry with tenacity.
+"""Waits, stops and predicates of headgate for functions that are retried with tenacity.
 
-Rules of this room: each is a tenacity strategy like its own, and combines with them by `+`, `|` and `&`.
-It needs tenacity, which headgate itself does not.
+Each is a strategy like those of tenacity, and combines with them by `+`, `|` and `&`. This module needs
+tenacity to be installed; headgate itself does not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from tenacity import RetryCallState
 from tenacity.retry import retry_base
 from tenacity.stop import stop_base
-from tenacity.wait import wait_base, wait_random_exponential
+from tenacity.wait import WaitBaseT, wait_base, wait_random_exponential
 
 from .arguments import SECOND
 from .backoff import Backoff
-from .breaker.breaker import CircuitState
+from .breaker.breaker import CircuitBreaker, CircuitState
+from .dispatch.backoff_window import BackoffWindow
 from .errors import InvalidConfig
 from .gate.clock import default_random
 from .retries.classify import retry_after_of, verdict_of
 from .retries.state import spread_retry_after
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenacity import RetryCallState
-    from tenacity.wait import WaitBaseT
-
-    from .breaker.breaker import CircuitBreaker
-    from .dispatch.backoff_window import BackoffWindow
-
 __all__ = ["retry_if_transient", "stop_when_open", "wait_backoff", "wait_for_window", "wait_retry_after"]
 
 
-class wait_for_window(wait_base):  # noqa: N801 - tenacity's strategies are spelled so
-    """Wait until the shared backoff window is over, and at least as long as `otherwise` says.
+class wait_for_window(wait_base):  # noqa: N801 - spelled like the strategies of tenacity
+    """Wait until the backoff window ends, and at least as long as the wait strategy `otherwise` says.
 
     >>> from headgate import BackoffWindow
     >>> import tenacity
@@ -50,8 +43,8 @@ class wait_for_window(wait_base):  # noqa: N801 - tenacity's strategies are spel
         return max(self._window.remaining, float(self._otherwise(retry_state)))
 
 
-class wait_retry_after(wait_base):  # noqa: N801 - likewise
-    """Wait as long as the far side said and a little more, or what `otherwise` says if that is longer."""
+class wait_retry_after(wait_base):  # noqa: N801 - as above
+    """Wait a little longer than the far side said, and at least as long as `otherwise` says."""
 
     def __init__(
         self, otherwise: WaitBaseT | None = None, *, random: Callable[[], float] = default_random
@@ -68,8 +61,8 @@ class wait_retry_after(wait_base):  # noqa: N801 - likewise
         return max(wait, spread_retry_after(retry_after, self._random()) / SECOND)
 
 
-class wait_backoff(wait_base):  # noqa: N801 - likewise
-    """Wait as a Backoff says, jitter and all."""
+class wait_backoff(wait_base):  # noqa: N801 - as above
+    """Wait as a Backoff says, jitter included."""
 
     def __init__(self, backoff: Backoff, *, random: Callable[[], float] = default_random) -> None:
         if not isinstance(backoff, Backoff):
@@ -78,22 +71,22 @@ class wait_backoff(wait_base):  # noqa: N801 - likewise
         self._random = random
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        previous = retry_state.upcoming_sleep or None  # of the last round, until this one is known
+        previous = retry_state.upcoming_sleep or None  # until this delay is known, that of the last round
         return self._backoff.delay(retry_state.attempt_number - 1, previous=previous, random=self._random)
 
 
-class stop_when_open(stop_base):  # noqa: N801 - likewise
-    """Stop as soon as the circuit is open: the next try would be refused anyway."""
+class stop_when_open(stop_base):  # noqa: N801 - as above
+    """Stop as soon as the circuit is open, because it would refuse the next attempt."""
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
 
-    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002 - what tenacity calls it with
+    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002 - the signature of tenacity
         return self._breaker.state is CircuitState.OPEN
 
 
-class retry_if_transient(retry_base):  # noqa: N801 - likewise
-    """Retry what may pass: lost connections, time-outs, "slow down" and failures of the far side."""
+class retry_if_transient(retry_base):  # noqa: N801 - as above
+    """Retry lost connections, timeouts, "slow down" and failures of the far side, and nothing else."""
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         error = _error_of(retry_state)

@@ -1,7 +1,6 @@
-"""What the outcome of a call means, in our words.
+"""Verdict: what the outcome of a call means for limits, retries, breakers and budgets.
 
-A verdict is what `permit.settle(verdict=...)` tells the gate, and what retries, breakers and budgets
-go by. `outcomes` makes one of an exception.
+`permit.settle(verdict=...)` tells it to the gate. `headgate.retries.classify` reads it from an exception.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from .hints import Literal
 class Verdict(Frozen):
     """What an outcome was, e.g. `throttled(retry_after)`.
 
-    `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again`: is
-    another try worth it? `may_have_run`: could it have been carried out all the same?
+    `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again` says whether
+    another attempt is worth it, and `may_have_run` whether the call may have been carried out all the same.
     """
 
     __slots__ = ("again", "kind", "may_have_run", "retry_after")
@@ -27,16 +26,15 @@ class Verdict(Frozen):
 
 SUCCEEDED = Verdict(kind="succeeded", retry_after=None, again=False, may_have_run=True)
 
-# It answered, and the answer is no: the same request will get it again, and nobody is to blame but it.
+# The far side answered no. It would answer the same request in the same way again.
 REJECTED = Verdict(kind="rejected", retry_after=None, again=False, may_have_run=False)
 
-
-# No wait helps: the money is gone, or the request is larger than the limit.
+# No wait helps: a quota is used up, or the request is larger than the limit.
 EXHAUSTED = Verdict(kind="exhausted", retry_after=None, again=False, may_have_run=False)
 
 
 def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdict:
-    """The API said "slow down", and for how many seconds.
+    """The far side said "slow down", for `retry_after` seconds if it said how long.
 
     >>> from headgate import Dispatch
     >>> from headgate.verdict import throttled
@@ -50,12 +48,12 @@ def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdic
 
 
 def overloaded(retry_after: float | None = None, *, again: bool = True) -> Verdict:
-    """The far side cannot cope right now, whoever asks."""
+    """The far side has too much to do for any caller right now."""
     return _verdict("overloaded", retry_after, again, may_have_run=False)
 
 
 def failed(retry_after: float | None = None, *, again: bool = True, may_have_run: bool = True) -> Verdict:
-    """Something broke on the way or on the far side, and may work the next time."""
+    """The connection or the far side broke; the next attempt may succeed."""
     return _verdict("failed", retry_after, again, may_have_run=may_have_run)
 
 

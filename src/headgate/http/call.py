@@ -188,9 +188,8 @@ class Call:
             and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
             may_have_run=not signal.limited and self._repeat == "if refused",
             retry_after=retry_after,
+            held=signal.limited and self.gate._rules.reentry is not None,  # until its window ends
         )
-        if not isinstance(decision, Stop) and signal.limited and self.gate._rules.reentry is not None:
-            decision = decision.held()  # the gate holds the request back until its window ends
         return self._announced(decision)
 
     def _announced(self, decision: Wait | Stop) -> int | None:

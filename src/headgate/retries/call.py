@@ -6,16 +6,12 @@ observer, and the note on the exception.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..events import Retrying, tell
+from ..events import tell
+from ..typing import Clock
+from .budget import RetryBudget
 from .classify import retry_after_of, verdict_of
+from .policy import OnRetry, RetryPolicy
 from .state import RetryState, Stop, Wait
-
-if TYPE_CHECKING:
-    from ..typing import Clock
-    from .budget import RetryBudget
-    from .policy import OnRetry, RetryPolicy
 
 
 class RetriedCall:
@@ -40,8 +36,8 @@ class RetriedCall:
     >>> decision.why, decision.error.__notes__
     ('no retries are left', ['headgate: gave up after 2 calls: no retries are left'])
 
-    After a Wait, sleep for `delay` nanoseconds, or use `Wait.held()` if a gate holds the next attempt back.
-    After a Stop, raise the error. After a success call `succeeded`, which makes the retry that helped free.
+    After a Wait, sleep for its `delay`. After a Stop, raise the error. After a success call `succeeded`: the
+    retry that helped costs nothing.
     """
 
     __slots__ = ("_before", "_budget", "_clock", "_on_retry", "_policy", "state")
@@ -82,6 +78,7 @@ class RetriedCall:
         again: bool = True,
         may_have_run: bool = False,
         retry_after: int | None = None,
+        held: bool = False,
     ) -> Wait | Stop:
         """`RetryState.decide`, now, with a random draw and the retry budget of the policy."""
         return self.state.decide(
@@ -91,6 +88,7 @@ class RetriedCall:
             again=again,
             may_have_run=may_have_run,
             retry_after=retry_after,
+            held=held,
             spend=None if self._budget is None else self._budget.spend,
         )
 
@@ -116,7 +114,7 @@ class RetriedCall:
         if isinstance(decision, Stop):
             decision.annotate()
             return
-        event: Retrying = decision.event
+        event = decision.event
         import logging  # noqa: PLC0415 - a call that fails has time for it
 
         logging.getLogger("headgate").warning(

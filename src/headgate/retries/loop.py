@@ -6,27 +6,20 @@ with a note. Cancellation and interrupts are never held up.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
 
 from ..arguments import Coroutine, is_async, name_of, never_awaited, not_awaitable
+from ..backoff import Backoff
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
+from ..typing import Clock, P, R, Seconds, T
+from .budget import RetryBudget
 from .call import RetriedCall
 from .policy import Exceptions, OnRetry, RetryPolicy, default_backoff
 from .state import Stop
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-
-    from ..backoff import Backoff
-    from ..typing import Clock, Seconds
-    from .budget import RetryBudget
-
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
 
 
 class RetryOptions(TypedDict, total=False):
@@ -97,7 +90,6 @@ def retrying(
 ) -> Retries:
     """Repeat a block until it succeeds: `for attempt in retrying(): with attempt: ...`, or `async for`.
 
-    >>> from headgate import Backoff
     >>> from headgate.testing import ManualClock
     >>> for attempt in retrying(backoff=Backoff(1), clock=ManualClock(auto_advance=True)):
     ...     with attempt:
@@ -173,7 +165,7 @@ async def retry_with_backoff_async(
         **options,
     )
     is_async(func, "retry_with_backoff_async")  # refuses generators and what cannot be called
-    return await retries.run_async(func)
+    return await retries.around_async(func)()
 
 
 class Retries:
@@ -186,104 +178,68 @@ class Retries:
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, sync or async."""
-        is_coroutine_function = is_async(fn, "retry")
-        policy, name = self.policy, name_of(fn)
-        counts = policy.counts_from_the_start
-        if is_coroutine_function:
-
-            @wraps(fn)
-            async def retried_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                if counts:
-                    call = RetriedCall(policy, name)
-                    return await self._go_on_async(call, 0, fn, args, kwargs)  # type: ignore[arg-type]
-                try:
-                    return await fn(*args, **kwargs)  # type: ignore[misc]  # a coroutine function
-                except Exception as error:
-                    call = RetriedCall(policy, name)
-                    decision = call.failed(error)
-                    if isinstance(decision, Stop):
-                        raise
-                return await self._go_on_async(call, decision.delay, fn, args, kwargs)  # type: ignore[arg-type]
-
-            return retried_async  # type: ignore[return-value]  # a coroutine function, like `fn`
+        if is_async(fn, "retry"):
+            return self.around_async(fn)  # type: ignore[arg-type,return-value]  # a coroutine function
+        policy, name, counts = self.policy, name_of(fn), self.policy.counts_from_the_start
 
         @wraps(fn)
         def retried(*args: P.args, **kwargs: P.kwargs) -> R:
-            if counts:
-                return self._go_on(RetriedCall(policy, name), 0, fn, args, kwargs)
-            try:
-                result = fn(*args, **kwargs)
-            except Exception as error:
-                call = RetriedCall(policy, name)
-                decision = call.failed(error)
-                if isinstance(decision, Stop):
-                    raise
-            else:
-                if result.__class__ is Coroutine:
-                    raise never_awaited(result, "retry_with_backoff")
-                return result
-            return self._go_on(call, decision.delay, fn, args, kwargs)
+            call = RetriedCall(policy, name) if counts else None
+            while True:
+                if call is not None:
+                    call.begin_attempt()
+                try:
+                    result = fn(*args, **kwargs)
+                except Exception as error:
+                    call = RetriedCall(policy, name) if call is None else call
+                    decision = call.failed(error)
+                    if isinstance(decision, Stop):
+                        raise
+                else:
+                    if result.__class__ is Coroutine:
+                        raise never_awaited(result, "retry_with_backoff")
+                    if call is not None:
+                        call.succeeded()
+                    return result
+                finally:
+                    if call is not None:
+                        call.end_attempt()
+                if decision.delay:
+                    sleep(policy.clock, decision.delay)
 
         return retried
 
-    async def run_async(self, fn: Callable[[], Awaitable[R]]) -> R:
-        """Call the function and await its result, until it succeeds or no further attempt is allowed."""
-        return await self._go_on_async(RetriedCall(self.policy, name_of(fn)), 0, fn, (), {})
+    def around_async(self, fn: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        """Decorate a function whose result is awaited."""
+        policy, name, counts = self.policy, name_of(fn), self.policy.counts_from_the_start
 
-    def _go_on(
-        self,
-        call: RetriedCall,
-        delay: int,
-        fn: Callable[..., R],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> R:
-        while True:
-            if delay:
-                sleep(self.policy.clock, delay)
-            call.begin_attempt()
-            try:
-                result = fn(*args, **kwargs)
-            except Exception as error:
-                decision = call.failed(error)
-                if isinstance(decision, Stop):
-                    raise
-                delay = decision.delay
-            else:
-                if result.__class__ is Coroutine:
-                    raise never_awaited(result, "retry_with_backoff")
-                call.succeeded()
-                return result
-            finally:
-                call.end_attempt()
+        @wraps(fn)
+        async def retried(*args: P.args, **kwargs: P.kwargs) -> R:
+            call = RetriedCall(policy, name) if counts else None
+            while True:
+                if call is not None:
+                    call.begin_attempt()
+                try:
+                    coming = fn(*args, **kwargs)
+                    if coming.__class__ is not Coroutine and not hasattr(coming, "__await__"):
+                        raise not_awaitable(fn, "retry_with_backoff_async")  # noqa: TRY301 - never retried
+                    result = await coming
+                except Exception as error:
+                    call = RetriedCall(policy, name) if call is None else call
+                    decision = call.failed(error)
+                    if isinstance(decision, Stop):
+                        raise
+                else:
+                    if call is not None:
+                        call.succeeded()
+                    return result
+                finally:
+                    if call is not None:
+                        call.end_attempt()
+                if decision.delay:
+                    await sleep_async(policy.clock, decision.delay)
 
-    async def _go_on_async(
-        self,
-        call: RetriedCall,
-        delay: int,
-        fn: Callable[..., Awaitable[R]],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> R:
-        while True:
-            if delay:
-                await sleep_async(self.policy.clock, delay)
-            call.begin_attempt()
-            try:
-                coming = fn(*args, **kwargs)
-                if coming.__class__ is not Coroutine and not hasattr(coming, "__await__"):
-                    raise not_awaitable(fn, "retry_with_backoff_async")  # noqa: TRY301 - never retried
-                result = await coming
-            except Exception as error:
-                decision = call.failed(error)
-                if isinstance(decision, Stop):
-                    raise
-                delay = decision.delay
-            else:
-                call.succeeded()
-                return result
-            finally:
-                call.end_attempt()
+        return retried
 
     def __iter__(self) -> _Attempts:
         return _Attempts(self.policy)

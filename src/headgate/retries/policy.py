@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..events import Retrying
 from ..gate.clock import SYSTEM, default_random
+from ..typing import Clock, Seconds
+from ..verdict import Verdict
 from .budget import RetryBudget
-
-if TYPE_CHECKING:
-    from ..typing import Clock, Seconds
-    from ..verdict import Verdict
 
 Exceptions: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] | None
 OnRetry: TypeAlias = Callable[[Retrying], Any]

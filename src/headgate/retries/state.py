@@ -6,16 +6,14 @@ back what a call returned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..arguments import SECOND, within_bounds
 from ..events import Retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
     from .policy import RetryPolicy
 
 
@@ -25,19 +23,6 @@ class Wait:
 
     delay: int
     event: Retrying
-
-    def held(self) -> Self:
-        """The same retry where a gate holds the call back: no time is waited before joining its line."""
-        event = self.event
-        told = Retrying(
-            key=event.key,
-            at=event.at,
-            retry=event.retry,
-            max_retries=event.max_retries,
-            delay=0.0,
-            error=event.error,
-        )
-        return replace(self, delay=0, event=told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +90,38 @@ class RetryState:
         again: bool = True,
         may_have_run: bool = False,
         retry_after: int | None = None,
+        held: bool = False,
         spend: Callable[[], bool] | None = None,
     ) -> Wait | Stop:
         """Decide what happens after an attempt that failed with `error`. A Wait counts as a retry at once.
 
         `random` is a draw from 0 to 1. `again` says whether the error is one to retry, `may_have_run` whether
         the far side may have carried out the attempt although it failed, and `retry_after` how long the far
-        side asked to wait. `spend` takes one retry out of a retry budget, and is called last: a retry that
-        something else forbids costs nothing.
+        side asked to wait. If a gate will hold back the next attempt (`held`), the Wait has no delay of its
+        own. `spend` takes a retry out of a retry budget; it is called last, so that no retry is lost.
         """
-        policy = self._policy
         delay = self._delay(random, retry_after)
         limit = self._limit(now, delay)
-        stop = Stop(error, self.retries + 1, delay=None if limit else delay)
         if not again:
-            return stop
-        if may_have_run and not policy.idempotent:
-            return replace(stop, why="it may have been carried out, and doing it twice is not allowed")
-        if limit:
-            return replace(stop, why=limit)
-        if spend is not None and not spend():
-            return replace(stop, why="the retry budget is used up")
-        self._last_delay = delay
-        self.retries += 1
+            why = ""
+        elif may_have_run and not self._policy.idempotent:
+            why = "it may have been carried out, and doing it twice is not allowed"
+        elif limit:
+            why = limit
+        elif spend is not None and not spend():
+            why = "the retry budget is used up"
+        else:
+            self._last_delay = delay
+            self.retries += 1
+            return self._wait(error, now, 0 if held else delay)
+        return Stop(error, self.retries + 1, why, delay=None if limit else delay)
+
+    def _wait(self, error: Exception, now: int, delay: int) -> Wait:
         event = Retrying(
             key=self.key,
             at=now / SECOND,
             retry=self.retries,
-            max_retries=policy.max_retries,
+            max_retries=self._policy.max_retries,
             delay=delay / SECOND,
             error=error,
         )
