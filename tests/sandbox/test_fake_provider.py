@@ -21,7 +21,7 @@ def chat(tokens=None, **more):
     return {**document, "metadata": {"sandbox_output_tokens": tokens}} if tokens is not None else document
 
 
-def test_a_lone_caller_waits_the_latency_on_the_clock():
+def test_a_call_waits_its_latency_on_the_clock():
     clock = ManualClock(auto_advance=True)
     api = FakeProvider("openai", first_token=2, tokens_per_second=10, clock=clock)
     reply = api.call("POST", CHAT, json=chat(30))
@@ -42,7 +42,7 @@ def test_a_stream_is_read_piece_by_piece_as_time_passes():
     assert (api.report().open_streams, api.report().in_flight, api.report().abandoned) == (0, 0, 0)
 
 
-def test_a_stream_that_is_closed_early_gives_its_place_back():
+def test_a_stream_that_is_closed_early_is_no_longer_in_flight():
     clock = ManualClock(auto_advance=True)
     api = FakeProvider("openai", concurrency=1, clock=clock)
     with api.call("POST", CHAT, json=chat(12, stream=True)) as reply:
@@ -54,7 +54,7 @@ def test_a_stream_that_is_closed_early_gives_its_place_back():
     assert api.report().abandoned == 1
 
 
-def test_the_same_in_tasks():
+def test_tasks_call_and_read_streams_in_virtual_time():
     async def main(clock):
         api = FakeProvider("anthropic", first_token=1, tokens_per_second=4, concurrency=2, clock=clock)
         body = {
@@ -75,7 +75,7 @@ def test_the_same_in_tasks():
     assert (report.admitted, report.output_tokens, report.in_flight) == (3, 24, 0)
 
 
-def test_a_cancelled_call_leaves_at_once():
+def test_a_cancelled_call_is_no_longer_in_flight():
     async def main(clock):
         api = FakeProvider("plain", first_token=10, concurrency=1, clock=clock)
         with pytest.raises(TimeoutError):
@@ -128,7 +128,7 @@ def test_a_thousand_tasks_behind_a_gate_of_the_same_limits_are_never_refused():
     assert seconds == pytest.approx(199_000 / 100_000 * 60, rel=0.01)
 
 
-def test_tasks_that_only_listen_to_retry_after_get_there_too():
+def test_tasks_that_only_obey_retry_after_are_all_answered_in_the_end():
     async def main(clock):
         api = FakeProvider("openai", requests="60/minute", refusals_count=False, clock=clock)
 
@@ -144,13 +144,13 @@ def test_tasks_that_only_listen_to_retry_after_get_there_too():
 
     report = run(main)
     assert report.admitted == 100
-    assert report.refused > 700  # all of them come back for each one that is let in
+    assert report.refused > 700  # all of them come back for each one that is admitted
     assert report.amplification == report.requests / 100
     assert report.by_status == {200: 100, 429: report.refused}
 
 
-def test_the_two_worlds_are_counted_by_one_book():
-    """Threads on one clock: concurrency is shared, time passes when the test says so."""
+def test_threads_on_one_clock_share_the_concurrency_of_the_provider():
+    """Time passes only when the test says so."""
     clock = ManualClock()
     api = FakeProvider("plain", concurrency=2, first_token=5, clock=clock)
     statuses = []
@@ -176,7 +176,7 @@ def test_the_two_worlds_are_counted_by_one_book():
         (Fault("truncate"), ConnectionError),
     ],
 )
-def test_a_connection_that_is_cut_raises_what_a_client_would_see(fault, error):
+def test_a_connection_that_is_cut_raises_a_connection_error(fault, error):
     clock = ManualClock(auto_advance=True)
     api = FakeProvider("openai", clock=clock)
     api.fault(fault)
@@ -198,7 +198,7 @@ def test_a_connection_that_is_cut_raises_what_a_client_would_see(fault, error):
     assert run(main) == 0
 
 
-def test_an_outage_of_thirty_seconds_and_its_end():
+def test_a_fault_of_thirty_seconds_ends_after_thirty_seconds():
     clock = ManualClock(auto_advance=True)
     api = FakeProvider("openai", first_token=0, clock=clock)
     api.fault("overload", after=10, duration=30, retry_after=1)
@@ -211,7 +211,7 @@ def test_an_outage_of_thirty_seconds_and_its_end():
     assert api.faults() == []
 
 
-def test_limits_and_reports_are_changed_while_it_runs():
+def test_limits_can_be_changed_and_reports_reset_while_calls_run():
     clock = ManualClock(auto_advance=True)
     api = FakeProvider("plain", requests="2/minute", first_token=0, clock=clock)
     assert [api.call("GET", "/").status for _ in range(3)] == [200, 200, 429]
@@ -225,7 +225,7 @@ def test_limits_and_reports_are_changed_while_it_runs():
     assert api.call("GET", "/").status == 200
 
 
-def test_the_control_plane_is_there_too():
+def test_the_control_plane_answers_without_sockets():
     api = FakeProvider("plain", requests="60/minute", clock=ManualClock(auto_advance=True))
     api.call("GET", "/")
     assert json.loads(api.call("GET", "/__sandbox/report").body)["admitted"] == 1
@@ -240,7 +240,7 @@ def test_the_control_plane_is_there_too():
     assert run(main) == 200
 
 
-def test_one_provider_may_be_made_beforehand():
+def test_a_provider_that_was_made_before_can_be_given():
     provider = Provider("plain", requests="1/minute", first_token=0)
     api = FakeProvider(provider, clock=ManualClock())
     assert api.call("GET", "/").status == 200
@@ -258,12 +258,12 @@ def test_one_provider_may_be_made_beforehand():
         (lambda api: api.fault("nonsense"), "is unknown"),
     ],
 )
-def test_wrong_calls_are_explained(call, says):
+def test_calls_with_wrong_arguments_raise_errors_that_say_what_to_write(call, says):
     with pytest.raises(InvalidConfig, match=says):
         call(FakeProvider("plain", clock=ManualClock()))
 
 
-def test_bodies_and_headers_come_in_any_shape():
+def test_bodies_and_headers_may_be_given_in_several_forms():
     api = FakeProvider("plain", tokens="100/minute", first_token=0, clock=ManualClock())
     assert json.loads(api.call("POST", "/", body="four").body)["tokens"] == 1
     assert json.loads(api.call("POST", "/", body=b"fourfour").body)["tokens"] == 2

@@ -1,4 +1,4 @@
-"""The sandbox on a port, seen by real clients. Real time, little of it."""
+"""The sandbox on a port, seen by real clients in a little real time."""
 
 import asyncio
 import gc
@@ -146,7 +146,7 @@ def test_anthropic_async(anthropic_api):
     assert all(tokens > 0 for tokens in asyncio.run(main()))
 
 
-def test_openai_raises_its_own_errors_and_tells_what_the_server_said():
+def test_the_openai_sdk_raises_its_own_errors_with_the_message_of_the_server():
     url = {"api_key": "k", "max_retries": 0}
     with Sandbox("openai", requests="1/minute") as api, openai.OpenAI(base_url=api.url, **url) as client:
         client.chat.completions.create(**CHAT)
@@ -164,7 +164,7 @@ def test_openai_raises_its_own_errors_and_tells_what_the_server_said():
             client.chat.completions.create(**CHAT)
 
 
-def test_anthropic_raises_its_own_errors_and_tells_what_the_server_said():
+def test_the_anthropic_sdk_raises_its_own_errors_with_the_message_of_the_server():
     how = {"api_key": "k", "max_retries": 0}
     limits = {"requests": "1/minute", "input_tokens": "100/minute"}
     ask = {"model": "m", "max_tokens": 5, "messages": MESSAGES}
@@ -183,8 +183,7 @@ def test_anthropic_raises_its_own_errors_and_tells_what_the_server_said():
         assert overloaded.value.status_code == 529
 
 
-def test_the_sdks_retry_by_themselves():
-    """providers.md, section 6: with their default settings both get through a short storm."""
+def test_the_sdks_get_through_a_short_storm_with_their_own_retries():
     with Sandbox("openai") as api, openai.OpenAI(base_url=api.url, api_key="k") as client:
         api.fault("storm", count=2, retry_after=0.01)
         assert client.chat.completions.create(**CHAT).usage
@@ -198,7 +197,7 @@ def test_the_sdks_retry_by_themselves():
 # -- Other clients
 
 
-def test_httpx_both_of_them_and_requests(plain_api):
+def test_httpx_httpx2_and_requests_are_served(plain_api):
     for get in (httpx.get, httpx2.get, requests.get):
         reply = get(plain_api.url + "/things?page=2", timeout=5)
         assert reply.status_code == 200
@@ -211,7 +210,7 @@ def test_httpx_both_of_them_and_requests(plain_api):
     assert plain_api.report().by_status == {200: 5}
 
 
-def test_aiohttp(openai_api):
+def test_aiohttp_is_served(openai_api):
     async def main():
         async with aiohttp.ClientSession() as session:
             url = openai_api.url + "/v1/chat/completions"
@@ -227,7 +226,7 @@ def test_aiohttp(openai_api):
     assert (end, status) == (b"data: [DONE]\n", 200)
 
 
-def test_curl_like_clients_of_http_1_0_get_a_stream_without_chunks(openai_api):
+def test_clients_of_http_1_0_get_a_stream_without_chunks(openai_api):
     body = json.dumps({**CHAT, "stream": True}).encode()
     with connection(openai_api) as sock:
         sock.sendall(
@@ -258,7 +257,7 @@ def everything(sock):
     return received
 
 
-def test_connections_are_kept_and_requests_may_be_sent_ahead(plain_api):
+def test_connections_are_kept_open_and_requests_may_be_pipelined(plain_api):
     one = b"GET /one HTTP/1.1\r\nhost: x\r\n\r\n"
     chunked = b"POST /two HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
     chunked += b"4\r\nfour\r\n4;x=y\r\nfour\r\n0\r\nt: r\r\n\r\n"
@@ -271,7 +270,7 @@ def test_connections_are_kept_and_requests_may_be_sent_ahead(plain_api):
     assert reply.count(b"connection: close") == 1
 
 
-def test_expect_100_continue(plain_api):
+def test_a_client_that_expects_100_continue_gets_it(plain_api):
     with connection(plain_api) as sock:
         sock.sendall(
             b"PUT / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\nconnection: close\r\n\r\n"
@@ -306,7 +305,7 @@ def test_expect_100_continue(plain_api):
     ],
     ids=range(19),
 )
-def test_what_is_not_http_is_told_so_and_the_connection_closed(plain_api, sent, status):
+def test_input_that_is_not_http_gets_an_error_and_the_connection_is_closed(plain_api, sent, status):
     with connection(plain_api) as sock:
         sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
@@ -317,7 +316,7 @@ def test_what_is_not_http_is_told_so_and_the_connection_closed(plain_api, sent, 
     assert requests.get(plain_api.url, timeout=5).status_code == 200
 
 
-def test_garbage_and_half_requests_never_hurt_the_next_client(plain_api, caplog):
+def test_garbage_and_half_requests_do_not_affect_the_next_client(plain_api, caplog):
     junk = [
         b"",
         b"\r\n",
@@ -343,7 +342,7 @@ def test_garbage_and_half_requests_never_hurt_the_next_client(plain_api, caplog)
     ids=repr,
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_clients_see_connections_break(openai_api, fault, stream):
+def test_clients_see_faults_that_break_connections(openai_api, fault, stream):
     openai_api.fault(fault)
     body = {**CHAT, "stream": stream, "metadata": {"sandbox_output_tokens": 40}}
     seen = []
@@ -362,7 +361,7 @@ def test_clients_see_connections_break(openai_api, fault, stream):
     assert openai_api.report().faults == {fault.kind: 1}
 
 
-def test_the_sdk_sees_a_stream_without_its_end(openai_api, client):
+def test_the_openai_sdk_sees_a_stream_without_its_end(openai_api, client):
     openai_api.fault("truncate", clean=True)
     chunks = list(
         client.chat.completions.create(**CHAT, stream=True, metadata={"sandbox_output_tokens": "40"})
@@ -390,7 +389,7 @@ def test_the_sdks_see_an_error_event_inside_a_stream(openai_api, client, anthrop
     [Fault("slow_headers", seconds=3600), Fault("stall", seconds=3600), Fault("slow_body", seconds=3600)],
     ids=repr,
 )
-def test_clients_time_out_on_what_is_slow_and_their_place_is_free_again(openai_api, fault):
+def test_clients_that_time_out_on_slow_answers_are_no_longer_in_flight(openai_api, fault):
     openai_api.fault(fault)
     with httpx.Client(timeout=httpx.Timeout(5, read=0.1)) as client, pytest.raises(httpx.ReadTimeout):
         client.post(openai_api.url + "/v1/chat/completions", json={**CHAT, "stream": True})
@@ -411,7 +410,7 @@ def test_clients_time_out_on_what_is_slow_and_their_place_is_free_again(openai_a
     ],
     ids=repr,
 )
-def test_clients_are_refused(openai_api, fault, status, reason):
+def test_clients_see_faults_that_refuse(openai_api, fault, status, reason):
     openai_api.fault(fault)
     reply = requests.post(openai_api.url + "/v1/chat/completions", json=CHAT, timeout=5)
     assert reply.status_code == status
@@ -422,7 +421,7 @@ def test_clients_are_refused(openai_api, fault, status, reason):
 # -- Many at once
 
 
-def test_two_hundred_clients_at_once():
+def test_two_hundred_clients_at_once_are_served():
     with Sandbox("plain", requests="1_000_000/minute", first_token=0.5) as api:
 
         async def main():
@@ -473,7 +472,7 @@ def test_the_report_agrees_with_what_the_clients_saw():
 # -- Control plane
 
 
-def test_other_processes_can_ask_and_tell(openai_api):
+def test_the_control_plane_changes_limits_and_faults_and_reports(openai_api):
     program = (
         "import json, sys; from urllib.request import Request, urlopen\n"
         "def ask(method, path, body=None):\n"
@@ -497,7 +496,7 @@ def test_other_processes_can_ask_and_tell(openai_api):
     assert openai_api.faults() == [Fault("storm", count=1, retry_after=3)]
 
 
-def test_the_control_plane_explains_mistakes_and_counts_as_nothing(plain_api):
+def test_the_control_plane_explains_mistakes_and_is_not_counted(plain_api):
     def ask(method, path, body=None):
         request = UrlRequest(f"{plain_api.url}/__sandbox/{path}", body, method=method)
         with suppress_http_errors(), urlopen(request, timeout=5) as reply:
@@ -539,8 +538,8 @@ def test_the_control_plane_explains_mistakes_and_counts_as_nothing(plain_api):
 # -- Beginning and end
 
 
-def test_nothing_is_left_when_the_block_ends():
-    """Idle connections, a stream under way, a stalled answer: all are closed, no warning, port free."""
+def test_no_connection_and_no_port_is_left_when_the_block_ends():
+    """Idle connections, a stream in flight and a stalled answer are closed without a warning."""
     before = threading.active_count()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -564,14 +563,14 @@ def test_nothing_is_left_when_the_block_ends():
     assert repr(api) == "<Sandbox openai, not running>"
 
 
-def test_an_error_in_the_block_ends_it_too():
+def test_an_error_in_the_block_stops_the_sandbox():
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError), Sandbox("plain"):
         1 / 0  # noqa: B018
     assert threading.active_count() == before
 
 
-def test_it_can_be_started_again_and_keeps_its_books():
+def test_a_sandbox_can_be_started_again_and_keeps_its_report():
     api = Sandbox("plain", requests="6000/minute")
     for _ in range(2):
         with api:
@@ -582,7 +581,7 @@ def test_it_can_be_started_again_and_keeps_its_books():
     assert 0 <= first <= second
 
 
-def test_a_port_that_is_taken_or_wrong_is_told_at_once():
+def test_a_port_that_is_taken_or_wrong_raises_at_once():
     with Sandbox("plain") as api:
         port = int(api.url.rpartition(":")[2])
         with pytest.raises(OSError, match="in use"):
