@@ -142,7 +142,7 @@ async def ours(clock, *, size, seed, options):
             agent.announce_reduced("api", "429", sent_at=sent_at)
 
     await drive(api.end, agents, lambda agent: agent.acquire_async("api"), call)
-    level = agents[0]._agent.pools["api"].total.level
+    level = agents[0]._agent.resources["api"].total.level
     for agent in agents:
         agent.close()
     return judge(api, 0 if level is None else level.epoch)

@@ -41,7 +41,7 @@ def main(bus, name, lease):
         if word == "announce":
             limiter.announce_reduced(resource, "429")
         answer["changes"], answer["errors"], answer["connected"] = changes, errors, limiter.connected
-        answer["leads"] = {key: limiter._agent.pools[key].council.reigns for key in RESOURCES}
+        answer["leads"] = {key: limiter._agent.resources[key].membership.is_leader for key in RESOURCES}
         for key in RESOURCES:
             standing = limiter.get_capacity(key)
             answer[key] = [standing.total, standing.share]

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
-from headgate.swarm.membership import LEADERS, Council
+from headgate.swarm.member import Settings
+from headgate.swarm.membership import Membership
+from headgate.swarm.messages import LEADERS, read_message
 from headgate.swarm.recovery import Cubic, Level, Stepwise, merged, read_level
 from headgate.swarm.shares import WHOLE, divide
 
@@ -355,14 +357,8 @@ class Members:
         self.serial += 1
         key = f"{name}#{self.serial}"
         self.clocks[key] = (self.dice.randrange(10**12), 1 + self.skew * (2 * self.dice.random() - 1))
-        self.members[key] = Council(
-            key,
-            lease=LEASE,
-            settle=SETTLE,
-            forget=FORGET,
-            splits=self.splits,
-            turn=self.dice.randrange(10**6),
-        )
+        settings = Settings(LEASE, SETTLE, FORGET, splits=self.splits, turn=self.dice.randrange(10**6))
+        self.members[key] = Membership(key, settings)
         self.members[key].start(self.now(key))
         self.follow_up(key)
         return key
@@ -396,20 +392,19 @@ class Members:
         heappush(self.due, (at, self.serial, act))
 
     def post(self, speaker, member):
-        letters, member.out = member.out, []
-        for where, letter in letters:
+        for where, message in member.member.take_outbox():
             for listener in [where] if "#" in where else [*self.members]:
                 for _ in range(1 + (self.dice.random() < self.twice)):
                     lost = speaker != listener and self.dice.random() < self.loss
                     if not lost and (name_of(speaker), name_of(listener)) not in self.walls:
                         delay = SECOND // 1000 + int(self.slowest * self.dice.random())
-                        self.push(self.time + delay, self.arrival(listener, where, letter))
+                        self.push(self.time + delay, self.arrival(listener, where, message))
 
-    def arrival(self, listener, where, letter):
+    def arrival(self, listener, where, message):
         def arrive():
             member = self.members.get(listener)
-            if member is not None and (where != LEADERS or member.leads):
-                getattr(member, f"hear_{letter['kind']}")(dict(letter), self.now(listener))
+            if member is not None and (where != LEADERS or member.candidate):
+                member.hear(message, self.now(listener))
                 self.follow_up(listener)
 
         return arrive
@@ -424,7 +419,7 @@ class Members:
         self.check()
 
     def held(self):
-        return {key: member.part(self.now(key)) for key, member in self.members.items()}
+        return {key: member.share(self.now(key)) for key, member in self.members.items()}
 
     def check(self):
         assert sum(self.held().values()) <= WHOLE, self.held()
@@ -579,10 +574,10 @@ def test_members_are_told_turns_that_are_evenly_spaced_whoever_comes_and_goes(ma
         swarm.wait(0.5)
     swarm.wait(20)
     assert places(swarm) == [k * 1_000_000 // many for k in range(many)]
-    swarm.leave(next(key for key, member in swarm.members.items() if not member.leads))
+    swarm.leave(next(key for key, member in swarm.members.items() if not member.candidate))
     swarm.wait(20)
     assert places(swarm) == [k * 1_000_000 // (many - 1) for k in range(many - 1)]
-    swarm.leave(next(key for key, member in swarm.members.items() if member.leads))
+    swarm.leave(next(key for key, member in swarm.members.items() if member.candidate))
     for n in range(2):
         swarm.join(f"late-{n}")
     swarm.wait(20)
@@ -591,20 +586,20 @@ def test_members_are_told_turns_that_are_evenly_spaced_whoever_comes_and_goes(ma
 
 def granted(**fields):
     """A member that was just granted something by the leader of another machine."""
-    member = Council("one#1", lease=LEASE, settle=SETTLE, forget=FORGET, splits=False)
+    member = Membership("one#1", Settings(LEASE, SETTLE, FORGET, splits=False))
     member.start(0)
-    grant = {"kind": "grant", "term": [1, "two#1"], "to": "one#1", "seq": 1, "number": 2}
-    member.hear_grant({**grant, "part": WHOLE // 2, "safe": WHOLE // 4, "size": 2, **fields}, SECOND)
+    grant = {"kind": "grant", "term": [1, "two#1"], "to": "one#1", "seq": 1, "number": 2, "size": 2}
+    member.hear(read_message({**grant, "share": WHOLE // 2, "safe": WHOLE // 4, **fields}), SECOND)
     return member
 
 
 def test_a_leader_that_knows_of_no_turns_is_followed_all_the_same():
     member = granted()
-    assert (member.place, member.part(SECOND)) == (None, WHOLE // 2)
-    assert granted(turn=500_000).place == 500_000
+    assert (member.place, member.share(SECOND)) == (None, WHOLE // 2)
+    assert granted(place=500_000).place == 500_000
 
 
 @pytest.mark.parametrize("turn", [-1, 1_000_000, True, "1", 0.5, []])
 def test_a_turn_that_is_none_was_not_written_by_us(turn):
     with pytest.raises(ValueError, match="not a number"):
-        granted(turn=turn)
+        granted(place=turn)

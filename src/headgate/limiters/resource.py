@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import TracebackType
+
 from ..errors import Closed, InvalidConfig
 from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
@@ -65,6 +67,9 @@ class Resource:
 
         self.gate._under_lock(count)
 
+    def block_succeeded(self, permit: Permit) -> None:
+        """A `with` block of this resource ended without an error."""
+
     def release(self, now: int, *, refund: bool) -> None:
         if self.acquired:
             self.acquired -= 1
@@ -115,6 +120,20 @@ class Slot(Admission):
                 return await super().__aenter__()
             except Closed:
                 self._limiter._raise_if_gone(self._resource)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if kind is None and self._permit is not None:
+            self._known.block_succeeded(self._permit)
+        super().__exit__(kind, error, tb)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if kind is None and self._permit is not None:
+            self._known.block_succeeded(self._permit)
+        await super().__aexit__(kind, error, tb)
 
     def keep(self, permit: Permit) -> None:
         """Leave the block without ending the call."""

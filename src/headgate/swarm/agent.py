@@ -1,7 +1,7 @@
-"""One agent among the others: what it hears, what it says, and when.
+"""One agent among the others: what it hears, what it sends, and when.
 
-Rules of this room: what to do is decided under one lock, by rules; saying it, bringing the gates to it and
-telling observers comes after. Nobody here waits for the bus.
+Rules of this room: what to do is decided under one lock, by pure code; sending, bringing the gates to it and
+telling observers come after. No method waits for the bus.
 """
 
 from __future__ import annotations
@@ -13,12 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from .. import events
 from ..arguments import SECOND, seconds_to_ns
-from .membership import Council, read_number
-from .messages import LONGEST_LETTER, CapacityUpdate, Oversized, read_object, write_object
+from .member import Settings
+from .membership import Membership
+from .messages import (
+    Envelope,
+    Grant,
+    Heartbeat,
+    Oversized,
+    Report,
+    Unsigned,
+    read_number,
+    read_object,
+    write_object,
+)
 from .recovery import read_level
 from .shares import agent_of
-from .ticker import Ticker
-from .transport import Post, Unsigned, Voice, call_back
+from .transport import CallbackThread, Transport, call_back, weakly
+from .update import STALE, CapacityUpdate, ReceivedUpdate, UpdateFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,22 +39,17 @@ if TYPE_CHECKING:
     from ..typing import Clock, Observer
     from ..verdict import Verdict
     from .bus.bus import Bus
+    from .messages import Message
     from .recovery import Level
-    from .resource import Pool
+    from .resource import SharedResource
 
-# Whatever was said longer ago is not news, whatever the clocks of machines may differ by.
-_STALE = 600 * SECOND
 _LONGEST_PAUSE = 86_400 * SECOND
-# Even a bus that answers at once may be left to another thread to deliver, which takes its time.
-_OTHER_THREADS = 50_000_000
-# Of so many agents it is remembered what they said last.
-_MOST_SENDERS = 10_000
-# What may be said: a council hears each by a method of its own.
-_KINDS = ("hello", "here", "beat", "echo", "roll", "grant", "bye", "yield", "estate")
+# For how many agents the leader remembers which runs it heard.
+_MOST_AGENTS = 10_000
 
 
 class Agent:
-    """Speaks for all pools of one limiter. `ignored` counts the messages that changed nothing, by why."""
+    """Speaks for all resources of one limiter. `ignored` counts messages that changed nothing, by reason."""
 
     def __init__(
         self,
@@ -52,139 +58,139 @@ class Agent:
         *,
         namespace: str,
         secret: bytes | None,
-        council: Mapping[str, Any],
+        settings: Mapping[str, Any],
         wall: Callable[[], int],
         callback: Callable[[CapacityUpdate], Any] | None,
         observer: Observer | None,
         clock: Clock,
     ) -> None:
-        self.pools: dict[str, Pool] = {}
+        self.resources: dict[str, SharedResource] = {}
         self.callback = callback
         self.connected = True
         self.ignored: dict[str, int] = {}
-        # From 0 to a million: different for everybody, and the same every time.
-        self.turn = int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:4], "big") % 1_000_000
         self._agent_id = agent_id
-        self._run = os.urandom(6).hex()  # tells it apart from others of its name, earlier ones too
-        self._council = council
+        self._run = os.urandom(6).hex()  # tells it apart from agents of the same id, earlier ones too
         self._wall = wall
         self._observer = observer
-        self._now = clock.now
+        self._clock = clock
         self._lock = allocate_lock()
         self._closed = False
-        self._senders: dict[tuple[str, str, str], int] = {}
-        self._sequence = self._councils = 0
+        self._rings_at: int | None = None  # when the earliest timer rings that was set
+        self._updates = UpdateFilter()
+        self._sequence = self._memberships = 0
         self._news: list[Event | CapacityUpdate] = []
         self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._voice: Voice | None = None
-        self._post = Post(bus, namespace=namespace, run=self._run, secret=secret)
-        self._ticker = Ticker(clock, self._tick)
-        self._post.listen(self._hear_update, self._hear, self._hear_bus)
+        self._callbacks: CallbackThread | None = None
+        self._transport = Transport(bus, namespace=namespace, run=self._run, secret=secret)
+        self._settings = Settings(
+            # Another thread may deliver an answer, and be as late as a timer.
+            settle=max(round(self._transport.settles * SECOND), clock.quantum),
+            splits=self._transport.splits,
+            # Another number for every id, and the same in every run.
+            turn=int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:4], "big") % 1_000_000,
+            **settings,
+        )
+        self._transport.listen(self._hear_update, self._hear, self._hear_bus)
 
     # -- coming and going
 
-    def new_council(self) -> Council:
-        self._councils += 1
-        settle = round(self._post.settles * SECOND)
-        if not self._ticker.virtual:
-            settle = max(settle, _OTHER_THREADS)
-        return Council(
-            f"{self._agent_id}#{self._run}.{self._councils}",
-            settle=settle,
-            splits=self._post.splits,
-            turn=self.turn,
-            **self._council,
-        )
+    def new_membership(self) -> Membership:
+        self._memberships += 1
+        return Membership(f"{self._agent_id}#{self._run}.{self._memberships}", self._settings)
 
-    def join(self, pool: Pool) -> None:
-        """Ask who shares this resource."""
+    def join(self, resource: SharedResource) -> None:
+        """Ask which agents share this resource."""
 
         def begin(now: int) -> None:
-            self.pools[pool.name] = pool
-            pool.council.start(now)
+            self.resources[resource.name] = resource
+            resource.membership.start(now)
 
-        self._act(begin, [pool])
-        self._post.find_note(pool.name, self._hear_note)
-        self._tick()  # on a bus that answers at once, we have been answered
+        self._act(begin, [resource])
+        self._transport.recall(resource.name, self._hear_note)
+        self._tick()  # on a bus that delivers at once, the answers are there
 
-    def leave(self, resource: str) -> None:
-        """The others may have our part of it."""
+    def leave(self, name: str) -> None:
+        """Leave the share of a resource to the other agents."""
 
         def end(now: int) -> None:
-            pool = self.pools.pop(resource, None)
-            if pool is not None:
-                pool.council.leave(now)
-                self._gather(pool, now)
+            resource = self.resources.pop(name, None)
+            if resource is not None:
+                resource.membership.leave(now)
+                self._gather(resource, now)
 
         self._act(end, [])
 
-    def configure(self, pool: Pool, rates: tuple[Rate, ...]) -> None:
-        self._act(lambda _now: pool.configure(rates), [pool])
+    def configure(self, resource: SharedResource, rates: tuple[Rate, ...]) -> None:
+        self._act(lambda _now: resource.configure(rates), [resource])
 
     def close(self) -> None:
         self._closed = True
-        for resource in list(self.pools):
-            self.leave(resource)
-        self._post.close()
-        if self._voice is not None:
-            self._voice.close()
+        for name in list(self.resources):
+            self.leave(name)
+        self._transport.close()
+        if self._callbacks is not None:
+            self._callbacks.close()
 
     def after_fork(self) -> None:
-        """In a forked child: nobody holds the lock."""
+        """In a forked child: no thread holds the lock."""
         self._lock = allocate_lock()
 
     # -- looking
 
-    def standing(self, resource: str) -> tuple[Pool, int, int] | None:
-        """The pool, the total of all and our share."""
+    def capacity_of(self, name: str) -> tuple[SharedResource, int, int] | None:
+        """The resource, the total of all agents and the share of this one."""
         with self._lock:
-            pool = self.pools.get(resource)
-            return None if pool is None else (pool, pool.total.amount, pool.share(self._now()))
+            resource = self.resources.get(name)
+            return (
+                None
+                if resource is None
+                else (resource, resource.total.amount, resource.share(self._clock.now()))
+            )
 
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
             levels = {
-                name: list(pool.total.level)
-                for name, pool in self.pools.items()
-                if pool.total.level is not None and pool.total.reduced
+                name: list(resource.total.level)
+                for name, resource in self.resources.items()
+                if resource.total.level is not None and resource.total.reduced
             }
         return {"at": self._wall(), "levels": levels}
 
     def restore(self, levels: Mapping[str, Level], said_at: int, younger_than: int) -> None:
         def learn(now: int) -> None:
             for name, level in levels.items():
-                if name in self.pools:
-                    self.pools[name].total.hear(level, now)
+                if name in self.resources:
+                    self.resources[name].total.hear(level, now)
 
         if self._wall() - said_at < younger_than:
-            self._act(learn, list(self.pools.values()))
+            self._act(learn, list(self.resources.values()))
 
     # -- announcing
 
-    def announce(self, resource: str, reason: str, pause: int = 0, sent: int | None = None) -> None:
-        """The API gives less: cut the total, once an episode; and nobody goes for as long as the pause."""
+    def announce(self, name: str, reason: str, pause: int = 0, sent: int | None = None) -> None:
+        """The API gives less: cut the total, once an episode, and admit no call during the pause."""
         pause = min(pause, _LONGEST_PAUSE)
-        pool = self.pools.get(resource)
-        if pool is None or self._closed:
+        resource = self.resources.get(name)
+        if resource is None or self._closed:
             return
 
         def announce(now: int) -> None:
-            self._news.append(events.CapacityReduced(key=resource, at=now / SECOND, reason=reason))
-            cuts = not pool.total.same_episode(sent, now)
+            self._news.append(events.CapacityReduced(key=name, at=now / SECOND, reason=reason))
+            cuts = not resource.total.same_episode(sent, now)
             if cuts:
-                pool.total.cut(now)
-                pool.begin_episode(reason)
+                resource.total.cut(now)
+                resource.begin_episode(reason)
             self._sequence += 1
-            pauses = pause > 0 and pool.pause(pause, f"{self._run}.{self._sequence}", now)
+            pauses = pause > 0 and resource.pause(pause, f"{self._run}.{self._sequence}", now)
             if cuts or pauses:
-                self._send_update(pool, reason, pause)
+                self._send_update(resource, reason, pause)
 
-        self._act(announce, [pool])
+        self._act(announce, [resource])
 
-    def _send_update(self, pool: Pool, reason: str, pause: int) -> None:
-        level, total = pool.total.level, pool.total.amount
+    def _send_update(self, resource: SharedResource, reason: str, pause: int) -> None:
+        level, total = resource.total.level, resource.total.amount
         update = CapacityUpdate(
-            resource=pool.name,
+            resource=resource.name,
             agent_id=self._agent_id,
             new_capacity=total,
             reason=reason,
@@ -195,264 +201,238 @@ class Agent:
             "run": self._run,
             "sequence": self._sequence,
             "epoch": 0 if level is None else level.epoch,
-            "factor": round(total / pool.total.base, 6),
+            "factor": round(total / resource.total.base, 6),
             "level": None if level is None else list(level),
         }
-        self._outbox.append((self._post.send_update, (update.to_json(extra),)))
+        self._outbox.append((self._transport.send_update, (update.to_json(extra),)))
 
-    def hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
+    def hear_verdict(self, name: str, verdict: Verdict, sent_at: int) -> None:
+        """The outcome of a call that was sent then."""
         if verdict.kind in ("throttled", "overloaded"):
             pause = 0 if verdict.retry_after is None else seconds_to_ns(verdict.retry_after, "retry_after")
-            self.announce(resource, verdict.kind, pause, sent_at)
+            self.announce(name, verdict.kind, pause, sent_at)
 
     # -- hearing of reductions
 
     def _hear_update(self, data: bytes) -> None:
         try:
-            update, fields = CapacityUpdate.from_json(self._post.opened(data, self._post.capacity))
-            level = None if fields.get("level") is None else read_level(fields["level"])
-            sequence = read_number(fields.get("sequence", 0))
-            run = fields.get("run", "")
-            if not isinstance(run, str) or len(run) > 64:
-                raise ValueError("a run is a short text")  # noqa: TRY301
+            received = ReceivedUpdate.from_json(self._transport.verify(data, self._transport.capacity))
         except ValueError as error:
-            self._ignore(_why(error))
+            self._ignore(error)
             return
-        if update.agent_id == self._agent_id and run in ("", self._run):
+        update = received.update
+        own = update.agent_id == self._agent_id
+        if own and received.run in ("", self._run):
             return
-
-        pool = self.pools.get(update.resource)
+        resource = self.resources.get(update.resource)
 
         def hear(now: int) -> None:
-            if update.agent_id == self._agent_id:
-                self._tell_twin(update.agent_id, update.resource, now)
+            if own:
+                self._tell_duplicate(update.agent_id, update.resource, now)
             self._news.append(update)
-            if pool is None:
-                self._note_ignored("unknown resource", update.agent_id, now)
+            why: str | None = "unknown resource"
+            if resource is not None:
+                why = self._updates.why_not(received, resource.total, self._wall(), now)
+            if why is not None or resource is None:
+                self._note_ignored(why or "", update.agent_id, now)
                 return
-            why = self._why_not(pool, update, run, sequence, level, now)
-            if why is None:
-                name = f"{run or update.agent_id}.{sequence or update.timestamp_ns}"
-                self._heed(pool, update, name, level, now)
-            else:
-                self._note_ignored(why, update.agent_id, now)
+            if received.cut(resource.total, now):
+                resource.begin_episode(update.reason)
+            if update.retry_after:
+                resource.pause(round(update.retry_after * SECOND), received.name, now)
 
-        self._act(hear, [] if pool is None else [pool])
+        self._act(hear, [] if resource is None else [resource])
 
-    def _heed(self, pool: Pool, update: CapacityUpdate, name: str, level: Level | None, now: int) -> None:
-        before = pool.total.amount
-        if level is not None:
-            pool.total.hear_cut(level, now)
-        elif update.new_capacity < before and not pool.total.same_episode(None, now):
-            pool.total.cut_to(update.new_capacity, now)
-        if pool.total.amount < before:
-            pool.begin_episode(update.reason)
-        if update.retry_after:
-            pool.pause(round(update.retry_after * SECOND), name, now)
-
-    def _why_not(
-        self, pool: Pool, update: CapacityUpdate, run: str, sequence: int, level: Level | None, now: int
-    ) -> str | None:
-        """Why an update is not to be applied; None if it is."""
-        if update.new_capacity < 1:
-            return "out of range"
-        sender = (update.agent_id, run, update.resource)
-        stamp = sequence if run else update.timestamp_ns
-        if run or update.timestamp_ns > 0:  # who does not say when cannot be late
-            if stamp <= self._senders.get(sender, -1) or self._wall() - update.timestamp_ns > _STALE:
-                return "stale"
-            self._senders[sender] = stamp
-        while len(self._senders) > _MOST_SENDERS:
-            del self._senders[next(iter(self._senders))]
-        total = pool.total
-        if level is not None:
-            if total.level is not None and level.epoch < total.level.epoch:
-                return "stale"
-            # A reduction never raises: what we have missed, we learn from whoever leads.
-            return "not lower" if total.would_raise(level) else None
-        if update.retry_after:
-            return None
-        if update.new_capacity >= total.amount:
-            return "not lower"
-        return "same episode" if total.same_episode(None, now) else None
-
-    # -- hearing members and whoever leads
+    # -- hearing members and the leader
 
     def _hear(self, data: bytes, subject: str) -> None:
-        if self._post.asks(subject) and not any(pool.council.answers for pool in list(self.pools.values())):
-            return  # most of a large swarm need not even read what newcomers ask
+        if subject == self._transport.greetings and not any(
+            resource.membership.greets for resource in list(self.resources.values())
+        ):
+            return  # most agents of a large swarm need not even read what newcomers ask
         try:
-            letter = read_object(self._post.opened(data, subject), LONGEST_LETTER)
-            resource, kind = letter.get("resource"), letter.get("kind")
-            if not isinstance(resource, str) or kind not in _KINDS:
-                raise ValueError("it is about nothing")  # noqa: TRY301
-            level = None if letter.get("level") is None else read_level(letter["level"])
-            pause = _read_pause(letter.get("pause"))
-            counts = read_number(letter.get("granted_calls", 0)), read_number(letter.get("well", 0))
+            envelope = Envelope.from_json(self._transport.verify(data, subject))
         except ValueError as error:
-            self._ignore(_why(error))
+            self._ignore(error)
             return
+        resource = self.resources.get(envelope.resource)
+        if resource is not None:
+            self._act(lambda now: self._hear_member(resource, envelope, now), [resource])
 
-        pool = self.pools.get(resource)
-        if pool is None:
-            return
+    def _hear_member(self, resource: SharedResource, envelope: Envelope, now: int) -> None:
+        membership, message = resource.membership, envelope.message
+        membership.hear(message, now)
+        if membership.candidate and isinstance(message, Report):
+            self._look_for_duplicates(resource, message.key, now)
+            if membership.is_leader:
+                resource.total.count(envelope.admitted, envelope.succeeded)
+        elif envelope.duplicate and isinstance(message, Grant) and message.to == membership.member.key:
+            self._tell_duplicate(self._agent_id, resource.name, now)
+        if envelope.level is not None and resource.total.hear(envelope.level, now):
+            resource.begin_episode(resource.reason)
+        if envelope.pause is not None:
+            resource.pause(*envelope.pause, now)
 
-        def hear(now: int) -> None:
-            council = pool.council
-            try:
-                getattr(council, f"hear_{kind}")(letter, now)
-            except ValueError:
-                self._note_ignored("malformed", "", now)
-                return
-            if council.leads and kind in ("beat", "hello"):
-                self._look_for_twins(pool, letter["key"], now)
-                if council.reigns:
-                    pool.total.count(*counts)
-            elif kind == "grant" and letter.get("twin") is True and letter.get("to") == council.key:
-                self._tell_twin(self._agent_id, pool.name, now)
-            if level is not None and pool.total.hear(level, now):
-                pool.begin_episode(pool.reason)
-            if pause is not None:
-                pool.pause(*pause, now)
-
-        self._act(hear, [pool])
-
-    def _look_for_twins(self, pool: Pool, key: str, now: int) -> None:
-        """Does an agent run twice? One that was started again is not heard from its old run any more."""
+    def _look_for_duplicates(self, resource: SharedResource, key: str, now: int) -> None:
+        """Notice an agent that runs twice. After a restart the old run is not heard any more."""
         agent = agent_of(key)
-        if key == pool.council.key or agent in pool.twins:
+        if key == resource.membership.member.key or agent in resource.duplicates:
             return
-        if len(pool.speakers) >= _MOST_SENDERS:
-            pool.speakers.clear()
-        heard = pool.speakers.setdefault(agent, [])
+        if len(resource.runs) >= _MOST_AGENTS:
+            resource.runs.clear()
+        heard = resource.runs.setdefault(agent, [])
         if agent == self._agent_id or key in heard[:-1]:
-            pool.twins.add(agent)
-            self._tell_twin(agent, pool.name, now)
+            resource.duplicates.add(agent)
+            self._tell_duplicate(agent, resource.name, now)
         elif key not in heard:
             heard[:] = [*heard[-1:], key]
 
-    def _tell_twin(self, agent_id: str, resource: str, now: int) -> None:
+    def _tell_duplicate(self, agent_id: str, name: str, now: int) -> None:
         if not self.ignored.get("duplicate agent"):
-            self._news.append(events.DuplicateAgent(key=resource, at=now / SECOND, agent_id=agent_id))
+            self._news.append(events.DuplicateAgent(key=name, at=now / SECOND, agent_id=agent_id))
         self.ignored["duplicate agent"] = self.ignored.get("duplicate agent", 0) + 1
 
     def _hear_note(self, data: bytes, subject: str) -> None:
-        """What the swarm knew last: from a bus that remembers, for one who comes when nobody is there."""
+        """The level that the last leader retained on the bus."""
         try:
-            note = read_object(self._post.opened(data, subject), LONGEST_LETTER)
+            note = read_object(self._transport.verify(data, subject))
             level = read_level(note.get("level"))
             said_at = read_number(note.get("at"))
         except ValueError as error:
-            self._ignore(_why(error))
+            self._ignore(error)
             return
+        resource = self.resources.get(str(note.get("resource")))
+        if resource is not None and abs(self._wall() - said_at) < STALE:
+            total = resource.total
+            self._act(lambda now: total.hear(level, now), [resource])
 
-        pool = self.pools.get(str(note.get("resource")))
-        if pool is not None and abs(self._wall() - said_at) < _STALE:
-            total = pool.total
-            self._act(lambda now: total.hear(level, now), [pool])
-
-    def _hear_bus(self, hears: bool) -> None:
-        """The bus was lost, or is there again."""
+    def _hear_bus(self, connected: bool) -> None:
+        """The connection of the bus was lost, or is back."""
 
         def note(now: int) -> None:
-            if hears == self.connected or self._closed:
+            if connected == self.connected or self._closed:
                 return
-            self.connected = hears
-            kind = events.BusRegained if hears else events.BusLost
-            self._news.append(kind(key=self._post.capacity, at=now / SECOND))
-            for pool in self.pools.values() if hears else ():
-                pool.council.hurry(now)
-                pool.council.tick(now)
+            self.connected = connected
+            kind = events.BusRegained if connected else events.BusLost
+            self._news.append(kind(key=self._transport.capacity, at=now / SECOND))
+            for resource in self.resources.values() if connected else ():
+                resource.membership.hurry(now)
+                resource.membership.tick(now)
 
-        self._act(note, list(self.pools.values()))
+        self._act(note, list(self.resources.values()))
 
-    def _ignore(self, why: str) -> None:
+    def _ignore(self, error: ValueError) -> None:
+        why = "malformed"
+        if isinstance(error, (Unsigned, Oversized)):
+            why = "unsigned" if isinstance(error, Unsigned) else "oversized"
         self._act(lambda now: self._note_ignored(why, "", now), [])
 
     def _note_ignored(self, why: str, agent_id: str, now: int) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1
         self._news.append(
-            events.UpdateIgnored(key=self._post.capacity, at=now / SECOND, agent_id=agent_id, reason=why)
+            events.UpdateIgnored(key=self._transport.capacity, at=now / SECOND, agent_id=agent_id, reason=why)
         )
 
     # -- deciding under the lock, acting after it
 
-    def _act(self, act: Callable[[int], object], pools: list[Pool], *, ticks: bool = False) -> None:
-        """Do something that concerns these pools, and then what follows from it."""
+    def _act(
+        self, act: Callable[[int], object], resources: list[SharedResource], *, ticks: bool = False
+    ) -> None:
+        """Do something that concerns these resources, and then what follows from it."""
         with self._lock:
-            now = self._now()
+            now = self._clock.now()
             act(now)
             changed = []
-            for pool in pools:
-                self._gather(pool, now)
-                before = pool.desired.rates
-                if pool.settle(now):
-                    changed.append(pool)
-                    if pool.desired.rates != before:
-                        self._news.append(pool.changed(now))
-                # What is due at this very moment is still to come, unless this is the tick that does it.
-                pool.due = self._due(pool, now) if ticks else min(pool.due, self._due(pool, now))
+            for resource in resources:
+                self._gather(resource, now)
+                before = resource.target.rates
+                if resource.decide(now):
+                    changed.append(resource)
+                    if resource.target.rates != before:
+                        self._news.append(resource.changed(now))
+                # Work that is due at this very moment is still to do, unless this is the tick that does it.
+                due = self._due(resource, now)
+                resource.due = due if ticks else min(resource.due, due)
             outbox, self._outbox = self._outbox, []
             news, self._news = self._news, []
-            due = min((pool.due for pool in self.pools.values()), default=None)
-            leads = any(pool.council.leads for pool in self.pools.values())
-        self._post.listen_as_leader(leads, self._hear)
-        for pool in changed:
-            pool.apply()
+            leads = any(resource.membership.candidate for resource in self.resources.values())
+            ring_at = self._next_ring(now)
+        if ring_at is not None:
+            self._clock.call_at(ring_at, weakly(self._ring))
+        self._transport.listen_as_leader(leads, self._hear)
+        for resource in changed:
+            resource.apply()
         for send, what in outbox:
             send(*what)
         for piece in news:
             self._tell(piece)
-        if due is not None and not self._closed:
-            self._ticker.set(due)
+
+    def _next_ring(self, now: int) -> int | None:
+        """When to set a timer to; None if one rings in time, or there is nothing to do."""
+        due = min((resource.due for resource in self.resources.values()), default=None)
+        if due is None or self._closed:
+            return None
+        due = max(due, now + 1)
+        if self._rings_at is not None and self._rings_at <= due:
+            return None
+        self._rings_at = due
+        return due
+
+    def _ring(self) -> None:
+        with self._lock:
+            self._rings_at = None
+        self._tick()
 
     def _tick(self) -> None:
-        """Time has passed."""
-        now = self._now()
-        pools = [pool for pool in list(self.pools.values()) if now >= pool.due]
+        """Do what is due by now."""
+        now = self._clock.now()
+        due = [resource for resource in list(self.resources.values()) if now >= resource.due]
 
         def tick(now: int) -> None:
-            for pool in pools:
-                council = pool.council
-                if now >= pool.beat_at:
-                    pool.beat_at = now + council.beat
-                    pool.measure(now)
-                if council.reigns or council.alone(now):
-                    pool.grow(now)
-                council.tick(now)
+            for resource in due:
+                membership = resource.membership
+                if now >= resource.measure_at:
+                    resource.measure_at = now + self._settings.interval
+                    resource.measure(now)
+                if membership.is_leader or membership.out_of_touch(now):
+                    resource.grow(now)
+                membership.tick(now)
 
         if not self._closed:
-            self._act(tick, pools, ticks=True)
+            self._act(tick, due, ticks=True)
 
-    def _due(self, pool: Pool, now: int) -> int:
-        """When something is worth doing next for this pool."""
-        council, due = pool.council, pool.council.next_at(now)
-        if pool.total.reduced and (council.reigns or council.alone(now)):
-            looks_at = pool.total.looks_at(council.beat)
-            if looks_at > now:  # otherwise it waits for something to end well: the next beat may tell
+    def _due(self, resource: SharedResource, now: int) -> int:
+        """When there is something to do next for this resource."""
+        membership, total = resource.membership, resource.total
+        due = membership.next_at(now)
+        if total.reduced and (membership.is_leader or membership.out_of_touch(now)):
+            looks_at = total.looks_at(self._settings.interval)
+            if looks_at > now:  # otherwise it waits for a call to succeed: the next report may tell
                 due = min(due, looks_at)
         return due
 
-    def _gather(self, pool: Pool, now: int) -> None:
-        """Put what the council has to say into the outbox, with what else there is to know."""
-        council = pool.council
-        out, council.out = council.out, []
-        level = None if pool.total.level is None else list(pool.total.level)
-        for where, letter in out:
-            letter["resource"] = pool.name
-            if letter["kind"] in ("beat", "hello", "roll", "grant"):
-                letter["level"] = level
-                letter["pause"] = pool.pause_left(now)
-            if letter["kind"] in ("beat", "hello"):
-                letter["granted_calls"], letter["well"] = pool.report()
-            if letter["kind"] == "grant" and agent_of(letter["to"]) in pool.twins:
-                letter["twin"] = True
-            self._outbox.append((self._post.send, (where, write_object(letter))))
-        news = pool.total.level != pool.noted
-        if news and council.reigns and now - pool.noted_at >= 5 * council.beat:
-            pool.noted, pool.noted_at = pool.total.level, now
-            note = {"resource": pool.name, "level": level, "at": self._wall()}
-            self._outbox.append((self._post.leave_note, (pool.name, write_object(note))))
+    def _gather(self, resource: SharedResource, now: int) -> None:
+        """Put messages of the member into the outbox, with what else there is to tell of the resource."""
+        membership, total = resource.membership, resource.total
+        for where, message in membership.member.take_outbox():
+            envelope = self._envelope(resource, message, now)
+            self._outbox.append((self._transport.send, (where, envelope.to_json())))
+        often_enough = now - resource.retained_at >= 5 * self._settings.interval
+        if total.level != resource.retained and membership.is_leader and often_enough:
+            resource.retained, resource.retained_at = total.level, now
+            note = {"resource": resource.name, "level": total.level, "at": self._wall()}
+            self._outbox.append((self._transport.retain, (resource.name, write_object(note))))
+
+    def _envelope(self, resource: SharedResource, message: Message, now: int) -> Envelope:
+        envelope = Envelope(resource.name, message)
+        if isinstance(message, (Report, Heartbeat, Grant)):
+            envelope = envelope._replace(level=resource.total.level, pause=resource.pause_left(now))
+        if isinstance(message, Report):
+            admitted, succeeded = resource.counts()
+            envelope = envelope._replace(admitted=admitted, succeeded=succeeded)
+        if isinstance(message, Grant) and agent_of(message.to) in resource.duplicates:
+            envelope = envelope._replace(duplicate=True)
+        return envelope
 
     def _tell(self, piece: Event | CapacityUpdate) -> None:
         if not isinstance(piece, CapacityUpdate):
@@ -461,23 +441,9 @@ class Agent:
         callback = self.callback
         if callback is None or self._closed:
             return
-        if self._ticker.virtual:
+        if not self._clock.quantum:  # on an exact clock nothing may be late, as another thread may
             call_back(callback, piece)
             return
-        if self._voice is None:
-            self._voice = Voice()
-        self._voice.say(callback, piece)
-
-
-def _why(error: ValueError) -> str:
-    if isinstance(error, Unsigned):
-        return "unsigned"
-    return "oversized" if isinstance(error, Oversized) else "malformed"
-
-
-def _read_pause(given: object) -> tuple[int, str] | None:
-    if given is None:
-        return None
-    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[1], str) or len(given[1]) > 256:
-        raise ValueError("a pause is a duration and a name")
-    return read_number(given[0], most=_LONGEST_PAUSE), given[1]
+        if self._callbacks is None:
+            self._callbacks = CallbackThread()
+        self._callbacks.call(callback, piece)

@@ -1,13 +1,14 @@
 """The limiter of a swarm: MemoryLimiter's methods, for all agents on a bus together.
 
-Callers never wait for the bus, only at their gate. What the agents say to each other is in `agent`, what one
-resource makes of it in `pool`.
+Callers wait at their gate, never for the bus. `agent` speaks with the other agents, `resource` decides what
+one resource makes of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
@@ -18,19 +19,15 @@ from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, Slot, check_name
 from ..limits import Rate, read_rates
+from ..typing import Clock, Observer, Rates, Seconds
+from ..verdict import Verdict
 from .agent import Agent
-from .bus.bus import open_bus
-from .membership import read_number
+from .bus.bus import Bus, open_bus
+from .leased_rules import LeasedRules
+from .messages import read_number
 from .recovery import Cubic, Stepwise, read_level
-from .resource import LeasedRules, Pool, SwarmGate, SwarmSlot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ..typing import Clock, Observer, Rates, Seconds
-    from ..verdict import Verdict
-    from .bus.bus import Bus
-    from .messages import CapacityUpdate
+from .resource import SharedResource, SwarmGate
+from .update import CapacityUpdate
 
 _LONGEST_NAME = 1024
 
@@ -55,17 +52,17 @@ class DistributedLimiter(MemoryLimiter):
     50
     >>> two.close()
 
-    `bus` is "nats://host:4222", "redis://host:6379/0" (or valkey:), "memory:" or an object. `agent_id` names
-    this agent, and no other. Whoever announces a reduction cuts the total to `reduce_factor`, once an
-    episode, for everybody; it comes back while calls succeed: `recovery="cubic"`, within a minute or two, or
-    `recovery="stepwise"`, by `recovery_factor` every `recovery_interval`. `max_recovery=False` lets the last
-    step lead above what was configured.
+    `bus` is "nats://host:4222", "redis://host:6379/0" (or valkey:), "memory:" or an object. `agent_id` must
+    be this agent's alone. An agent that announces a reduction cuts the total to `reduce_factor`, once an
+    episode, for all agents; it comes back while calls succeed: with `recovery="cubic"` within a minute or
+    two, with `recovery="stepwise"` by `recovery_factor` every `recovery_interval`. `max_recovery=False` lets
+    the last step lead above what was configured.
 
-    `sharing="each"` gives every agent the whole figure. An agent of `weight` 2 gets twice what one of weight
-    1 gets, if both want it. With a `secret`, messages are signed, and what is not is ignored. `namespace`
-    keeps swarms on one bus apart. Others have a member's share within `lease` seconds after it fell silent;
-    it then goes by `on_loss`: "share" (half an equal share, which others leave to it for `forget_after`
-    seconds), "closed" (nothing) or "open" (all it had).
+    `sharing="each"` gives every agent the whole total. An agent of `weight` 2 gets twice what one of weight 1
+    gets, if both want it. With a `secret`, messages are signed, and messages without a signature are ignored.
+    `namespace` keeps swarms on one bus apart. When an agent falls silent, others get its share within `lease`
+    seconds; the silent agent then goes by `on_loss`: "share" (half an equal share, which others leave to it
+    for `forget_after` seconds), "closed" (nothing) or "open" (all it had).
     """
 
     __slots__ = ("_agent", "_agent_options", "_bus", "_curve", "_each", "_forked", "_owned", "_where")
@@ -118,7 +115,7 @@ class DistributedLimiter(MemoryLimiter):
             "agent_id": agent_id,
             "namespace": namespace,
             "secret": secret.encode() if isinstance(secret, str) else secret,
-            "council": {
+            "settings": {
                 "lease": _positive(lease, "lease"),
                 "forget": _positive(forget_after, "forget_after"),
                 "on_loss": on_loss,
@@ -141,9 +138,9 @@ class DistributedLimiter(MemoryLimiter):
     # -- configuring
 
     def set_rates(self, resource: str, rates: Rates) -> None:
-        """Several windows and units for one resource, in one decision. The first is the one announced.
+        """Several windows and units for one resource, in one decision. Reductions announce the first of them.
 
-        What was cut stays cut: the new figures take effect at once, in the proportion that is in force.
+        A cut stays in force: the new rates take effect at once, cut in the same proportion.
         """
         read = read_rates(rates)
         if not read:
@@ -157,30 +154,31 @@ class DistributedLimiter(MemoryLimiter):
             self._raise_if_closed()
             known = self._resources.get(resource)
             new = known is None
-            pool = self._make_locked(resource, read) if known is None else known
-            assert isinstance(pool, Pool)
-            self._resources[resource] = pool
+            shared = self._make_locked(resource, read) if known is None else known
+            assert isinstance(shared, SharedResource)
+            self._resources[resource] = shared
         if new:
-            self._agent.join(pool)
+            self._agent.join(shared)
         else:
-            self._agent.configure(pool, read)
+            self._agent.configure(shared, read)
 
     def remove(self, resource: str) -> None:
-        """Forget a resource; others have its part. Whoever waits for it is told UnknownResource."""
+        """Forget a resource; other agents get its share. Callers that wait for it raise UnknownResource."""
         self._agent.leave(resource)
         super().remove(resource)
 
     def close(self) -> None:
-        """Leave the swarm: refuse everybody here, and leave all parts to the others. Twice is silent."""
-        if self._closed:
-            return
+        """Leave the swarm: refuse all callers here, and leave the shares to other agents. Twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
         super().close()
         self._agent.close()
         if self._owned:
             self._bus.close()
 
     def on_capacity_change(self, callback: Callable[[CapacityUpdate], Any] | None) -> None:
-        """Have it called with every update of another agent, applied or not. The last one given counts."""
+        """Have `callback` called, in place of the last one, with every update of another agent."""
         _check_callback(callback)
         self._agent.callback = callback
 
@@ -194,11 +192,12 @@ class DistributedLimiter(MemoryLimiter):
         retry_after: Seconds | None = None,
         sent_at: float | None = None,
     ) -> None:
-        """The API gives less than we think, e.g. answered 429: cut the total for everybody, once an episode.
+        """The API gives less than configured, e.g. answered 429: cut the total of all, once an episode.
 
-        `sent_at`, on the limiter's clock (`time.monotonic()`), is when the call was sent that was answered
-        so: then it is known whether the last cut has answered it already. Without it, announcements that
-        follow each other within some seconds are one episode. With `retry_after`, nobody goes for that long.
+        `sent_at`, on the limiter's clock (`time.monotonic()`), is when the refused call was sent: a refusal
+        of a call sent before the last cut does not cut again. Without it, announcements that follow each
+        other within some seconds are one episode. With `retry_after`, no agent admits a call for that many
+        seconds.
         """
         pause = 0 if retry_after is None else seconds_to_ns(retry_after, "retry_after")
         sent = None if sent_at is None else round(sent_at * SECOND)
@@ -207,29 +206,29 @@ class DistributedLimiter(MemoryLimiter):
     # -- looking
 
     def get_capacity(self, resource: str) -> Capacity | None:
-        """How the resource stands: the swarm's `total`, and `share`, this agent's part of it."""
-        standing = self._agent.standing(resource)
-        if standing is None:
+        """How the resource stands: the swarm's `total`, and `share`, what this agent may use of it."""
+        found = self._agent.capacity_of(resource)
+        if found is None:
             return None
-        pool, total, share = standing
-        return pool.capacity(total, share)
+        shared, total, share = found
+        return shared.capacity(total, share)
 
     @property
     def connected(self) -> bool:
-        """Does the bus hear us, as far as it says?"""
+        """Whether the bus is connected, as far as it says."""
         return self._agent.connected
 
     @property
     def ignored(self) -> dict[str, int]:
-        """How many messages changed nothing, by why."""
+        """How many messages changed nothing, by reason."""
         return dict(self._agent.ignored)
 
     def snapshot(self) -> dict[str, Any]:
-        """What was learned, as plain values to be kept over a restart: see `restore`."""
+        """How far totals are cut, as plain values to be saved before a restart: see `restore`."""
         return self._agent.snapshot()
 
     def restore(self, saved: Mapping[str, Any], *, younger_than: Seconds = 600.0) -> None:
-        """Go on from a snapshot, unless it is too old. What the swarm has learned since comes first."""
+        """Continue from a snapshot, unless it is too old. Later cuts of the swarm count for more."""
         oldest = seconds_to_ns(younger_than, "younger_than")
         try:
             at = read_number(saved["at"])
@@ -249,13 +248,11 @@ class DistributedLimiter(MemoryLimiter):
         counts as a success, by which a total that was cut grows back; `permit.settle(verdict=throttled())`
         inside of it announces a reduction.
         """
-        slot = super().slot(resource, cost=cost, timeout=timeout)
-        slot.__class__ = SwarmSlot  # the same fields, and one more thing to do at the end
-        return slot
+        return super().slot(resource, cost=cost, timeout=timeout)
 
-    def _make_locked(  # type: ignore[override]  # nothing is ever moved out here
+    def _make_locked(  # type: ignore[override]  # there is no template here
         self, resource: str, rates: tuple[Rate, ...]
-    ) -> Pool:
+    ) -> SharedResource:
         columns = dict(self._columns)
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
@@ -263,22 +260,25 @@ class DistributedLimiter(MemoryLimiter):
         gate = SwarmGate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
         this = ref(self)
 
-        def heed(verdict: Verdict, sent_at: int) -> None:
+        def learn(verdict: Verdict, sent_at: int) -> None:
             limiter = this()
             if limiter is not None:
-                limiter._agent.hear_verdict(resource, verdict, sent_at)
+                limiter.hear_verdict(resource, verdict, sent_at)
 
-        gate.heed = heed
-        return Pool(
+        gate.heed = learn
+        return SharedResource(
+            resource,
             gate,
             rules,
-            self._agent.new_council(),
+            self._agent.new_membership(),
             rates=rates,
             curve=self._curve,
-            turn=self._agent.turn,
             each=self._each,
             now=self._now(),
         )
+
+    def hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
+        self._agent.hear_verdict(resource, verdict, sent_at)
 
     # -- after a fork
 
@@ -293,20 +293,19 @@ class DistributedLimiter(MemoryLimiter):
         self._forked = True
 
     def _begin_anew(self) -> None:
-        """In a forked child: we are another run, with a bus of our own, and have yet to join."""
+        """In a forked child: join as another run, with a bus of its own."""
         self._forked = False
         before = self._agent
         if self._owned:
             self._bus, _ = open_bus(self._where)
         self._agent = Agent(self._bus, callback=before.callback, **self._agent_options)
-        for pool in before.pools.values():
-            pool.council = self._agent.new_council()
-            self._agent.join(pool)
+        for resource in before.resources.values():
+            resource.membership = self._agent.new_membership()
+            self._agent.join(resource)
 
     def __repr__(self) -> str:
-        return (
-            f"<DistributedLimiter {self._agent_options['agent_id']!r} of {len(self._agent.pools)} resources>"
-        )
+        agent_id = self._agent_options["agent_id"]
+        return f"<DistributedLimiter {agent_id!r} of {len(self._agent.resources)} resources>"
 
 
 def _one_of(what: str, given: object, possible: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
-"""What agents of a swarm write to each other: byte for byte what a Go agent writes and reads, and more.
+"""Pure. What members of a swarm send to each other: the grammar of their messages, and signatures.
 
-Rules of this room: a letter is read whole or not at all. Whatever it says is checked here; whatever is wrong
-with it is a ValueError, and nothing else.
+Rules of this room: a message is read whole or not at all. Everything it says is checked here, and everything
+wrong with it is a ValueError and nothing else.
 """
 
 from __future__ import annotations
@@ -9,108 +9,280 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..arguments import SECOND
-from ..frozen import Frozen
+from .recovery import Level, read_level
+from .rounds import ROUND
+from .shares import WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-# No letter is longer: an update is a line, and only who inherits a swarm gets a list of its members.
-LONGEST_UPDATE = 16 * 1024
-LONGEST_LETTER = 8 * 1024 * 1024
+# Where a message goes: to all members, to the leader and candidates, to members that answer newcomers; or to
+# one member, by its key.
+ALL, LEADERS, GREETERS = "all", "leaders", "greeters"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOMENT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:(Z)|([+-])(\d\d):(\d\d))", re.ASCII
-)
+# Limits beyond which a message was not written by this library.
+MOST_MEMBERS = 100_000
+_LONGEST_MESSAGE = 8 * 1024 * 1024  # a handover lists all members
+_LONGEST_KEY = 256
+_LONGEST_PAUSE = 86_400 * SECOND
+_LARGEST = 1 << 62
+
 _SIGNATURE = re.compile(rb',"sig":"([0-9a-f]{64})"\}\Z')
-# What Go's encoding/json escapes beyond what it must, for the sake of web pages.
-_FOR_WEB_PAGES = {
-    ord("<"): "\\u003c",
-    ord(">"): "\\u003e",
-    ord("&"): "\\u0026",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
-_NOT_TEXT = re.compile("[\ud800-\udfff]")
-# When nothing is said: the zero time of Go, in the year 1.
-_NO_TIME = -62_135_596_800 * SECOND
+
+# A number that grows with every change of the leader, and the key of the leader or candidate.
+Term: TypeAlias = tuple[int, str]
+NO_TERM: Term = (0, "")
 
 
-class CapacityUpdate(Frozen):
-    """What one agent tells all: the total of a resource should be `new_capacity`.
+# -- the messages
 
-    `timestamp_ns` counts from 1970; `timestamp` is the same as a datetime. `retry_after` is how many seconds
-    nobody should call at all, None if the agent did not say.
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A member to the leader: what it holds and what it wants."""
+
+    key: str
+    term: Term  # the term of the leader it follows
+    seq: int
+    wants: int
+    weight: int
+    granted: int  # number of the last grant it has received
+    share: int
+    safe: int
+    heartbeat: int  # number of the last heartbeat it has received
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Report):
+    """A newcomer to the greeters: is there a swarm?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A greeter to a newcomer: there is a swarm, do not found another."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A member to itself: does the bus carry its messages?"""
+
+    to: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The leader, or a candidate, to all."""
+
+    term: Term
+    number: int
+    is_leader: bool
+    size: int  # how many members there are
+    successor: str  # the key of the member that leads next, or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The leader to a member: the share it may use."""
+
+    to: str
+    term: Term
+    seq: int  # number of the report it answers
+    number: int
+    share: int
+    safe: int
+    size: int
+    place: int | None  # where in a round of all members it comes, from 0 to ROUND
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """A member that leaves for good, to the leader; a leader that leaves, to all."""
+
+    key: str
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """A leader to all: it follows another one. `void` says that what it granted does not count there."""
+
+    term: Term
+    void: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A leader that leaves, to its successor: the share and the safe share each member may be using."""
+
+    to: str
+    term: Term
+    unknown: int
+    held: dict[str, tuple[int, int]]
+
+
+Message: TypeAlias = Report | Here | Echo | Heartbeat | Grant | Bye | StepDown | Handover
+
+
+class Envelope(NamedTuple):
+    """A message, and what travels with it of one resource.
+
+    `level` is how far the total was cut, `pause` how many nanoseconds a pause goes on and its name.
+    `admitted` and `succeeded` count calls since the last report. `duplicate` says that the agent runs twice.
     """
 
-    __slots__ = ("agent_id", "new_capacity", "reason", "resource", "retry_after", "timestamp_ns")
     resource: str
-    agent_id: str
-    new_capacity: int
-    reason: str
-    timestamp_ns: int
-    retry_after: float | None
+    message: Message
+    level: Level | None = None
+    pause: tuple[int, str] | None = None
+    admitted: int = 0
+    succeeded: int = 0
+    duplicate: bool = False
 
-    @property
-    def timestamp(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
-
-    def to_json(self, extra: Mapping[str, Any] | None = None) -> bytes:
-        """As Go's encoding/json writes it; what is extra comes behind, and Go does not look at it.
-
-        >>> CapacityUpdate(
-        ...     resource="api", agent_id="a", new_capacity=50, reason="429", timestamp_ns=0, retry_after=None
-        ... ).to_json()
-        b'{"resource":"api","agent_id":"a","new_capacity":50,"reason":"429","timestamp":"1970-01-01T00:00:00Z"}'
-        """
-        fields = [
-            f'"resource":{_written(self.resource)}',
-            f'"agent_id":{_written(self.agent_id)}',
-            f'"new_capacity":{self.new_capacity}',
-            f'"reason":{_written(self.reason)}',
-            f'"timestamp":"{write_moment(self.timestamp_ns)}"',
-        ]
-        if self.retry_after is not None:
-            fields.append(f'"retry_after":{json.dumps(self.retry_after)}')
-        for name, value in (extra or {}).items():
-            fields.append(f"{_written(name)}:{_written(value)}")
-        return ("{" + ",".join(fields) + "}").encode()
+    def to_json(self) -> bytes:
+        message = self.message
+        fields = {"resource": self.resource, "kind": _KIND_OF[type(message)]}
+        fields |= {name: getattr(message, name) for name in message.__match_args__}
+        fields |= {name: getattr(self, name) for name in _AROUND if getattr(self, name)}
+        return write_object(fields)
 
     @classmethod
-    def from_json(cls, data: bytes) -> tuple[CapacityUpdate, dict[str, Any]]:
-        """The update, and all the fields it came with. ValueError: not one that Go would have read."""
-        fields = _folded(read_object(data, LONGEST_UPDATE))
-        retry_after = fields.get("retry_after")
-        if retry_after is not None and (
-            isinstance(retry_after, bool)
-            or not isinstance(retry_after, (int, float))
-            or not 0 <= retry_after <= 86_400
-        ):
-            raise ValueError(f"retry_after {retry_after!r} is not from 0 to a day")
-        update = cls(
-            resource=_field(fields, "resource", str, ""),
-            agent_id=_field(fields, "agent_id", str, ""),
-            new_capacity=_field(fields, "new_capacity", int, 0),
-            reason=_field(fields, "reason", str, ""),
-            timestamp_ns=_moment(fields),
-            retry_after=None if retry_after is None else float(retry_after),
-        )
-        if not -(1 << 63) <= update.new_capacity < 1 << 63:
-            raise ValueError("new_capacity is not a 64-bit number")
-        return update, fields
+    def from_json(cls, data: bytes) -> Envelope:
+        fields = read_object(data)
+        around = {name: _FIELDS[name](fields[name]) for name in _AROUND if fields.get(name) is not None}
+        return cls(_text(fields.get("resource")), read_message(fields), **around)
+
+
+# What an envelope may leave out.
+_AROUND = Envelope._fields[2:]
+
+
+def read_message(fields: Mapping[str, Any]) -> Message:
+    """The message with these fields. ValueError: this library did not write it."""
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"{kind!r} is not a kind of message")
+    make = _KINDS[kind]
+    message: Message = make(**{name: _FIELDS[name](fields.get(name)) for name in make.__match_args__})
+    return message
+
+
+# -- the grammar
+
+
+def read_number(given: object, *, least: int = 0, most: int = _LARGEST) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+        raise ValueError(f"not a number from {least} to {most}")
+    return given
+
+
+def _key(given: object) -> str:
+    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_KEY:
+        raise ValueError("not the key of a member")
+    run = given.rpartition("#")[2].replace(".", "")
+    if not (run.isascii() and run.isalnum()):  # it becomes part of an address
+        raise ValueError("not the run of a member")
+    return given
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError("not a text")  # noqa: TRY004 - about a message, not about an argument
+    return given
+
+
+def _flag(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError("neither true nor false")  # noqa: TRY004 - as above
+    return given
+
+
+def _term(given: object) -> Term:
+    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[1], str):
+        raise ValueError("not a number and a key")
+    return read_number(given[0]), given[1]
+
+
+def _share(given: object) -> int:
+    return read_number(given, most=WHOLE)
+
+
+def _size(given: object) -> int:
+    return read_number(given, least=1, most=MOST_MEMBERS)
+
+
+def _weight(given: object) -> int:
+    return read_number(given, least=1, most=1_000_000)
+
+
+def _place(given: object) -> int | None:
+    return None if given is None else read_number(given, most=ROUND - 1)
+
+
+def _shares(given: object) -> tuple[int, int]:
+    if not isinstance(given, list) or len(given) != 2:
+        raise ValueError("not two shares")
+    return _share(given[0]), _share(given[1])
+
+
+def _held(given: object) -> dict[str, tuple[int, int]]:
+    if not isinstance(given, dict) or len(given) > MOST_MEMBERS:
+        raise ValueError("not the shares of members")
+    return {_key(key): _shares(shares) for key, shares in given.items()}
+
+
+def _pause(given: object) -> tuple[int, str]:
+    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[1], str) or len(given[1]) > 256:
+        raise ValueError("a pause is a duration and a name")
+    return read_number(given[0], most=_LONGEST_PAUSE), given[1]
+
+
+_KINDS: dict[str, Any] = {
+    "hello": Hello,
+    "here": Here,
+    "report": Report,
+    "echo": Echo,
+    "heartbeat": Heartbeat,
+    "grant": Grant,
+    "bye": Bye,
+    "step down": StepDown,
+    "handover": Handover,
+}
+_KIND_OF = {make: kind for kind, make in _KINDS.items()}
+
+# How a field is read: a name means the same in every message.
+_FIELDS: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys(("key", "to"), _key),
+    **dict.fromkeys(("seq", "number", "granted", "heartbeat", "admitted", "succeeded"), read_number),
+    **dict.fromkeys(("wants", "share", "safe", "unknown"), _share),
+    **dict.fromkeys(("is_leader", "void", "duplicate"), _flag),
+    "term": _term,
+    "size": _size,
+    "weight": _weight,
+    "place": _place,
+    "successor": _text,
+    "held": _held,
+    "level": read_level,
+    "pause": _pause,
+}
+
+
+# -- JSON
 
 
 class Oversized(ValueError):
-    """Longer than any letter."""
+    """Longer than any message of this library."""
 
 
-def read_object(data: bytes, longest: int) -> dict[str, Any]:
-    """A JSON object of at most that many bytes. ValueError: it is none."""
+def read_object(data: bytes, longest: int = _LONGEST_MESSAGE) -> dict[str, Any]:
+    """A JSON object of at most that many bytes. ValueError: it is something else."""
     if len(data) > longest:
         raise Oversized(f"{len(data)} bytes are more than {longest}")
     try:
@@ -118,7 +290,7 @@ def read_object(data: bytes, longest: int) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if not isinstance(read, dict):
-        raise ValueError("it is not an object")  # noqa: TRY004 - of a letter, not of a call
+        raise ValueError("it is not an object")  # noqa: TRY004 - about a message, not about an argument
     return read
 
 
@@ -126,36 +298,15 @@ def write_object(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def write_moment(ns: int) -> str:
-    """Nanoseconds since 1970 as RFC 3339 in UTC, with as many digits as it takes, as Go does.
-
-    >>> write_moment(1_700_000_000_120_000_000)
-    '2023-11-14T22:13:20.12Z'
-    """
-    seconds, fraction = divmod(ns, SECOND)
-    moment = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
-    digits = f"{fraction:09}".rstrip("0")
-    return f"{moment}.{digits}Z" if digits else f"{moment}Z"
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
-def read_moment(text: str) -> int:
-    """RFC 3339 with any number of digits, as nanoseconds since 1970. ValueError: it is not."""
-    match = _MOMENT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a moment")
-    *date, fraction, _zulu, sign, hours, minutes = match.groups()
-    moment = datetime(*(int(part) for part in date), tzinfo=UTC)  # type: ignore[misc, arg-type]
-    if sign:
-        if int(hours) > 23 or int(minutes) > 59:
-            raise ValueError(f"{text!r} has no such zone")
-        offset = (int(hours) * 3600 + int(minutes) * 60) * (1 if sign == "+" else -1)
-    else:
-        offset = 0
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds - offset) * SECOND + int((fraction or "0")[:9].ljust(9, "0"))
+# -- signatures
 
 
-# -- signing
+class Unsigned(ValueError):
+    """Not signed with the secret of this swarm."""
 
 
 def sign(data: bytes, subject: str, secret: bytes) -> bytes:
@@ -164,51 +315,16 @@ def sign(data: bytes, subject: str, secret: bytes) -> bytes:
 
 
 def verified(data: bytes, subject: str, secret: bytes) -> bytes:
-    """The object as it was before it was signed. ValueError: not by one who knows the secret."""
+    """The object as it was before it was signed. Raises Unsigned."""
     match = _SIGNATURE.search(data[-100:])
     if match is None:
-        raise ValueError("it is not signed")
+        raise Unsigned("it is not signed")
     unsigned = data[: len(data) - len(match[0])] + b"}"
     if not hmac.compare_digest(match[1], _signature(unsigned, subject, secret)):
-        raise ValueError("it is signed by somebody else")
+        raise Unsigned("it is signed with another secret")
     return unsigned
 
 
 def _signature(data: bytes, subject: str, secret: bytes) -> bytes:
-    # The subject is signed too: a letter cannot be posted elsewhere.
+    # The subject is signed too: a message cannot be replayed on another one.
     return hmac.digest(secret, subject.encode() + b"\n" + data, "sha256").hex().encode()
-
-
-# -- the grammar
-
-
-def _written(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_FOR_WEB_PAGES)
-    return text if text.isascii() else _NOT_TEXT.sub(r"\\ufffd", text)
-
-
-def _folded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Go does not tell capitals apart in names; the last one counts, unless it is null."""
-    folded: dict[str, Any] = {}
-    for name, value in fields.items():
-        if value is not None:
-            folded[name.casefold()] = value
-    return folded
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _field(fields: dict[str, Any], name: str, kind: type[Any], default: Any) -> Any:
-    value = fields.get(name)
-    if value is None:  # absent, or null: Go leaves the zero value
-        return default
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{name} {value!r} is of the wrong kind")  # noqa: TRY004
-    return value
-
-
-def _moment(fields: dict[str, Any]) -> int:
-    text = _field(fields, "timestamp", str, None)
-    return _NO_TIME if text is None else read_moment(text)

@@ -1,8 +1,8 @@
-"""Pure. How far a total that many share was cut, and how it comes back: one curve for all of them.
+"""Pure. How far a total that many agents share was cut, and how it comes back: one curve for all of them.
 
 Rules of this room: a level is a value that every member can reach by merging what it hears, in any order and
-however often. What it amounts to follows from the level alone, so those who agree on it agree on the total.
-A signal counts once, a reduction never raises, and only success makes anything grow.
+however often. The total follows from the level alone, so members that agree on it agree on the total. A
+signal counts once, a reduction never raises, and only success makes anything grow.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 from ..arguments import SECOND
 
-# Whatever is larger was not written by us.
+# Larger numbers were not written by this library.
 _LARGEST = 1 << 62
-_LONG_AGO = -(1 << 62)
+_NEVER = -(1 << 62)
 
-# Two cuts are never closer than this: the first must have reached everybody.
-_GUARD = SECOND
+# Two cuts are never closer than this: the first must have reached all members.
+_BETWEEN_CUTS = SECOND
 
 
 class Level(NamedTuple):
-    """What is left of `base`: cut number `epoch` cut it to `floor`, and it has grown for so long since.
+    """What is left of `base`: cut number `epoch` cut it to `floor`, and it has grown for `grown` since.
 
-    `goal` is what was refused. Whatever two members heard, in whatever order, `merged` is one for both.
+    `goal` is the total that was refused. Two members that heard the same levels, in whatever order, have the
+    same by `merged`.
     """
 
     epoch: int
@@ -34,7 +35,7 @@ class Level(NamedTuple):
 
 
 def merged(one: Level | None, other: Level) -> Level:
-    """Later cuts win. Of one cut, the lowest figure and the longest growth anybody has seen."""
+    """The level of the later cut; for one cut, the lowest total and the longest growth of both."""
     if one is None or other.epoch > one.epoch:
         return other
     if other.epoch < one.epoch:
@@ -48,7 +49,7 @@ def _depth(level: Level) -> tuple[Fraction, Fraction, int]:
 
 
 def read_level(given: object) -> Level:
-    """What somebody wrote. ValueError: no cut leaves this."""
+    """The level in a message. ValueError: no cut leaves it."""
     numbers = given if isinstance(given, list) and len(given) == len(Level._fields) else []
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < _LARGEST:
@@ -62,7 +63,7 @@ def read_level(given: object) -> Level:
 
 
 class Stepwise:
-    """Cut by a factor; every `interval` of growing, more by another."""
+    """Cut by a factor; then grow by another factor every `interval`."""
 
     smooth = False
 
@@ -73,7 +74,7 @@ class Stepwise:
         self._growth = growth
         self.interval = interval
         self.cool_down = interval
-        self._beyond = beyond  # the last step may lead above what it was
+        self._beyond = beyond  # whether the last step may lead above what was configured
 
     def cut(self, total: int, level: Level | None, base: int) -> Level:
         """One cut further, from this total."""
@@ -90,17 +91,17 @@ class Stepwise:
 
 
 class Cubic:
-    """Cut by a factor; then quickly most of the way back, slowly past what was refused, and quickly again.
+    """Cut by a factor; then grow quickly most of the way back, slowly past what was refused, quickly again.
 
-    What is refused again after it has grown for a while is known well enough: then a small cut will do. If
-    that was too little, the next one is larger.
+    A total that is refused again after it has grown for a while was nearly right: then a small cut will do.
+    If that was too small, the next one is larger.
     """
 
     smooth = True
     interval = SECOND
     cool_down = 5 * SECOND
 
-    # How long the way back to what was refused takes, and after how long of it a cut may be small.
+    # How long the way back to what was refused takes, and after how much of it the next cut may be small.
     _regrow = 40 * SECOND
     _settled = 2 * SECOND
     _small = (9, 10)
@@ -124,11 +125,12 @@ class Cubic:
         )
 
     def total(self, level: Level) -> int:
-        part = (level.grown - self._regrow) ** 3  # of _regrow ** 3: from minus one, through zero at the goal
+        # Divided by _regrow ** 3 this goes from -1 at the cut through 0 at the goal.
+        progress = (level.grown - self._regrow) ** 3
         depth = max(1, level.goal - level.floor)
-        if part > 0:  # beyond what was refused
+        if progress > 0:  # beyond what was refused
             depth = max(depth, level.base * 3 // 10)
-        total = max(level.floor, level.goal + depth * part // self._regrow**3)
+        total = max(level.floor, level.goal + depth * progress // self._regrow**3)
         return total if self._beyond and total < 2 * level.base else min(total, level.base)
 
 
@@ -137,25 +139,25 @@ def _cut(amount: int, factor: tuple[int, int]) -> int:
 
 
 class Total:
-    """What there is for all together, as one member knows it, and whether there is reason to have more."""
+    """The total for all members together, as one of them knows it, and when it grows."""
 
-    __slots__ = ("_before", "_curve", "_cut_at", "_granted", "_grown_at", "_well", "base", "level")
+    __slots__ = ("_admitted", "_before", "_curve", "_cut_at", "_grown_at", "_succeeded", "base", "level")
 
     def __init__(self, base: int, curve: Cubic | Stepwise, now: int) -> None:
         self.base = base
         self.level: Level | None = None
         self._curve = curve
-        self._cut_at = _LONG_AGO
+        self._cut_at = _NEVER
         self._grown_at = now
-        self._granted = self._well = 0  # calls, and those that ended well, since the last look
-        self._before = (0, 0, 0)  # the same at that look: granted, well, and over how long
+        self._admitted = self._succeeded = 0  # calls since the last look
+        self._before = (0, 0, 0)  # calls admitted and succeeded before that look, and over how long
 
     @property
     def amount(self) -> int:
         if self.level is None:
             return self.base
         total = self._curve.total(self.level)
-        # Others may have been configured otherwise: what counts is the proportion.
+        # Another member may have been configured with another base: the proportion counts.
         return total if self.level.base == self.base else max(1, total * self.base // self.level.base)
 
     @property
@@ -165,23 +167,23 @@ class Total:
     # -- less
 
     def same_episode(self, sent_at: int | None, now: int) -> bool:
-        """Was this refusal caused by what the last cut has put right?"""
+        """Whether the call that was refused was sent before the last cut, which answers the refusal."""
         if sent_at is None:
             return now - self._cut_at < self._curve.cool_down
-        return sent_at <= self._cut_at or now - self._cut_at < _GUARD
+        return sent_at <= self._cut_at or now - self._cut_at < _BETWEEN_CUTS
 
     def cut(self, now: int) -> None:
         self.level = self._curve.cut(self.amount, self.level, self.base)
         self._begin_episode(now)
 
     def cut_to(self, amount: int, now: int) -> None:
-        """Somebody who knows of no levels says how much there is: less than there was."""
+        """Cut to a total that an agent without levels announced: less than there was."""
         epoch = 1 if self.level is None else self.level.epoch + 1
         self.level = Level(epoch, self.base, amount, min(self.amount, self.base), 0)
         self._begin_episode(now)
 
     def hear(self, level: Level, now: int) -> bool:
-        """What others know. True: we have less by that."""
+        """Merge the level of another member. True: the total is less now."""
         before, self.level = self.amount, merged(self.level, level)
         less = self.amount < before
         if less:
@@ -189,60 +191,62 @@ class Total:
         return less
 
     def would_raise(self, level: Level) -> bool:
-        """Is this a later cut that leaves more than we have? Then we have missed something."""
+        """Whether this is a later cut that leaves more than there is: then an earlier one was missed."""
         later = self.level is None or level.epoch > self.level.epoch
         return later and self._curve.total(level) * self.base > self.amount * level.base
 
     def hear_cut(self, level: Level, now: int) -> None:
-        """Of a reduction, which never raises: it says nothing about how much has grown since."""
+        """Merge the level of an announced reduction, which says nothing about growth since then."""
         if self.level is not None and self.level.epoch == level.epoch:
             level = level._replace(grown=self.level.grown)
         self.hear(level, now)
 
     def _begin_episode(self, now: int) -> None:
         self._cut_at = self._grown_at = now
-        self._granted = self._well = 0
+        self._admitted = self._succeeded = 0
         self._before = (0, 0, 0)
 
     def began_after(self, at: int) -> bool:
-        """Was the last cut later than that?"""
+        """Whether the last cut was at that moment or later."""
         return at <= self._cut_at
 
     # -- more
 
-    def count(self, granted: int, well: int) -> None:
-        """So many calls were let in, and so many ended well."""
-        self._granted += granted
-        self._well += well
+    def count(self, admitted: int, succeeded: int) -> None:
+        """Count calls that a member reported."""
+        self._admitted += admitted
+        self._succeeded += succeeded
 
     def hold(self, now: int) -> None:
-        """Nothing grows now, e.g. because nobody may go."""
+        """Do not grow now, e.g. because of a pause."""
         self._grown_at = now
 
-    def looks_at(self, beat: int) -> int:
-        """When it is worth looking again whether there is reason to grow. Reports come once a `beat`."""
+    def looks_at(self, reports_every: int) -> int:
+        """When to look again whether there is reason to grow."""
         curve = self._curve
-        return self._grown_at + (max(curve.interval, beat) if curve.smooth else curve.interval)
+        return self._grown_at + (max(curve.interval, reports_every) if curve.smooth else curve.interval)
 
-    def grow(self, per_ns: int, beat: int, now: int) -> None:
-        """By whoever leads: as long as calls end well, more comes back. The base is for so long a time."""
+    def grow(self, per_ns: int, reports_every: int, now: int) -> None:
+        """Grow, while calls succeed; the leader calls this. The base is calls per `per_ns`."""
         level, since = self.level, now - self._grown_at
         if level is None or not self.reduced:
             self._grown_at = now
             return
-        if now < self.looks_at(beat):
+        if now < self.looks_at(reports_every):
             return
-        granted, well, span = self._granted + self._before[0], self._well + self._before[1], since
+        admitted, succeeded = self._admitted + self._before[0], self._succeeded + self._before[1]
+        span = since
         curve = self._curve
         if not curve.smooth:
-            if not well:
-                return  # the step is taken as soon as something has ended well
+            if not succeeded:
+                return  # the step is taken as soon as a call has succeeded
             self.level = level._replace(grown=level.grown + curve.interval)
         else:
-            # Members speak once a beat, and not all in the same: what counts is this look and the last.
+            # Members do not report all at the same moment: this look and the last one count together.
             span += self._before[2]
-            if well and 2 * granted * per_ns >= self.amount * span:  # who uses less learns nothing
+            # With less than half in use, success does not show that there is more.
+            if succeeded and 2 * admitted * per_ns >= self.amount * span:
                 self.level = level._replace(grown=level.grown + since)
-        self._before = (self._granted, self._well, since) if curve.smooth else (0, 0, 0)
-        self._granted = self._well = 0
+        self._before = (self._admitted, self._succeeded, since) if curve.smooth else (0, 0, 0)
+        self._admitted = self._succeeded = 0
         self._grown_at = now

@@ -1,7 +1,7 @@
-"""Pure. A rate so small that its burst is less than one call: whoever has it goes in turns.
+"""Pure. A rate so small that its burst is less than one call: agents that share it go in turns.
 
-Rules of this room: as for every rate. Five hundred who may each go once in five seconds, and were idle, must
-not go at the same moment: their bursts are one burst.
+Rules of this room: as for every rate. Five hundred agents that may each go once in five seconds, and were
+idle, must not all go at the same moment: their bursts are one burst.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from ..gate.decision import AnyRate
     from ..limits import Rate
 
-# A round of all who go in turns, in as many parts as turns are counted by.
+# A round of all agents that go in turns; places in it are numbers from 0 to ROUND.
 ROUND = 1_000_000
-# From one round to the next, turns move on by so many of them: nobody is always the first.
+# From one round to the next every place moves on by this much, so that no agent is always the first.
 _MOVES_ON = 618_034
-# A new round begins so long after its cut, at least. By then all have heard of it, and the API, which had
-# nothing left, has a call or two in hand for those who come a little early.
+# A new round begins at least this long after its cut. By then all agents have heard of it, and the API, which
+# had nothing left, has room again for calls that come a little early.
 _HEARD = SECOND // 10
-_LONG_AGO = -(1 << 256)
+_NEVER = -(1 << 256)
 
 
 def turn_in(number: int, place: int) -> int:
-    """Where in the round of that number whoever has that place comes, of ROUND."""
+    """Where in the round of that number an agent with that place comes, from 0 to ROUND."""
     return (place + number * _MOVES_ON) % ROUND
 
 
 class TurnRule(RateRule):
-    """One call at a time, at moments that are evenly spaced; `turn`, of ROUND, is where they begin.
+    """One call at a time, at evenly spaced moments; `turn`, from 0 to ROUND, is where they begin.
 
-    A turn is kept for whoever asked before it came, until the next one; one that nobody waited for is gone.
+    A turn is kept until the next one if a caller asked before it came; otherwise it passes unused.
     """
 
     __slots__ = ("_asked", "_phase")
@@ -41,7 +41,7 @@ class TurnRule(RateRule):
         super().__init__(rate, column)
         self._phase = self._cost * turn // ROUND
         self._earned = self._phase  # the next turn, in ticks; or one that is over
-        self._asked = _LONG_AGO  # when somebody last did
+        self._asked = _NEVER  # when a caller last asked
 
     def enter(self, cost: tuple[int, ...], now: int) -> int:
         """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
@@ -53,7 +53,7 @@ class TurnRule(RateRule):
         return 1
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
-        """Would `enter` take it?"""
+        """Whether `enter` would take it."""
         need = cost[self.column] * self._cost
         if need > self._most:
             return False
@@ -64,15 +64,15 @@ class TurnRule(RateRule):
         return not need or self._earned <= ticks
 
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
-        """When could the cost be taken, if nobody else came? At or before now: at once."""
+        """When the cost could be taken if no other caller came. At or before now: at once."""
         return max(now, -(-self._earned // self._scale)) if cost[self.column] else now
 
     def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
-        """How much lateness costs nothing: none, for others have their turns too."""
+        """How late a caller may be without loss: not at all, for other agents have their turns too."""
         return 0
 
     def lower(self, level: int, now: int) -> None:
-        """At most so many units are left. Never raises what there is."""
+        """At most `level` units are left. Never raises what there is."""
         if level < 1:
             self._earned = self._turn_after(now * self._scale + 1)
 
@@ -88,21 +88,28 @@ class TurnRule(RateRule):
             super().follow(old, now)
             self._earned = max(self._earned, ticks) + self._phase
             return
-        before = now * old._scale
-        turn = old._earned if old._kept(before) else old._turn_after(before)
-        self._earned = ticks - (before - turn) * self._cost // old._cost
-        if old._asked >= turn - old._cost:
+        passed, one_turn, asked = old.next_turn(now)
+        self._earned = ticks - passed * self._cost // one_turn
+        if asked:
             self._asked = self._earned - self._cost
 
+    def next_turn(self, now: int) -> tuple[int, int, bool]:
+        """How long ago the next turn was (negative: it is to come), how long one turn takes, in ticks; and
+        whether a caller asked for it.
+        """
+        ticks = now * self._scale
+        turn = self._earned if self._kept(ticks) else self._turn_after(ticks)
+        return ticks - turn, self._cost, self._asked >= turn - self._cost
+
     def begin_round_after(self, cut_at: int, one_call: int) -> None:
-        """A cut was heard of. Whoever went last may have gone just then: the next is a call of all later."""
+        """Begin a round after a cut. A call may have gone at that moment: the next comes one call later."""
         self.begin_round(cut_at + max(_HEARD, one_call))
 
     def begin_round(self, now: int) -> None:
-        """All who share the rate begin anew at this moment, each where its turn is in the round.
+        """All agents that share the rate begin again at this moment, each where its turn is in the round.
 
-        So those who came at different times, and have had different rates since, are evenly spaced again.
-        Whole turns that somebody owes are still owed.
+        So agents that joined at different times, and had different rates since, are evenly spaced again.
+        Whole turns that an agent owes are still owed.
         """
         waits = self._asked >= self._earned - self._cost
         first = now * self._scale + self._phase
@@ -112,7 +119,7 @@ class TurnRule(RateRule):
             self._asked = self._earned - self._cost
 
     def _kept(self, ticks: int) -> bool:
-        """Is the next turn still to come, or has it come for somebody?"""
+        """Whether the next turn is still to come, or has come and a caller asked for it."""
         return self._earned > ticks or self._asked >= self._earned - self._cost
 
     def _turn_after(self, ticks: int) -> int:

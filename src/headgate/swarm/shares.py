@@ -1,7 +1,7 @@
-"""Pure. How a total is divided among members, and the book of what each of them may be using.
+"""Pure. How a total is divided among members, and what each of them may be using.
 
-Rules of this room: integers, `now` as an argument. Nothing is given that is not known to be free: whoever
-gets less may go on using what it had until it says that it has heard, or its lease is certainly over.
+Rules of this room: integers, `now` as an argument. Only what is known to be free is offered: a member that is
+offered less may go on using what it had, until it says that it has heard or its lease is certainly over.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The total, in parts: any number of members up to twenty divides it without a remainder, and half of it too.
+# The total, in parts: up to twenty members divide it, and half of it, without a remainder.
 WHOLE = 465_585_120
 HALF = WHOLE // 2
 
-_LONG_AGO = -(1 << 62)
+_NEVER = -(1 << 62)
 
 
 def divide(
     whole: int, wants: Mapping[str, int], weights: Mapping[str, int], least: int = 0
 ) -> dict[str, int]:
-    """Weighted max-min: everybody gets `least`, and nobody waits while another has more than it wants.
+    """Weighted max-min: every member gets `least`, and none lacks while another has more than it wants.
 
-    What nobody wants goes to those who have least, so that whoever begins to need it has it. Never more
-    than the whole.
+    What no member wants goes to those with the least, so that a member has it when it begins to need it. The
+    sum is never more than the whole.
 
     >>> divide(100, {"idle": 10, "busy": 90, "busier": 200}, {})
     {'busier': 45, 'busy': 45, 'idle': 10}
@@ -39,178 +39,192 @@ def divide(
     asked = {key: max(least, min(wants[key], whole)) for key in order}
     plenty = sum(asked.values()) <= whole
 
-    def parts(worth: int) -> dict[str, int]:
-        """What everybody gets if a weight of one is worth so much."""
+    def shares(worth: int) -> dict[str, int]:
+        """The share of each member if a weight of one is worth that much."""
         if plenty:
             return {key: max(asked[key], worth * weights.get(key, 1)) for key in order}
         return {key: max(least, min(asked[key], worth * weights.get(key, 1))) for key in order}
 
-    low, high = 0, whole  # as much as possible
+    low, high = 0, whole  # the largest worth whose shares fit into the whole lies between them
     while low < high:
         worth = (low + high + 1) // 2
-        if sum(parts(worth).values()) <= whole:
+        if sum(shares(worth).values()) <= whole:
             low = worth
         else:
             high = worth - 1
-    return parts(low)
+    return shares(low)
 
 
-class Line:
-    """What the book says of one member."""
+class MemberShare:
+    """What the leader knows of one member, and what it offered to it.
 
-    __slots__ = ("at", "claim", "number", "offers", "roll", "seq", "target", "turn", "wants", "weight")
+    A member uses its share while it has a lease, and its safe share without one.
+    """
 
-    def __init__(self, part: int, safe: int, now: int) -> None:
-        self.at = now  # when it was last heard
-        self.seq = -1  # of what it said last
+    __slots__ = (
+        "answered",
+        "claim",
+        "heard_at",
+        "number",
+        "offers",
+        "place",
+        "seq",
+        "target",
+        "wants",
+        "weight",
+    )
+
+    def __init__(self, share: int, safe: int, now: int) -> None:
+        self.heard_at = now
+        self.seq = -1  # number of its last report
         self.wants = WHOLE
         self.weight = 1
-        self.claim = safe  # the safe part it says it has
-        self.roll = -1  # the last roll call it has answered
-        self.number = 1  # of the last offer; what it holds when it is first heard counts as one
-        # What it was offered: (part, safe part) by number. All but the last are kept only until it
-        # says that it has heard of a later one: it may be using any of them.
-        self.offers = {1: (part, safe)}
-        self.target = (part, safe)
-        self.turn: int | None = None  # where in a round of all members it comes, of ROUND
+        self.claim = safe  # the safe share that it says it has
+        self.answered = -1  # number of the last heartbeat it has answered
+        self.number = 1  # number of the last offer; what it holds when it is first heard counts as an offer
+        # Offers as (share, safe share) by number. Earlier ones than the last are kept until the member says
+        # that it has heard of a later one: it may be using any of them.
+        self.offers = {1: (share, safe)}
+        self.target = (share, safe)
+        self.place: int | None = None  # where in a round of all members it comes, from 0 to ROUND
 
     @property
     def offer(self) -> tuple[int, int]:
         return self.offers[self.number]
 
-    def most(self) -> int:
-        """The largest part it may be using while its lease lasts."""
+    def largest(self) -> int:
+        """The largest share it may be using while its lease lasts."""
         return max(max(offer) for offer in self.offers.values())
 
-    def most_safe(self) -> int:
-        """The largest it may go on with afterwards."""
-        return max(safe for _part, safe in self.offers.values())
+    def largest_safe(self) -> int:
+        """The largest safe share it may be using after its lease."""
+        return max(safe for _share, safe in self.offers.values())
 
-    def make_offer(self, part: int, safe: int) -> None:
+    def make_offer(self, share: int, safe: int) -> None:
         self.number += 1
-        self.offers[self.number] = (part, safe)
+        self.offers[self.number] = (share, safe)
 
     def accept(self, number: int) -> None:
-        """It has heard of that offer: it no longer uses earlier ones."""
+        """The member has heard of that offer: it no longer uses earlier ones."""
         if number in self.offers:
             self.offers = {other: offer for other, offer in self.offers.items() if other >= number}
 
 
-class Book:
-    """What every member may be using, kept by whoever leads.
+class Shares:
+    """What every member may be using, kept by the leader.
 
-    A line that was silent for `patience` has no lease any more, only its safe part; after `forget` it is
-    struck out. `unknown` is kept for safe parts of members that nobody has heard of yet.
+    A member that was silent for `patience` has no lease any more, only its safe share; after `forget` it is
+    removed. `unknown` is reserved for safe shares of members that this leader has not heard yet.
     """
 
-    __slots__ = ("_forget", "_own", "_patience", "_planned", "lines", "unknown", "unknown_until")
+    __slots__ = ("_forget", "_own", "_patience", "_planned", "members", "unknown", "unknown_until")
 
     def __init__(self, own: str, patience: int, forget: int) -> None:
-        self.lines: dict[str, Line] = {}
+        self.members: dict[str, MemberShare] = {}
         self.unknown = 0
-        self.unknown_until = _LONG_AGO
+        self.unknown_until = _NEVER
         self._own = own
         self._patience = patience
         self._forget = forget
         self._planned: tuple[frozenset[str], int] | None = None
 
-    def silent(self, key: str, line: Line, now: int) -> bool:
-        return key != self._own and now - line.at >= self._patience
+    def silent(self, key: str, now: int) -> bool:
+        return key != self._own and now - self.members[key].heard_at >= self._patience
 
     def present(self, now: int) -> list[str]:
-        return [key for key, line in self.lines.items() if not self.silent(key, line, now)]
+        return [key for key in self.members if not self.silent(key, now)]
 
-    def hear(self, key: str, seq: int, held: tuple[int, int], now: int) -> Line | None:
-        """Somebody speaks, and says which part and which safe part it holds. None: that is old news."""
-        line = self.lines.get(key)
-        if line is None:
-            line = self.lines[key] = Line(*held, now)
+    def hear(self, key: str, seq: int, held: tuple[int, int], now: int) -> MemberShare | None:
+        """A member reports the share and the safe share it holds. None: a later report came before."""
+        member = self.members.get(key)
+        if member is None:
+            member = self.members[key] = MemberShare(*held, now)
             self.unknown = max(0, self.unknown - held[1])
-        elif seq <= line.seq:
+        elif seq <= member.seq:
             return None
-        elif self.silent(key, line, now):
-            # Its lease ran out meanwhile. It must not be renewed with the part it was of.
-            line.offers = {number: (safe, safe) for number, (_part, safe) in line.offers.items()}
-            line.make_offer(*line.offer)
-        line.seq, line.at, line.claim = seq, now, held[1]
-        return line
+        elif self.silent(key, now):
+            # Its lease ran out meanwhile. It must not be renewed with the share it was for.
+            member.offers = {number: (safe, safe) for number, (_share, safe) in member.offers.items()}
+            member.make_offer(*member.offer)
+        member.seq, member.heard_at, member.claim = seq, now, held[1]
+        return member
 
-    def strike_out(self, key: str) -> None:
-        self.lines.pop(key, None)
+    def remove(self, key: str) -> None:
+        self.members.pop(key, None)
 
-    def strike_out_dead(self, now: int) -> None:
-        """Those silent for too long, and those whose agent runs again under another key."""
+    def remove_dead(self, now: int) -> None:
+        """Remove members silent for too long, and silent ones whose agent runs again under another key."""
         if now >= self.unknown_until:
             self.unknown = 0
-        silent = [key for key, line in self.lines.items() if self.silent(key, line, now)]
+        silent = [key for key in self.members if self.silent(key, now)]
         if silent:
-            alive = {agent_of(key) for key in self.lines.keys() - set(silent)}
+            alive = {agent_of(key) for key in self.members.keys() - set(silent)}
             for key in silent:
-                if now - self.lines[key].at >= self._forget or agent_of(key) in alive:
-                    del self.lines[key]
+                if now - self.members[key].heard_at >= self._forget or agent_of(key) in alive:
+                    del self.members[key]
 
-    # -- giving
+    # -- offering
 
     def plan_if_due(self, now: int, *, demand: bool, exactly: bool = False) -> list[str]:
-        """Divide anew if others are present than before; or, asked to look at the demand, if it is worth it.
+        """Divide again if other members are present than before, or for `demand` if it is worth it.
 
-        That is, if somebody would get much more, or `exactly` if anything differs. Answers whose offers are
-        others now.
+        It is worth it if a member would get much more, or with `exactly` if any share differs. Returns the
+        keys of the members with a new offer.
         """
         present = self.present(now)
-        kept = self._kept(now)
-        same = self._planned == (frozenset(present), kept)
+        reserved = self._reserved(now)
+        same = self._planned == (frozenset(present), reserved)
         if same and not demand:
             return []
-        safe = max(0, HALF - kept) // len(present)
-        parts = divide(
-            max(0, WHOLE - kept),
-            {key: self.lines[key].wants for key in present},
-            {key: self.lines[key].weight for key in present},
+        safe = max(0, HALF - reserved) // len(present)
+        shares = divide(
+            max(0, WHOLE - reserved),
+            {key: self.members[key].wants for key in present},
+            {key: self.members[key].weight for key in present},
             safe,
         )
-        if same and not exactly and all(4 * parts[key] <= 5 * self.lines[key].target[0] for key in present):
-            return self.give(now)
-        self._planned = (frozenset(present), kept)
+        little = all(4 * shares[key] <= 5 * self.members[key].target[0] for key in present)
+        if same and not exactly and little:
+            return self.offer_targets(now)
+        self._planned = (frozenset(present), reserved)
         for key in present:
-            self.lines[key].target = (parts[key], safe)
+            self.members[key].target = (shares[key], safe)
         for place, key in enumerate(sorted(present)):
-            self.lines[key].turn = place * ROUND // len(present)
-        return self.give(now)
+            self.members[key].place = place * ROUND // len(present)
+        return self.offer_targets(now)
 
-    def _kept(self, now: int) -> int:
-        """What is kept for those who are not here."""
-        return self.unknown + sum(
-            line.most_safe() for key, line in self.lines.items() if self.silent(key, line, now)
-        )
+    def _reserved(self, now: int) -> int:
+        """What is reserved for members that are silent or unknown."""
+        silent = (member for key, member in self.members.items() if self.silent(key, now))
+        return self.unknown + sum(member.largest_safe() for member in silent)
 
-    def give(self, now: int) -> list[str]:
-        """Offer everybody its target, as far as that much is free. Answers whose offers are others now."""
-        kept = self._kept(now)
-        here = {key: self.lines[key] for key in self.present(now)}
-        free = WHOLE - kept - sum(line.most() for line in here.values())
-        free_safe = HALF - kept - sum(line.most_safe() for line in here.values())
+    def offer_targets(self, now: int) -> list[str]:
+        """Offer each member its target as far as that much is free. Returns the keys with a new offer."""
+        reserved = self._reserved(now)
+        present = {key: self.members[key] for key in self.present(now)}
+        free = WHOLE - reserved - sum(member.largest() for member in present.values())
+        free_safe = HALF - reserved - sum(member.largest_safe() for member in present.values())
         changed = []
-        for key in sorted(here, key=lambda key: (key != self._own, key)):
-            line = here[key]
-            most, most_safe = line.most(), line.most_safe()
-            part = min(line.target[0], most + max(0, free))
-            safe = min(line.target[1], most_safe + max(0, free_safe), part)
-            if (part, safe) == line.offer:
+        for key in sorted(present, key=lambda key: (key != self._own, key)):
+            member = present[key]
+            largest, largest_safe = member.largest(), member.largest_safe()
+            share = min(member.target[0], largest + max(0, free))
+            safe = min(member.target[1], largest_safe + max(0, free_safe), share)
+            if (share, safe) == member.offer:
                 continue
-            line.make_offer(part, safe)
+            member.make_offer(share, safe)
             if key == self._own:
-                line.accept(line.number)
-            free -= line.most() - most
-            free_safe -= line.most_safe() - most_safe
+                member.accept(member.number)
+            free -= member.largest() - largest
+            free_safe -= member.largest_safe() - largest_safe
             changed.append(key)
         return changed
 
-    def given(self, now: int) -> bool:
-        """Has everybody present been offered its target?"""
-        return all(self.lines[key].offer == self.lines[key].target for key in self.present(now))
+    def targets_offered(self, now: int) -> bool:
+        """Whether every member that is present was offered its target."""
+        return all(self.members[key].offer == self.members[key].target for key in self.present(now))
 
 
 def agent_of(key: str) -> str:
-    """The agent whose run this is: a key is its name, `#`, and what tells its runs apart."""
+    """The agent of a member's key, which is the agent's id, `#`, and what tells its runs apart."""
     return key.rpartition("#")[0]

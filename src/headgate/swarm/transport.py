@@ -1,7 +1,7 @@
-"""What comes from the bus and goes to it: subjects, signatures, and who is told of it where.
+"""How messages of one limiter reach the bus and come from it: subjects, signatures, callbacks.
 
-Rules of this room: nobody here waits for the bus, and nothing that it does reaches a caller. Listening is no
-reason to keep a limiter alive.
+Rules of this room: no method waits for the bus but `listen`, and no error of the bus reaches a caller. A
+subscription does not keep a limiter alive.
 """
 
 from __future__ import annotations
@@ -13,41 +13,40 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
-from .membership import ANSWERERS, EVERYBODY, LEADERS
-from .messages import sign, verified
+from .messages import ALL, GREETERS, LEADERS, sign, verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .bus.bus import Bus, Subscription
-    from .messages import CapacityUpdate
+    from .update import CapacityUpdate
 
 SUBJECT_PREFIX = "ratelimit."
 
 
-class Post:
-    """One limiter's way to the others. `run` tells it apart from every other, of its own name too."""
+class Transport:
+    """One limiter's end of the bus. `run` tells the limiter apart from all others, of its own name too."""
 
     def __init__(self, bus: Bus, *, namespace: str, run: str, secret: bytes | None) -> None:
         prefix = SUBJECT_PREFIX + (f"{namespace}." if namespace else "")
-        self.capacity = f"{prefix}capacity"
-        self._talk = f"{prefix}swarm"
-        self._asking = self._subject(ANSWERERS)
+        self.capacity = f"{prefix}capacity"  # the subject of updates, which Go agents use too
+        self._members = f"{prefix}swarm"
+        self.greetings = self._subject(GREETERS)  # the subject on which newcomers ask
         self._bus = bus
         self._run = run
         self._secret = secret
         self._lock = threading.Lock()
         self._subscriptions: list[Subscription] = []
-        self._leading: Subscription | None = None
+        self._as_leader: Subscription | None = None
 
     @property
     def settles(self) -> float:
-        """Seconds within which whoever is there has heard a question and answered it."""
+        """Seconds within which every agent that is there has received a question and answered it."""
         return float(getattr(self._bus, "settles", 0.5))
 
     @property
     def splits(self) -> bool:
-        """May the bus fall into parts that do not know of each other?"""
+        """Whether the bus may fall into parts without connection."""
         return bool(getattr(self._bus, "splits", False))
 
     # -- listening
@@ -55,113 +54,103 @@ class Post:
     def listen(
         self,
         update: Callable[[bytes], None],
-        letter: Callable[[bytes, str], None],
+        message: Callable[[bytes, str], None],
         watch: Callable[[bool], None],
     ) -> None:
-        """Have these called: with updates, with letters of the swarm, and when the bus is lost or back."""
-        hear_update, hear_letter = _weakly(update), _weakly(letter)
-        subscribe = self._bus.subscribe
-        self._subscriptions = [subscribe(self.capacity, lambda message: hear_update(message.data))]
-        for where in (EVERYBODY, ANSWERERS, self._run):
-            subject = self._subject(where)
-            self._subscriptions.append(
-                subscribe(subject, lambda message, subject=subject: hear_letter(message.data, subject))  # type: ignore[misc]
-            )
+        """Have these called: with updates, with messages of members, and when the bus is lost or back."""
+        hear_update = weakly(update)
+        self._subscriptions = [self._bus.subscribe(self.capacity, lambda heard: hear_update(heard.data))]
+        for where in (ALL, GREETERS, self._run):
+            self._subscriptions.append(self._subscribe(self._bus.subscribe, where, message))
         tell = getattr(self._bus, "watch", None)
         if tell is not None:
-            tell(_weakly(watch))
+            tell(weakly(watch))
 
-    def listen_as_leader(self, leads: bool, letter: Callable[[bytes, str], None]) -> None:
-        """Only whoever leads, or would, hears what every member says."""
+    def listen_as_leader(self, leads: bool, message: Callable[[bytes, str], None]) -> None:
+        """Hear what every member reports, or no longer: only a leader or candidate does."""
         with self._lock:
-            if leads is (self._leading is not None):
+            if leads is (self._as_leader is not None):
                 return
-            ended, self._leading = self._leading, None
+            ended, self._as_leader = self._as_leader, None
             if leads:
-                hear, subject = _weakly(letter), self._subject(LEADERS)
-                self._leading = self._bus.subscribe(subject, lambda message: hear(message.data, subject))
+                # Without waiting for the bus, if it can: this may be the thread of timers.
+                subscribe = getattr(self._bus, "subscribe_soon", self._bus.subscribe)
+                self._as_leader = self._subscribe(subscribe, LEADERS, message)
         if ended is not None:
             ended.close()
 
+    def _subscribe(self, subscribe: Any, where: str, message: Callable[[bytes, str], None]) -> Subscription:
+        hear, subject = weakly(message), self._subject(where)
+        subscription: Subscription = subscribe(subject, lambda heard: hear(heard.data, subject))
+        return subscription
+
     def close(self) -> None:
         with self._lock:
-            ended, self._leading = self._leading, None
+            ended, self._as_leader = self._as_leader, None
         for each in [*self._subscriptions, *([] if ended is None else [ended])]:
             each.close()
 
-    # -- saying
+    # -- sending
 
     def send(self, where: str, data: bytes) -> None:
-        """To everybody, to whoever leads, or to the member of that key."""
+        """Send a message to all members, to the leader, to greeters, or to the member of that key."""
         self._publish(self._subject(where), data)
 
     def send_update(self, data: bytes) -> None:
         self._publish(self.capacity, data)
 
-    def leave_note(self, resource: str, data: bytes) -> None:
-        """For those who come when nobody is there, on a bus that keeps it."""
+    def retain(self, resource: str, data: bytes) -> None:
+        """Leave a note for agents that come when no other is there, on a bus that keeps it."""
         if getattr(self._bus, "recall", None) is not None:
             self._publish(self._note(resource), data, retain=True)
 
-    def find_note(self, resource: str, letter: Callable[[bytes, str], None]) -> None:
+    def recall(self, resource: str, message: Callable[[bytes, str], None]) -> None:
+        """Have `message` called with the note that was retained, if there is one."""
         recall = getattr(self._bus, "recall", None)
         if recall is not None:
-            hear, subject = _weakly(letter), self._note(resource)
-            recall(subject, lambda message: hear(message.data, subject))
+            hear, subject = weakly(message), self._note(resource)
+            recall(subject, lambda heard: hear(heard.data, subject))
 
     def _publish(self, subject: str, data: bytes, **how: bool) -> None:
         if self._secret is not None:
             data = sign(data, subject, self._secret)
         try:
             self._bus.publish(subject, data, **how)
-        except Exception as error:  # noqa: BLE001 - what happened here stands; the others are told again
+        except Exception as error:  # noqa: BLE001 - the next message says it again
             logging.getLogger("headgate").debug("%s was not published: %r", subject, error)
 
-    # -- names and signatures
+    # -- subjects and signatures
 
     def _subject(self, where: str) -> str:
-        if where in (EVERYBODY, LEADERS, ANSWERERS):
-            return f"{self._talk}.{where}"
-        # A key is the name of an agent, its run, and a number; one run listens in one place.
-        return f"{self._talk}.{where.rpartition('#')[2].partition('.')[0]}"
+        if where in (ALL, LEADERS, GREETERS):
+            return f"{self._members}.{where}"
+        # A key is an agent's id, "#", its run, ".", and a number; one run listens on one subject.
+        return f"{self._members}.{where.rpartition('#')[2].partition('.')[0]}"
 
     def _note(self, resource: str) -> str:
-        return f"{self._talk}.last.{hashlib.sha256(resource.encode()).hexdigest()[:16]}"
+        return f"{self._members}.last.{hashlib.sha256(resource.encode()).hexdigest()[:16]}"
 
-    def asks(self, subject: str) -> bool:
-        """Is this where newcomers ask?"""
-        return subject == self._asking
-
-    def opened(self, data: bytes, subject: str) -> bytes:
-        """The letter, if it is by one of us. Raises Unsigned."""
-        if self._secret is None:
-            return data
-        try:
-            return verified(data, subject, self._secret)
-        except ValueError as error:
-            raise Unsigned(str(error)) from None
+    def verify(self, data: bytes, subject: str) -> bytes:
+        """The message without its signature. Raises Unsigned."""
+        return data if self._secret is None else verified(data, subject, self._secret)
 
 
-class Unsigned(ValueError):
-    """Not by one of us."""
-
-
-class Voice:
-    """Calls callbacks in a thread of its own: one that blocks keeps nobody from hearing."""
+class CallbackThread:
+    """Calls callbacks in a thread of its own: one that blocks does not keep the agent from hearing."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[CapacityUpdate], Any], CapacityUpdate] | None] = (
             SimpleQueue()
         )
-        threading.Thread(target=self._speak, name="headgate callbacks", daemon=True).start()
+        threading.Thread(target=self._run, name="headgate callbacks", daemon=True).start()
 
-    def say(self, callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
+    def call(self, callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
         self._calls.put((callback, update))
 
     def close(self) -> None:
         self._calls.put(None)
 
-    def _speak(self) -> None:
+    def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call_back(*call)
 
@@ -173,7 +162,8 @@ def call_back(callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate)
         logging.getLogger("headgate").exception("the callback %r raised on %r", callback, update)
 
 
-def _weakly(method: Callable[..., Any]) -> Callable[..., None]:
+def weakly(method: Callable[..., Any]) -> Callable[..., None]:
+    """The method, without keeping its object alive: a call does nothing once the object is gone."""
     weak = WeakMethod(method)
 
     def call(*args: Any) -> None:

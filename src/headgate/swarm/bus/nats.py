@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InvalidConfig, StoreError
+from ...errors import InvalidConfig
 from ...sharing.courier import COURIER
 from ...sharing.store import without_password
 from .bus import RETAINED, Message, call, check_subject
@@ -69,8 +69,7 @@ class NatsBus(NetworkBus):
 
         COURIER.send(send)
 
-    def subscribe(self, subject: str, deliver: Deliver) -> NatsSubscription:
-        """Have `deliver` called, on the courier's thread, with every message on the subject."""
+    def subscribe_soon(self, subject: str, deliver: Deliver) -> NatsSubscription:
         check_subject(subject)
         self._raise_if_closed()
         subscription = NatsSubscription(deliver)
@@ -78,19 +77,15 @@ class NatsBus(NetworkBus):
         async def begin() -> None:
             if not self._client.is_closed:
                 subscription.there = await self._client.subscribe(subject, cb=subscription.hear)
-                if self._client.is_connected:
-                    await self._client.flush()  # from now on no message is missed
                 if subscription.closed:
                     await subscription.there.unsubscribe()
 
-        if COURIER.here:
-            COURIER.send(begin)
-        else:
-            try:
-                COURIER.wait_for(begin, CONNECT_TIMEOUT)
-            except Exception as error:
-                raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error
+        COURIER.send(begin)
         return subscription
+
+    async def _confirm(self, subscription: NatsSubscription) -> None:  # noqa: ARG002 - one answer for all
+        if self._client.is_connected:
+            await self._client.flush()
 
     def recall(self, subject: str, deliver: Deliver) -> None:
         """Have `deliver` called with the message retained there, if the server keeps any (JetStream)."""

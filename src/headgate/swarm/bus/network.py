@@ -13,12 +13,14 @@ from ...sharing.store import without_password
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .bus import Deliver, Subscription
+
 # How long the first connection, and the confirmation of a subscription, may take in seconds.
 CONNECT_TIMEOUT = 5.0
 
 
 class NetworkBus:
-    """A bus over a network. A subclass says how to `_begin` and how to `_end`, both on the courier's loop.
+    """A bus over a network. The courier does its I/O: a subclass has `_begin`, `_confirm` and `_end` for it.
 
     It connects when it is made, and raises StoreError if it cannot. After that it reconnects by itself.
     """
@@ -44,8 +46,27 @@ class NetworkBus:
     async def _begin(self) -> None:
         raise NotImplementedError
 
+    async def _confirm(self, subscription: Any) -> None:
+        """Return when the subscription is in force."""
+        raise NotImplementedError
+
     async def _end(self) -> None:
         raise NotImplementedError
+
+    def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
+        """Have `deliver` called, on the courier's thread, with every message on the subject. Never waits."""
+        raise NotImplementedError
+
+    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
+        """Like `subscribe_soon`, and wait until the subscription is in force: from then on none is missed."""
+        subscription = self.subscribe_soon(subject, deliver)
+        try:
+            COURIER.wait_for(
+                lambda: asyncio.wait_for(self._confirm(subscription), CONNECT_TIMEOUT), CONNECT_TIMEOUT + 1
+            )
+        except Exception as error:
+            raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error
+        return subscription
 
     def watch(self, notify: Callable[[bool], object]) -> None:
         """Have `notify` called with False when the connection is lost, with True when it is back."""

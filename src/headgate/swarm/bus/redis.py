@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ...errors import StoreError
 from ...sharing.courier import COURIER
 from ...sharing.redis_connection import Listener, client_of, send_again_if_lost
 from .bus import RETAINED, Message, call, check_subject
@@ -79,33 +78,17 @@ class RedisBus(NetworkBus):
     async def _send(self, *command: Any) -> None:
         await send_again_if_lost(lambda: self._client.execute_command(*command))
 
-    def subscribe(self, subject: str, deliver: Deliver) -> RedisSubscription:
-        """Have `deliver` called, on the courier's thread, with every message on the subject."""
+    def subscribe_soon(self, subject: str, deliver: Deliver) -> RedisSubscription:
         channel = check_subject(subject).encode()
         self._raise_if_closed()
         subscription = RedisSubscription(self, channel, deliver)
         with self._lock:
             self._subscriptions.setdefault(channel, []).append(subscription)
-
-        async def begin() -> None:
-            confirmed = self._confirmed.setdefault(channel, asyncio.Event())
-            await self._listener.subscribe(channel)
-            try:
-                await asyncio.wait_for(confirmed.wait(), CONNECT_TIMEOUT)
-            except TimeoutError:
-                if waited:
-                    raise
-                logging.getLogger("headgate").debug("the subscription of %s is not in force yet", subject)
-
-        waited = not COURIER.here
-        if not waited:
-            COURIER.send(begin)
-        else:
-            try:
-                COURIER.wait_for(begin, CONNECT_TIMEOUT + 1)
-            except Exception as error:
-                raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error
+        COURIER.send(lambda: self._listener.subscribe(channel))
         return subscription
+
+    async def _confirm(self, subscription: RedisSubscription) -> None:
+        await self._confirmed.setdefault(subscription.channel, asyncio.Event()).wait()
 
     def unsubscribe(self, subscription: RedisSubscription) -> None:
         """End a subscription, and the server's for the channel if it was the last one."""

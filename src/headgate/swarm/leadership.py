@@ -1,0 +1,250 @@
+"""Pure. One member as candidate or leader of one term: who supports it, and the shares it grants.
+
+Rules of this room: where a bus cannot split, a leader leads as long as its own heartbeats come back to it.
+Where it may, a leader needs answers of members that hold more than half of all safe shares, and two leaders
+cannot both have those. All safe shares together are never more than half of the whole, so a new leader knows
+how much the members it has not heard yet may be using: half, less the safe shares it was told of.
+"""
+
+from __future__ import annotations
+
+from .messages import ALL, MOST_MEMBERS, Grant, Handover, Heartbeat
+from .shares import HALF, MemberShare, Shares
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .member import Member
+    from .messages import Report, Term
+
+_NEVER = -(1 << 62)
+
+# Up to this many members shares are divided again with every report; beyond it, for several at a time.
+_FEW = 16
+
+
+class Leadership:
+    """A member while it is a candidate, and while it is the leader (`is_leader`), of one term.
+
+    `lost` says that the support is gone. `floor` is until when a previous leader left it the support.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        term: Term,
+        *,
+        held: Mapping[str, tuple[int, int]],
+        size: int,
+        now: int,
+        floor: int = _NEVER,
+    ) -> None:
+        settings = member.settings
+        self.term = term
+        self.size = size  # how many members there are
+        self.is_leader = self.lost = False
+        self.heartbeat_at = now  # when the next one is due
+        self._member = member
+        self._shares = Shares(member.key, settings.patience, settings.forget)
+        for key, (share, safe) in held.items():
+            self._shares.members[key] = MemberShare(share, safe, now)
+        self.own = self._shares.members[member.key]
+        self.own.weight = settings.weight
+        self._began_at = now
+        self._number = 0
+        self._heartbeats: dict[int, int] = {}  # when each was sent, by number
+        self._floor = floor
+        self._supported_since: int | None = None
+        self._waived = False  # alone for so long that the support of other members is not needed
+        self._planned_at = self._exactly_at = _NEVER
+
+    def tick(self, now: int) -> None:
+        """Become the leader, stay it, or lose the support."""
+        settings = self._member.settings
+        if settings.splits and now - self._began_at >= settings.forget and settings.on_loss != "closed":
+            # Members that were not heard for that long are dead.
+            self._waived = self._waived or not self.is_leader
+        supported = now < self.supported_until(now)
+        if self.is_leader:
+            if not supported:
+                self.is_leader, self.lost = False, True
+                return
+            self._shares.remove_dead(now)
+            self.plan(now, demand=now - self._planned_at >= settings.interval)
+        elif not supported:
+            self._supported_since = None
+        else:
+            if self._supported_since is None:
+                self._supported_since = now
+            leads_at = self._leads_at(self._supported_since)
+            if self._member.echo_at >= leads_at:  # this member and all that are there have heard a heartbeat
+                known = sum(member.claim for member in self._shares.members.values())
+                self.lead(now, unknown=0 if self._waived else max(0, HALF - known))
+            elif now >= leads_at > self._heartbeats.get(self._number, _NEVER):
+                self.send_heartbeat(now)
+
+    def next_at(self) -> int | None:
+        """When the candidate may become the leader, if it is supported."""
+        since = self._supported_since
+        return None if since is None or self.is_leader else self._leads_at(since)
+
+    def lead(self, now: int, *, unknown: int) -> None:
+        """Be the leader from now on. `unknown`: safe shares of members it has not heard yet."""
+        self.is_leader = True
+        self._shares.unknown, self._shares.unknown_until = unknown, now + self._member.settings.forget
+        self.send_heartbeat(now)
+        self.plan(now)
+
+    # -- support
+
+    def supported_until(self, now: int) -> int:
+        """Until when no other member can be the leader."""
+        member, hold = self._member, self._member.settings.hold
+        if not self.is_leader and member.echo_at < self._began_at:
+            return _NEVER  # perhaps no member has heard of this candidate
+        if not member.settings.splits or self._waived:
+            return max(self._floor, member.echo_at + hold)
+        answered = [(member.echo_at, self.own.claim)]
+        answered += [
+            (self._heartbeats[other.answered], other.claim)
+            for other in self._shares.members.values()
+            if other.answered in self._heartbeats
+        ]
+        support = 0
+        for at, claim in sorted(answered, reverse=True):
+            support += claim
+            if 2 * support > HALF:
+                return max(self._floor, min(at, member.echo_at) + hold)
+        return self._floor if now < self._floor else _NEVER
+
+    def _leads_at(self, supported_since: int) -> int:
+        """When it may lead: all members that are there have answered, and leases of other leaders are over.
+
+        On a bus that cannot split this member would have heard another leader while it was present.
+        """
+        settings = self._member.settings
+        listens = settings.patience if settings.splits else settings.settle
+        return max(supported_since + listens, self._member.present_since + settings.patience)
+
+    def hear_itself(self, number: int, now: int) -> None:
+        """An own heartbeat came back."""
+        sent_at = self._heartbeats.get(number)
+        if sent_at is not None:
+            self.hear_echo(sent_at, now)
+
+    def hear_echo(self, sent_at: int, now: int) -> None:
+        """An own message that was sent then came back."""
+        silenced = self.is_leader and not self._may_grant(now)
+        self._member.hear_itself(sent_at)
+        self.tick(now)
+        if silenced and self.is_leader:
+            for key in self._shares.present(now):
+                self._grant(key, now)
+
+    # -- granting
+
+    def hear_report(self, report: Report, now: int) -> None:
+        """A member reports what it holds and what it wants."""
+        members = self._shares.members
+        if report.key not in members and len(members) >= MOST_MEMBERS:
+            return
+        member = self._shares.hear(report.key, report.seq, (report.share, report.safe), now)
+        if member is None:
+            return
+        member.wants, member.weight = report.wants, report.weight
+        if report.term == self.term:
+            member.answered = max(member.answered, report.heartbeat)
+            member.accept(report.granted)
+        if not self.is_leader:
+            self.tick(now)
+        elif report.key not in self.plan(now):
+            self._grant(report.key, now)
+
+    def remove(self, key: str, now: int) -> None:
+        """A member left for good."""
+        self._shares.remove(key)
+        self.plan(now)
+
+    def plan(self, now: int, *, demand: bool = False) -> list[str]:
+        """Divide again if there is need, and tell the members with a new offer. Returns their keys."""
+        shares, interval = self._shares, self._member.settings.interval
+        many = len(shares.members) > _FEW
+        if not self.is_leader or (many and now - self._planned_at < interval // 4):
+            return []
+        # What counts as support are safe shares, and they may be offered to other members now: the support
+        # of this moment stays.
+        self._floor = max(self._floor, self.supported_until(now))
+        self.own.wants = self._member.wants
+        self.own.heard_at = now
+        if demand or many:
+            self._planned_at = now
+        exactly = demand and now - self._exactly_at >= 10 * interval
+        if exactly:
+            self._exactly_at = now
+        told = shares.plan_if_due(now, demand=demand, exactly=exactly)
+        if not told and not shares.targets_offered(now):
+            told = shares.offer_targets(now)  # a member may have said that it has heard of a smaller share
+        for key in told:
+            self._grant(key, now)
+        self.own.claim = self.own.offer[1]
+        self.size = len(shares.members)
+        return told
+
+    def _may_grant(self, now: int) -> bool:
+        """No lease may outlast this leader: the next one waits only for leases of before its loss."""
+        if self._member.settings.splits and not self._waived:
+            return now < self.supported_until(now)
+        return now - self._member.echo_at <= 3 * self._member.settings.interval // 2
+
+    def _grant(self, key: str, now: int) -> None:
+        if key == self._member.key or not self._may_grant(now):
+            return
+        member = self._shares.members[key]
+        share, safe = member.offer
+        grant = Grant(
+            to=key,
+            term=self.term,
+            seq=max(0, member.seq),
+            number=member.number,
+            share=share,
+            safe=safe,
+            size=len(self._shares.members),
+            place=member.place,
+        )
+        self._member.send(key, grant)
+
+    # -- heartbeats and the end
+
+    def send_heartbeat(self, now: int) -> None:
+        settings = self._member.settings
+        self.heartbeat_at = now + settings.interval
+        self._number += 1
+        self._heartbeats = {
+            number: at for number, at in self._heartbeats.items() if now - at < settings.patience
+        }
+        self._heartbeats[self._number] = now
+        heartbeat = Heartbeat(
+            term=self.term,
+            number=self._number,
+            is_leader=self.is_leader,
+            size=self.size,
+            successor=self.successor(now),
+        )
+        self._member.send(ALL, heartbeat)
+
+    def successor(self, now: int) -> str:
+        """The member that would lead if this one left: the first by name of those heard lately."""
+        return min((key for key in self._shares.present(now) if key != self._member.key), default="")
+
+    def hand_over(self, now: int) -> None:
+        """Leave what every member may be using to the successor, if there is one."""
+        successor = self.successor(now)
+        if self.is_leader and successor:
+            held = {
+                key: (member.largest(), member.largest_safe())
+                for key, member in self._shares.members.items()
+                if key != self._member.key
+            }
+            handover = Handover(to=successor, term=self.term, unknown=self._shares.unknown, held=held)
+            self._member.send(successor, handover)

@@ -1,0 +1,232 @@
+"""Pure. CapacityUpdate: the message of a reduction, byte for byte as a Go agent writes and reads it.
+
+Rules of this room: an update is read whole or not at all. Everything it says is checked here, and everything
+wrong with it is a ValueError and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..arguments import SECOND
+from ..frozen import Frozen
+from .messages import read_number, read_object
+from .recovery import Level, Total, read_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Longer updates are refused: one is a line.
+_LONGEST_UPDATE = 16 * 1024
+# An older message is not news, however the clocks of machines may differ.
+STALE = 600 * SECOND
+# For how many senders it is remembered what they sent last.
+_MOST_SENDERS = 10_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:(Z)|([+-])(\d\d):(\d\d))", re.ASCII
+)
+# What Go's encoding/json escapes beyond what it must, for the sake of web pages.
+_FOR_WEB_PAGES = {
+    ord("<"): "\\u003c",
+    ord(">"): "\\u003e",
+    ord("&"): "\\u0026",
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+_NOT_TEXT = re.compile("[\ud800-\udfff]")
+# When nothing is said: the zero time of Go, in the year 1.
+_NO_TIME = -62_135_596_800 * SECOND
+
+
+class CapacityUpdate(Frozen):
+    """What one agent tells all others: the total of a resource should be `new_capacity`.
+
+    `timestamp_ns` counts from 1970; `timestamp` is the same as a datetime. `retry_after` is for how many
+    seconds no agent should call at all, None if the sender did not say.
+    """
+
+    __slots__ = ("agent_id", "new_capacity", "reason", "resource", "retry_after", "timestamp_ns")
+    resource: str
+    agent_id: str
+    new_capacity: int
+    reason: str
+    timestamp_ns: int
+    retry_after: float | None
+
+    @property
+    def timestamp(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
+
+    def to_json(self, extra: Mapping[str, Any] | None = None) -> bytes:
+        """As Go's encoding/json writes it. Fields in `extra` come last, and Go ignores them.
+
+        >>> CapacityUpdate( ...     resource="api", agent_id="a", new_capacity=50, reason="429",
+        timestamp_ns=0, retry_after=None ... ).to_json()
+        b'{"resource":"api","agent_id":"a","new_capacity":50,"reason":"429","timestamp":"1970-01-01T00:00:00Z"}'
+        """
+        fields = [
+            f'"resource":{_written(self.resource)}',
+            f'"agent_id":{_written(self.agent_id)}',
+            f'"new_capacity":{self.new_capacity}',
+            f'"reason":{_written(self.reason)}',
+            f'"timestamp":"{write_moment(self.timestamp_ns)}"',
+        ]
+        if self.retry_after is not None:
+            fields.append(f'"retry_after":{json.dumps(self.retry_after)}')
+        for name, value in (extra or {}).items():
+            fields.append(f"{_written(name)}:{_written(value)}")
+        return ("{" + ",".join(fields) + "}").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> tuple[CapacityUpdate, dict[str, Any]]:
+        """The update, and all fields it came with. ValueError: Go would not have read it."""
+        fields = _folded(read_object(data, _LONGEST_UPDATE))
+        retry_after = fields.get("retry_after")
+        if retry_after is not None and (
+            isinstance(retry_after, bool)
+            or not isinstance(retry_after, (int, float))
+            or not 0 <= retry_after <= 86_400
+        ):
+            raise ValueError(f"retry_after {retry_after!r} is not from 0 to a day")
+        update = cls(
+            resource=_field(fields, "resource", str, ""),
+            agent_id=_field(fields, "agent_id", str, ""),
+            new_capacity=_field(fields, "new_capacity", int, 0),
+            reason=_field(fields, "reason", str, ""),
+            timestamp_ns=_moment(fields),
+            retry_after=None if retry_after is None else float(retry_after),
+        )
+        if not -(1 << 63) <= update.new_capacity < 1 << 63:
+            raise ValueError("new_capacity is not a 64-bit number")
+        return update, fields
+
+
+class ReceivedUpdate(NamedTuple):
+    """An update of another agent, with what agents of this library add to it."""
+
+    update: CapacityUpdate
+    run: str  # tells runs of one agent apart; "" for a Go agent
+    sequence: int
+    level: Level | None
+
+    @classmethod
+    def from_json(cls, data: bytes) -> ReceivedUpdate:
+        update, fields = CapacityUpdate.from_json(data)
+        run, level = fields.get("run", ""), fields.get("level")
+        if not isinstance(run, str) or len(run) > 64:
+            raise ValueError("a run is a short text")
+        sequence = read_number(fields.get("sequence", 0))
+        return cls(update, run, sequence, None if level is None else read_level(level))
+
+    @property
+    def name(self) -> str:
+        """The name of the pause that the update asks for."""
+        return f"{self.run or self.update.agent_id}.{self.sequence or self.update.timestamp_ns}"
+
+    def cut(self, total: Total, now: int) -> bool:
+        """Apply the update to a total. True: it is less now."""
+        before = total.amount
+        if self.level is not None:
+            total.hear_cut(self.level, now)
+        elif self.update.new_capacity < before and not total.same_episode(None, now):
+            total.cut_to(self.update.new_capacity, now)
+        return total.amount < before
+
+
+class UpdateFilter:
+    """Decides which updates are applied: each once, in order, and never one that would raise the total."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str, str], int] = {}  # by sender and resource
+
+    def why_not(self, received: ReceivedUpdate, total: Total, wall: int, now: int) -> str | None:
+        """Why an update is not to be applied, None if it is. `wall` is the time since 1970."""
+        update, run, sequence, level = received
+        if update.new_capacity < 1:
+            return "out of range"
+        sender = (update.agent_id, run, update.resource)
+        stamp = sequence if run else update.timestamp_ns
+        if run or update.timestamp_ns > 0:  # an update without a time cannot be late
+            if stamp <= self._latest.get(sender, -1) or wall - update.timestamp_ns > STALE:
+                return "stale"
+            self._latest[sender] = stamp
+        while len(self._latest) > _MOST_SENDERS:
+            del self._latest[next(iter(self._latest))]
+        if level is not None:
+            if total.level is not None and level.epoch < total.level.epoch:
+                return "stale"
+            # A reduction never raises: the leader tells what this agent has missed.
+            return "not lower" if total.would_raise(level) else None
+        if update.retry_after:
+            return None
+        if update.new_capacity >= total.amount:
+            return "not lower"
+        return "same episode" if total.same_episode(None, now) else None
+
+
+# -- moments
+
+
+def write_moment(ns: int) -> str:
+    """Nanoseconds since 1970 as RFC 3339 in UTC, with as many digits as needed, as Go writes it.
+
+    >>> write_moment(1_700_000_000_120_000_000)
+    '2023-11-14T22:13:20.12Z'
+    """
+    seconds, fraction = divmod(ns, SECOND)
+    moment = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+    digits = f"{fraction:09}".rstrip("0")
+    return f"{moment}.{digits}Z" if digits else f"{moment}Z"
+
+
+def read_moment(text: str) -> int:
+    """Nanoseconds since 1970 of a time in RFC 3339. ValueError: it is something else."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a moment")
+    *date, fraction, _zulu, sign, hours, minutes = match.groups()
+    moment = datetime(*(int(part) for part in date), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    if sign:
+        if int(hours) > 23 or int(minutes) > 59:
+            raise ValueError(f"{text!r} has no such zone")
+        offset = (int(hours) * 3600 + int(minutes) * 60) * (1 if sign == "+" else -1)
+    else:
+        offset = 0
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds - offset) * SECOND + int((fraction or "0")[:9].ljust(9, "0"))
+
+
+# -- the grammar
+
+
+def _written(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_FOR_WEB_PAGES)
+    return text if text.isascii() else _NOT_TEXT.sub(r"\\ufffd", text)
+
+
+def _folded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields by name in lower case, as Go reads them: the last one counts, unless it is null."""
+    folded: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is not None:
+            folded[name.casefold()] = value
+    return folded
+
+
+def _field(fields: dict[str, Any], name: str, kind: type[Any], default: Any) -> Any:
+    value = fields.get(name)
+    if value is None:  # absent, or null: Go leaves the zero value
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name} {value!r} is of the wrong kind")  # noqa: TRY004
+    return value
+
+
+def _moment(fields: dict[str, Any]) -> int:
+    text = _field(fields, "timestamp", str, None)
+    return _NO_TIME if text is None else read_moment(text)
