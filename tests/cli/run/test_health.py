@@ -1,0 +1,76 @@
+"""ApiHealth: whether a failure is the job's own, an outage, or a reason to end the run."""
+
+import pytest
+
+from headgate.cli.run.health import ApiHealth, Judgement
+from headgate.cli.run.replies import Trouble
+
+FAILED = Trouble("failed", "500: oops")
+REFUSED = Trouble("refused", "429: slow down")
+UNREACHABLE = Trouble("unreachable", "cannot connect")
+
+
+def health(*, proven=True):
+    return ApiHealth("api.example.com", 60.0, proven=proven)
+
+
+def judge(api, trouble, *, job=1, now=0.0):
+    return api.judge(job, trouble, now, 0.5)
+
+
+def test_a_failure_after_a_success_is_the_jobs_own():
+    assert judge(health(), FAILED) == Judgement(own=True)
+    assert judge(health(), Trouble("rejected", "400")) == Judgement(own=True)
+    assert judge(health(), Trouble("key", "401")) == Judgement(own=True)
+
+
+def test_a_refusal_is_not_the_jobs_own_and_holds_nothing_beyond_the_gate():
+    assert judge(health(), REFUSED) == Judgement()
+
+
+@pytest.mark.parametrize("kind", ["key", "certificate"])
+def test_a_key_or_certificate_that_was_never_accepted_ends_the_run(kind):
+    assert judge(health(proven=False), Trouble(kind, "no")).stop.reason in ("refused", "unreachable")
+    assert judge(health(proven=True), Trouble(kind, "no")).stop is None
+
+
+def test_ten_failures_in_a_row_hold_all_jobs_and_are_not_the_jobs_own():
+    api = health()
+    assert all(judge(api, FAILED, job=job).own for job in range(9))
+    tenth = judge(api, FAILED, job=9)
+    assert not tenth.own
+    assert tenth.hold == pytest.approx(1.0, rel=0.3)
+
+
+def test_a_success_between_failures_starts_the_count_again():
+    api = health()
+    for job in range(9):
+        judge(api, FAILED, job=job)
+    api.succeeded()
+    assert judge(api, FAILED, job=9).own
+
+
+def test_ten_failures_before_any_success_end_the_run():
+    api = health(proven=False)
+    judged = [judge(api, FAILED, job=job) for job in range(10)]
+    assert judged[-1].stop.reason == "refused"
+    assert all(judgement.own for judgement in judged[:-1])
+
+
+def test_holds_grow_while_the_api_is_unreachable_and_do_not_overlap():
+    api, now, holds = health(), 0.0, []
+    while len(holds) < 4:
+        hold = judge(api, UNREACHABLE, now=now).hold
+        assert judge(api, UNREACHABLE, job=2, now=now).hold is None
+        holds.append(hold)
+        now += hold
+    assert holds == sorted(holds)
+    assert holds[-1] > 4
+
+
+def test_patience_ends_the_run_but_not_before_a_retry_after_that_is_longer():
+    api = health()
+    judge(api, REFUSED._replace(retry_after=1_000.0))
+    assert judge(api, REFUSED, now=1_050.0).stop is None
+    assert judge(api, REFUSED, now=1_061.0).stop.reason == "unreachable"
+    assert "no answer for 1061 s" in judge(api, REFUSED, now=1_061.0).stop.why

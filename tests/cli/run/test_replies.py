@@ -1,0 +1,46 @@
+"""What a reply, or an exception instead of one, means for its job."""
+
+import json
+
+import pytest
+
+from headgate.cli.run.replies import no_reply, read_reply
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind"),
+    [
+        (200, {"content-type": "application/json"}, b'{"a": 1}', None),
+        (200, {"content-type": "application/json"}, b'{"a": 1', "failed"),
+        (200, {"content-type": "text/plain"}, b"fine", None),
+        (200, {}, b'{"error": {"code": 429, "message": "slow down"}}', "refused"),
+        (200, {}, b'{"error": null, "output": []}', None),
+        (201, {}, b"{}", None),
+        (308, {"location": "https://elsewhere"}, b"", "rejected"),
+        (400, {}, b'{"error": {"message": "no"}}', "rejected"),
+        (401, {}, b"", "key"),
+        (402, {}, b"", "quota"),
+        (404, {}, b"<html>", "rejected"),
+        (408, {}, b"", "failed"),
+        (429, {"retry-after": "3"}, b"", "refused"),
+        (429, {}, b'{"error": {"code": "insufficient_quota"}}', "quota"),
+        (500, {}, b"", "failed"),
+        (529, {}, b"", "refused"),
+    ],
+)
+def test_the_kind_of_trouble_in_a_reply(status, headers, body, kind):
+    reply = read_reply(status, headers, body)
+    assert (reply.trouble and reply.trouble.kind) == kind
+    if kind is None:
+        json.loads(reply.body)
+
+
+@pytest.mark.parametrize("body", [b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\xff", b"\0", b""])
+def test_a_body_in_any_encoding_is_kept_as_utf8(body):
+    json.loads(read_reply(200, {"content-type": "text/plain"}, body).body.decode("utf-8"))
+
+
+def test_the_kind_of_trouble_in_an_exception():
+    assert no_reply(TimeoutError(), 5).trouble.message == "no answer within 5 s"
+    assert no_reply(ConnectionRefusedError("refused"), 5).trouble.kind == "unreachable"
+    assert no_reply(ConnectionResetError("reset"), 5).trouble.kind == "failed"
