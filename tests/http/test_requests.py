@@ -240,6 +240,42 @@ class Canned(HTTPAdapter):
         return self.build_response(request, raw)
 
 
+class ReadBefore(HTTPAdapter):
+    """An adapter that has read the whole body of its response, or made one without a stream."""
+
+    def __init__(self, status, *, raw):
+        super().__init__()
+        self.status = status
+        self.has_raw = raw
+
+    def send(self, request, **_):
+        if not self.has_raw:
+            response = requests.Response()
+            response.status_code = self.status
+            response.request, response.url = request, request.url
+            return response
+        body = io.BytesIO(json.dumps(USAGE).encode())
+        headers = {"content-type": "application/json"}
+        raw = HTTPResponse(body=body, headers=headers, status=self.status, preload_content=False)
+        response = self.build_response(request, raw)
+        assert response.content
+        return response
+
+
+@pytest.mark.parametrize("status", [200, 429])
+@pytest.mark.parametrize("raw", [True, False], ids=["read", "without a stream"])
+def test_a_body_that_the_inner_adapter_has_read_is_settled_at_once(status, raw):
+    gate = gated("1000 tokens/minute burst 1000")
+    with session_for(gate, inner=ReadBefore(status, raw=raw)) as session:
+        reply = session.post("http://api.example/v1/messages", json=CHAT, stream=True)
+        assert gate.snapshot().in_flight == 0
+        assert not raw or reply.json() == USAGE
+    if status == 429:
+        assert gate.snapshot().rates[0].level == 1000
+    elif raw:
+        assert gate.snapshot().rates[0].level == 958
+
+
 def test_a_thousand_streams_broken_off_in_every_way_leave_nothing_behind():
     clock = ManualClock()
     gate = gated(concurrency=2_000, clock=clock)

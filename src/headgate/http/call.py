@@ -136,11 +136,12 @@ class Call:
 
     def answered(self, answer: Answer | AsyncAnswer, error_body: bytes | None) -> int | None:
         """Learn from a response. Returns nanoseconds to wait before a retry, None if the caller gets it."""
-        permit, self._permit = self._permit, None
+        permit = self._permit
         assert permit is not None
         status, headers = answer.status, answer.headers
         if status < 400:
             response = OpenResponse(self, permit, headers)
+            self._permit = None  # from here on the response answers for it
             self._observe(read_signal(status, headers))
             self._retried.succeeded()
             if status == 101:
@@ -222,8 +223,7 @@ class Call:
 
     def _settle_at(self, permit: Permit, costs: Mapping[str, int]) -> None:
         counted = _units(self.gate)
-        cost = {unit: cost for unit, cost in costs.items() if unit != TOKENS and unit in counted}
-        permit.settle(tokens=costs.get(TOKENS) if TOKENS in counted else None, cost=cost or None)
+        permit.settle(cost={unit: cost for unit, cost in costs.items() if unit in counted})
 
 
 class OpenResponse:

@@ -40,7 +40,7 @@ class GatedSender:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], S]
     ) -> S:
         """Call `send` when the gate admits it, and again for each retry; raises what it raised last."""
-        call = self._begin(method, url, headers, body)
+        call = self._checked(Call(self._settings, method, url, headers, body))
         while True:
             answer = None
             try:
@@ -74,7 +74,7 @@ class GatedSender:
 
         `shape` is what the body asks for, if it has been read already.
         """
-        call = self._begin(method, url, headers, body, shape)
+        call = self._checked(Call(self._settings, method, url, headers, body, shape))
         while True:
             answer = None
             try:
@@ -95,15 +95,8 @@ class GatedSender:
             if delay:
                 await sleep_async(call.gate._clock, delay)
 
-    def _begin(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        shape: RequestShape | None = None,
-    ) -> Call:
-        call = Call(self._settings, method, url, headers, body, shape)
+    def _checked(self, call: Call) -> Call:
+        """The same call. The first one that shows that two layers retry is reported."""
         if call.retried_above and not self._warned:
             self._warned = True
             logging.getLogger("headgate").warning(

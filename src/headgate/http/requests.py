@@ -97,8 +97,10 @@ class _Answer:
     def read_error(self) -> bytes | None:
         response = self.response
         raw = response.raw
-        if response._content_consumed or not isinstance(raw, HTTPResponse):
-            return response.content if response._content_consumed else None
+        if self._is_read():
+            return self._content()
+        if not isinstance(raw, HTTPResponse):
+            return None
         body: RawIOBase | BytesIO
         try:
             said = raw.read(MOST_OF_ERROR + 1, decode_content=False)
@@ -118,19 +120,29 @@ class _Answer:
             reason=raw.reason,
             preload_content=False,
             decode_content=False,
-            original_response=getattr(raw, "_original_response", None),
+            original_response=getattr(raw, "_original_response", None),  # requests reads cookies from it
             request_method=response.request.method,
         )
         return said
 
     def watch(self, reading: Reading) -> None:
-        response = self.response
-        if response._content_consumed:
-            reading.chunk(response.content or b"")
+        if self._is_read():
+            reading.chunk(self._content())
             reading.end(whole=True)
         else:
             reading.keep()
-            response.raw = _Raw(response.raw, reading)
+            self.response.raw = _Raw(self.response.raw, reading)
+
+    def _is_read(self) -> bool:
+        """Whether the inner adapter has read the body, or made the response without one."""
+        raw = self.response.raw
+        return raw is None or bool(getattr(raw, "closed", False))
+
+    def _content(self) -> bytes:
+        try:
+            return self.response.content or b""
+        except Exception:  # noqa: BLE001 - a caller who reads the body gets it
+            return b""
 
     def forbid_retries(self) -> None:
         self.response.headers["x-should-retry"] = "false"

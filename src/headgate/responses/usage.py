@@ -205,27 +205,27 @@ class UsageReader:
             self._complete = self._complete or last
 
 
+# Where an event may hold its usage, and whether that is final.
+_HOLDERS = {
+    "message": False,  # Anthropic's message_start
+    "response": True,  # the last event of OpenAI's Responses API
+    "delta": True,  # Cohere's message-end
+    "x_groq": True,
+}
+
+
 def _figures_in(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
     """The figures in a document, each with whether they are final."""
-    kind = document.get("type")
-    message = document.get("message")
-    if isinstance(message, dict) and isinstance(message.get("usage"), dict):  # Anthropic's message_start
-        yield message["usage"], False
-    response = document.get("response")
-    if isinstance(response, dict) and isinstance(response.get("usage"), dict):  # a Responses event
-        yield response["usage"], True
-    delta = document.get("delta")
-    if isinstance(delta, dict) and isinstance(delta.get("usage"), dict):  # Cohere's message-end
-        yield delta["usage"], True
-    groq = document.get("x_groq")
-    if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
-        yield groq["usage"], True
+    for holder, last in _HOLDERS.items():
+        inner = document.get(holder)
+        if isinstance(inner, dict) and isinstance(inner.get("usage"), dict):
+            yield inner["usage"], last
     if isinstance(document.get("usageMetadata"), dict):
         yield document["usageMetadata"], _gemini_finished(document)
     if isinstance(document.get("usage"), dict):
         # Anthropic's message_delta counts up to here. OpenAI's figures come once, in the last chunk; some
         # compatible servers repeat them in every chunk, and only those without an open choice are final.
-        yield document["usage"], kind == "message_delta" or not _goes_on(document)
+        yield document["usage"], document.get("type") == "message_delta" or not _goes_on(document)
 
 
 def _goes_on(chunk: dict[str, Any]) -> bool:
