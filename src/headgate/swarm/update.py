@@ -65,8 +65,9 @@ class CapacityUpdate(Frozen):
     def to_json(self, extra: Mapping[str, Any] | None = None) -> bytes:
         """As Go's encoding/json writes it. Fields in `extra` come last, and Go ignores them.
 
-        >>> CapacityUpdate( ...     resource="api", agent_id="a", new_capacity=50, reason="429",
-        timestamp_ns=0, retry_after=None ... ).to_json()
+        >>> CapacityUpdate(
+        ...     resource="api", agent_id="a", new_capacity=50, reason="429", timestamp_ns=0, retry_after=None
+        ... ).to_json()
         b'{"resource":"api","agent_id":"a","new_capacity":50,"reason":"429","timestamp":"1970-01-01T00:00:00Z"}'
         """
         fields = [
