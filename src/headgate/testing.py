@@ -16,7 +16,7 @@ from .arguments import SECOND, seconds_to_ns
 from .gate.clock import SystemTimer
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
-from .sharing.store import MemoryStore
+from .sharing.memory import MemoryStore
 from .swarm.bus.unreliable import UnreliableBus
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 import pytest
 
 from faults.rig import Server
+from headgate.sharing.memory import MemoryStore
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
-from headgate.sharing.store import MemoryStore
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
 from headgate.http import read_signal
 from headgate.sharing.courier import COURIER
+from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.state import Pool
-from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually, happens
 

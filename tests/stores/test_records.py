@@ -17,9 +17,9 @@ from faults.rig import Proxy
 from headgate.errors import StoreError
 from headgate.sharing import redis as redis_room
 from headgate.sharing import sqlite as sqlite_room
+from headgate.sharing.memory import MemoryStore
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
-from headgate.sharing.store import MemoryStore
 from headgate.testing import ManualClock
 from patience import PATIENCE
 

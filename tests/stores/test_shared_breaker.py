@@ -25,7 +25,7 @@ from headgate import (
     StoreError,
 )
 from headgate import events as ev
-from headgate.sharing.store import MemoryStore
+from headgate.sharing.memory import MemoryStore
 from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually
 from stores.processes import Processes
@@ -238,7 +238,7 @@ def test_everybody_is_told_once_of_every_change(fleet, clock):
 def test_a_record_that_is_lost_while_open_lets_nobody_through_but_a_probe(fleet, clock):
     """B12: FLUSHALL. What each has heard still stands."""
     fleet.trip()
-    fleet.store._records.clear()
+    fleet.store._records._kept.clear()
     clock.advance(30)
     reached = []
 

@@ -28,7 +28,7 @@ from headgate import (
     TokenBudget,
 )
 from headgate.sharing import redis as redis_room
-from headgate.sharing.store import MemoryStore
+from headgate.sharing.memory import MemoryStore
 from headgate.testing import ManualClock, run
 from patience import PATIENCE, eventually
 from stores.processes import Processes
@@ -168,7 +168,7 @@ def test_whoever_used_nothing_that_counts_leaves_nothing_in_the_store(memory, cl
     book.for_user("ann").record_usage(1)
     gc.collect()
     assert len(book) <= 64
-    live = [key for key, (_, _, expires) in memory._records.items() if expires > clock.now() // 1000]
+    live = memory._records.keys(clock.now() // 1000)
     assert [name for _, name in live] == ['["user", "ann"]']
     book.for_user("bob").reserve(100).refund()
     assert book.for_user("bob").remaining_budget == 100

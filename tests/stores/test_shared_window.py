@@ -7,7 +7,7 @@ import pytest
 
 from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
-from headgate.sharing.store import MemoryStore
+from headgate.sharing.memory import MemoryStore
 from headgate.testing import ManualClock
 from patience import PATIENCE, eventually
 

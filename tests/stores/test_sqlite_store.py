@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,9 +87,10 @@ def missing(path):
     """How many units of the slow rate are gone, read from the file by other means."""
     with sqlite3.connect(path) as connection:
         pool = read(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
+        ahead = connection.execute("SELECT ahead FROM clock").fetchone()[0]
     connection.close()
     rate = pool.rates[0]
-    return round((rate.full_at - time.monotonic_ns() // 1000) * rate.amount / rate.period)
+    return round((rate.full_at - ahead - time.monotonic_ns() // 1000) * rate.amount / rate.period)
 
 
 def check(path):
@@ -281,7 +282,7 @@ def test_a_file_that_was_opened_again_is_looked_at_for_news(path):
     store, other = SqliteStore(url_of(path)), SqliteStore(url_of(path))
     asyncio.run(store.ask("key", question()))
     seen = store._data_version()
-    store.hang_up()
+    store.disconnect()
     asyncio.run(other.ask("key", question("b")))
     assert store._data_version() != seen
 
@@ -293,7 +294,7 @@ def test_a_fork_waits_for_whoever_is_inside_sqlite_and_nobody_goes_in_meanwhile(
 
     def first():
         inside.set()
-        eventually(lambda: sqlite._at_work._forking, "somebody forks")
+        eventually(lambda: sqlite._in_use._forking, "somebody forks")
         did.append("first")
 
     async def both():
@@ -369,13 +370,14 @@ def test_a_forked_child_has_no_place_before_it_was_granted_one(path):
 def counted_from_another_start(path, by, ago):
     """As if the machine had been started anew since: another name, another zero of its clock."""
     connection = sqlite3.connect(path)
-    state, wall = connection.execute("SELECT state, wall FROM pools").fetchone()
-    pool = read(state)
-    pool.shift(by)
-    connection.execute(
-        "UPDATE pools SET state = ?, wall = ?, boot = 'another start'",
-        (json.dumps(pool.packed()), wall - ago),
-    )
+    for key, state in connection.execute("SELECT key, state FROM pools").fetchall():
+        pool = read(state)
+        pool.shift(by)
+        moved = json.dumps(pool.packed())
+        connection.execute(
+            "UPDATE pools SET state = ?, expires = expires + ? WHERE key = ?", (moved, by, key)
+        )
+    connection.execute("UPDATE clock SET boot = 'another start', seen = seen + ?, wall = wall - ?", (by, ago))
     connection.commit()
     connection.close()
 
@@ -401,7 +403,58 @@ def test_a_wall_clock_that_was_set_back_meanwhile_gives_nothing_back(path):
     assert missing(path) == 500
 
 
+# -- idle pools
+
+FAST = [[1_000, SECOND, 1_000]]
+
+
+def keys_in(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return [key for (key,) in connection.execute("SELECT key FROM pools")]
+
+
+@pytest.mark.parametrize(("ago", "left"), [(64 * SECOND, ["busy", "idle"]), (66 * SECOND, ["busy"])])
+def test_a_pool_is_deleted_a_minute_after_there_is_nothing_to_remember(path, ago, left):
+    """The lease of 5 s is over, no unit is missing, and there is no window."""
+    ask(path, question(rates=FAST, lease=5 * SECOND), key="idle")
+    counted_from_another_start(path, 0, ago)
+    ask(path, question(), key="busy")
+    assert keys_in(path) == left
+
+
+def test_a_pool_whose_time_is_over_is_not_shown_and_its_limits_are_forgotten(path):
+    ask(path, question(rates=FAST, lease=5 * SECOND))
+    counted_from_another_start(path, 0, ago=3_600 * SECOND)
+
+    async def look():
+        store = SqliteStore(url_of(path))
+        try:
+            return await store.keys(), await store.look("key")
+        finally:
+            await store.close()
+
+    assert asyncio.run(look()) == ([], None)
+    other = [[5, SECOND, 5]]
+    assert ask(path, question("b", rates=other))["rates"] == other
+
+
+def test_a_pool_with_units_missing_or_an_active_window_is_kept(path):
+    ask(path, question(lease=0, batches=[[500]]), key="used")
+    ask(path, question(rates=FAST, lease=0, window=7_200 * SECOND), key="window")
+    ask(path, question(rates=FAST, lease=0), key="idle")
+    counted_from_another_start(path, 0, ago=3_600 * SECOND)
+    ask(path, question(lease=0), key="another")
+    assert keys_in(path) == ["another", "used", "window"]
+
+
 # -- what is wrong is said
+
+
+def test_a_file_of_another_version_of_headgate_is_not_touched(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE pools (key TEXT PRIMARY KEY, state TEXT, boot TEXT)")
+    with pytest.raises(StoreError, match="another version of headgate made it"):
+        ask(path, question())
 
 
 @pytest.mark.parametrize("url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/path"])

@@ -39,7 +39,22 @@ def around_fork(
         _children.append(in_child)
 
 
+def never_free(things: object) -> None:
+    """Keep objects of the parent in a forked child, even beyond the end of its interpreter.
+
+    To free an event loop, a connection or a task there would act on the files of the parent.
+    """
+    _parents.append(things)
+    try:
+        import ctypes  # noqa: PLC0415 - rarely needed, and not every Python has it
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
+    except (ImportError, AttributeError):
+        pass  # such a Python frees nothing when it ends
+
+
 _children: list[Callable[[], object]] = []
+_parents: list[object] = []
 
 
 def _start_clean() -> None:

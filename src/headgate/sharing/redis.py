@@ -1,23 +1,21 @@
 """Pools and records in Valkey or Redis, for a fleet.
 
-Rules of this room: one script decides, on the server and by its clock; here questions are only carried.
-One connection asks, for all keys, and whatever waits travels together; another listens. A question may
-reach the server twice and is decided once, by its id. Whatever goes wrong is a StoreError, in time and
-without the password.
+Scripts decide, on the server and by its clock; this file only carries questions. One connection asks, for all
+keys, and sends together what waits; another one listens. A question may reach the server twice and is decided
+once, by its id. Every failure is a StoreError, in time and without the password.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from ..errors import StoreError
+from ..gate.forks import never_free, reset_in_child
 from .pool.answer import AGAIN, FAR, HORIZON, SET_BACK
 from .pool.rate import MOST_MARKS
 from .pool.state import KEPT_IDLE, LAYOUT, Pool
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from .pool.question import Answer, Question
     from .store import Changes
 
-    # The script, what it is asked, and where the answer goes.
-    Errand = tuple[str, tuple[Any, ...], asyncio.Future[Any]]
+    # A script, its arguments, and the future of its reply.
+    Request = tuple[str, tuple[Any, ...], asyncio.Future[Any]]
 
 
 def _script(*names: str) -> str:
@@ -49,17 +47,17 @@ LOOK = _script("state.lua", "look.lua")
 _RECORDS = _script("records.lua")
 _NAMES = {script: sha1(script.encode(), usedforsecurity=False).hexdigest() for script in (SCRIPT, _RECORDS)}
 
-# How many questions travel together: the server does nothing else while it answers one.
+# How many questions are sent together: the server does nothing else while it answers them.
 _MOST_TOGETHER = 64
-# After so many seconds without news, the listener looks whether the line is still up.
+# After how many silent seconds the listener asks whether the server is still there.
 _QUIET = 5.0
 
 
 class RedisStore:
-    """Pools in the Valkey or Redis server of that URL.
+    """Pools and records in the Valkey or Redis server of that URL.
 
-    A server that does not answer costs an `ask` at most `timeout` seconds, and `connect_timeout` more if
-    it has to be called first. Whether such a question was decided is unknown: ask again by the same id.
+    A server that does not answer costs an `ask` at most `timeout` seconds, and `connect_timeout` more if it
+    is not connected yet. Whether such a question was decided is unknown: ask again with the same id.
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
@@ -70,12 +68,12 @@ class RedisStore:
         self._closed = False
         self._heard: dict[bytes, list[Callable[[], None]]] = {}
         self._start(None)
-        _stores.add(self)
+        reset_in_child(self, first=True)
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
         self._client: Redis | None = None
-        self._waiting: list[Errand] = []
+        self._waiting: list[Request] = []
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
@@ -87,10 +85,10 @@ class RedisStore:
         """Put a question to the pool of that key."""
         asked = json.dumps(question, separators=(",", ":"))
         reply = await self._run(SCRIPT, 1, _key(key), asked, CONSTANTS)
-        return json.loads(reply)  # type: ignore[no-any-return]  # an answer, as it was given
+        return json.loads(reply)  # type: ignore[no-any-return]  # an Answer
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
-        """Write records, if all are as they were seen."""
+        """Write records, if all have the marks that were seen."""
         facts = [
             fact
             for seen, text, keep in changes.values()
@@ -112,8 +110,8 @@ class RedisStore:
         return Records(int(now), bool(swapped), current)
 
     async def _run(self, script: str, *facts: Any) -> Any:
-        """Have a script run, together with whatever else waits."""
-        self._be_here()
+        """Run a script, in one round trip with all others that wait."""
+        self._connect()
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((script, facts, reply))
         if self._sending is None:
@@ -125,20 +123,21 @@ class RedisStore:
             raise self._unanswered() from None
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
-        """Call that whenever the window or the limits of the key have changed, or may have, unheard.
+        """Have `heard` called when the window, the limits or a record has changed, or may have without news.
 
-        Returns at once: the first call says that the line is up, as does one each time it is up again.
+        Returns at once. The first call of `heard` says that the connection is there, and so does one after
+        every reconnection.
         """
         channel = _key(key) + b":news"
         known = channel in self._heard
         self._heard.setdefault(channel, []).append(heard)
-        self._be_here()
+        self._connect()
         if self._listener is not None and not known:
             await self._listener.subscribe(channel)
 
     async def keys(self) -> list[str]:
-        """Of all pools there are. Goes through all keys of the server, a few at a time."""
-        self._be_here()
+        """Return the keys of all pools. Reads all keys of the server, a few at a time."""
+        self._connect()
         try:
             found = [key async for key in self._redis.scan_iter(match=_key("*"), count=1_000)]
         except Exception as error:
@@ -146,8 +145,8 @@ class RedisStore:
         return sorted({_name_of(key) for key in found})
 
     async def look(self, key: str) -> Pool | None:
-        """The pool of that key as it is now, for those who only look; None if there is none."""
-        self._be_here()
+        """Return a copy of the pool as it is now, or None if there is none."""
+        self._connect()
         try:
             seen = await self._redis.eval(LOOK, 1, _key(key), LAYOUT)
         except Exception as error:
@@ -158,7 +157,7 @@ class RedisStore:
         return Pool.unpacked(json.loads(packed)).as_of(int(now))
 
     async def close(self) -> None:
-        """Hang up. Whoever still waits for an answer is told."""
+        """Close the connections. Questions that wait for an answer get a StoreError."""
         if self._closed:
             return
         self._closed = True
@@ -168,18 +167,18 @@ class RedisStore:
         self._start(self._loop)
         _fail(waiting, self._is_closed())
         if not here:
-            return  # of another loop, which has ended: nothing can be awaited there
+            return  # the tasks are those of another loop, which has ended
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if client is not None:
-            with suppress(Exception):  # it was on its way out anyway
+            with suppress(Exception):  # the connection may be lost already
                 await client.aclose()
 
-    # -- whose connections these are
+    # -- connections
 
-    def _be_here(self) -> None:
-        """Connections belong to one loop; on another, begin anew."""
+    def _connect(self) -> None:
+        """Make a client and a listener for the running loop: connections cannot move to another loop."""
         if self._closed:
             raise self._is_closed()
         loop = asyncio.get_running_loop()
@@ -193,41 +192,39 @@ class RedisStore:
             )
             self._listening = loop.create_task(self._listener.run())
 
-    def _abandon(self) -> None:
-        """In a forked child: the connections, and what waits on them, are the parent's.
-
-        Closing the child's copies would take them out of the parent's selector, so they must outlive even
-        the interpreter.
-        """
-        _keep_for_ever((self._loop, self._client, self._waiting, self._sending, self._listening))
-        _keep_for_ever(self._listener)
+    def after_fork(self) -> None:
+        """Leave the connections to the parent: to close the copies would end them in its event loop too."""
+        if self._loop is not None:
+            never_free(
+                (self._loop, self._client, self._waiting, self._sending, self._listening, self._listener)
+            )
         self._start(None)
 
     # -- asking
 
     async def _send(self) -> None:
-        """Carry what waits, until nothing does."""
-        batch: list[Errand] = []
+        """Send what waits, until nothing does."""
+        batch: list[Request] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
-                batch = [errand for errand in batch if not errand[2].done()]  # some have given up
+                batch = [request for request in batch if not request[2].done()]  # some were cancelled
                 if batch:
                     _deliver(batch, await self._ask_all(batch), self._why)
         except asyncio.CancelledError:
             _fail(batch, self._is_closed())
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it means that nobody was answered
-            # Those who came meanwhile have been waiting for the same server.
+        except Exception as error:  # noqa: BLE001 - any error here means that none was answered
+            # The questions that came in the meantime wait for the same server.
             waiting, self._waiting = self._waiting, []
             _fail(batch + waiting, self._why(error))
         finally:
             if self._sending is asyncio.current_task():
                 self._sending = None
 
-    async def _ask_all(self, batch: Sequence[Errand]) -> list[Any]:
-        """The reply to each: a text or an exception. Raises if the server cannot be reached at all."""
-        from redis import exceptions  # noqa: PLC0415 - only those who use it
+    async def _ask_all(self, batch: Sequence[Request]) -> list[Any]:
+        """Return the reply to each: a text or an exception. Raises if the server cannot be reached at all."""
+        from redis import exceptions  # noqa: PLC0415 - an extra
 
         # Ids and marks make it safe to send a question twice.
         replies = await send_again_if_lost(lambda: self._pipeline("EVALSHA", batch))
@@ -237,11 +234,11 @@ class RedisStore:
             for i, reply in zip(unknown, again, strict=True):
                 replies[i] = reply
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
-            # A primary that has become a replica; the name may lead to another one by now.
+            # The primary has become a replica, and its name may lead to another server by now.
             await self._redis.connection_pool.disconnect()
         return replies
 
-    async def _pipeline(self, command: str, batch: Sequence[Errand]) -> list[Any]:
+    async def _pipeline(self, command: str, batch: Sequence[Request]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipeline:
             for script, facts, _ in batch:
                 pipeline.execute_command(command, script if command == "EVAL" else _NAMES[script], *facts)
@@ -258,7 +255,7 @@ class RedisStore:
         for heard in self._heard.get(channel, ()):
             asyncio.get_running_loop().call_soon(heard)
 
-    # -- what went wrong
+    # -- errors
 
     def _is_closed(self) -> StoreError:
         return StoreError(f"{self.url} was closed; nothing more can be asked there")
@@ -297,7 +294,7 @@ def _key(key: str) -> bytes:
 
 
 def _record(group: str, name: str) -> bytes:
-    """All of a group in one hash slot."""
+    """Return the key of a record. All records of a group are in one hash slot."""
     return b"headgate-record:{%b}:%b" % tuple(text.encode("utf-8", "surrogatepass") for text in (group, name))
 
 
@@ -311,7 +308,9 @@ def _name_of(key: bytes | str) -> str:
     return key[len(_key("")) - 1 : -1].decode("utf-8", "surrogatepass")
 
 
-def _deliver(batch: Sequence[Errand], replies: Sequence[Any], why: Callable[[Exception], StoreError]) -> None:
+def _deliver(
+    batch: Sequence[Request], replies: Sequence[Any], why: Callable[[Exception], StoreError]
+) -> None:
     for (_, _, answered), reply in zip(batch, replies, strict=True):
         if answered.done():
             continue
@@ -321,32 +320,9 @@ def _deliver(batch: Sequence[Errand], replies: Sequence[Any], why: Callable[[Exc
             answered.set_result(reply)
 
 
-def _fail(errands: Sequence[Errand], error: StoreError) -> None:
-    for _, _, answered in errands:
+def _fail(requests: Sequence[Request], error: StoreError) -> None:
+    for _, _, answered in requests:
         if not answered.done():
-            again = StoreError(*error.args)  # each has its own: a traceback grows where it is raised
+            again = StoreError(*error.args)  # one for each: raising adds to its traceback
             again.__cause__ = error.__cause__
             answered.set_exception(again)
-
-
-# -- forks
-
-_stores: WeakSet[RedisStore] = WeakSet()
-_parents: list[object] = []
-
-
-def _keep_for_ever(things: object) -> None:
-    _parents.append(things)
-    with suppress(ImportError, AttributeError):  # such a Python does not tidy up at its end
-        import ctypes  # noqa: PLC0415 - a rare need, and not every Python has it
-
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
-
-
-def _forked() -> None:
-    for store in list(_stores):
-        store._abandon()
-
-
-if hasattr(os, "register_at_fork"):  # where there are forks
-    os.register_at_fork(after_in_child=_forked)

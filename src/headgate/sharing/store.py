@@ -1,70 +1,65 @@
-"""Where pools and records are kept, and how they are asked.
+"""What a store is, and how a URL becomes one.
 
-Rules of this room: a store answers questions of `rules.pool`, one at a time for each key, by its own clock,
-and remembers across restarts if it can. A record is a text whose meaning is somebody else's: the store only
-sees to it that nobody writes over what he has not seen. It raises StoreError and nothing else, without its
-password.
+A store keeps pools and records. It answers the questions to one pool one after the other, by a clock of its
+own, and remembers across restarts if it can. A record is a text that the store does not read: it only makes
+sure that no member overwrites a text that it has not seen. A store raises StoreError and nothing else, and
+shows no password.
 """
 
 from __future__ import annotations
 
 import logging
-from _thread import allocate_lock
-from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from ..errors import InvalidConfig, StoreError
-from ..gate.clock import SYSTEM
-from .pool.answer import answer
+from ..errors import InvalidConfig
+from .pool.question import Answer, Question
 from .pool.state import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Protocol, TypeAlias
-
     from ..typing import Clock
-    from .pool.question import Answer, Question
 
-    # By name: the mark that was seen (None: whatever it is), the text to write (None: only look), and for how
-    # many µs to keep it.
-    Changes: TypeAlias = Mapping[str, tuple[str | None, str | None, int]]
-
-    class Store(Protocol):
-        """One place where pools and records are kept. Its methods run on the courier's loop."""
-
-        async def ask(self, key: str, question: Question) -> Answer:
-            """Put a question to the pool of that key."""
-
-        async def swap(self, group: str, changes: Changes, mark: str) -> Records:
-            """If every record of the group still has the mark that was seen, write all the texts, under a
-            new mark that is like no other; if not, write nothing. A record that is not there has the mark "".
-            Asked again by the same mark, it is written once.
-            """
-
-        async def listen(self, key: str, heard: Callable[[], None]) -> None:
-            """Call that whenever somebody has changed the window or the limits of the key, or a record of
-            the group of that name."""
-
-        async def keys(self) -> list[str]:
-            """Of all pools there are. Changes nothing, as `look` does."""
-
-        async def look(self, key: str) -> Pool | None:
-            """The pool of that key as it is now, for those who only look; None if there is none."""
-
-        async def close(self) -> None:
-            """Let go of whatever is held."""
+# By name: the mark that was seen (None: any), the text to write (None: only read), and for how many µs to
+# keep it.
+Changes: TypeAlias = Mapping[str, tuple[str | None, str | None, int]]
 
 
 class Records(NamedTuple):
-    """What a store says of records: its time in µs, were all as seen, mark and text of each by now."""
+    """What `swap` returns: the store's time in µs, whether all marks were as seen, mark and text by name."""
 
     now: int
     swapped: bool
     current: dict[str, tuple[str, str]]
 
 
+class Store(Protocol):
+    """A place where pools and records are kept. Its methods run on the courier's loop."""
+
+    async def ask(self, key: str, question: Question) -> Answer:
+        """Put a question to the pool of that key."""
+
+    async def swap(self, group: str, changes: Changes, mark: str) -> Records:
+        """Write all the texts under a new mark, if every record still has the mark that was seen.
+
+        If not, write nothing. A record that does not exist has the mark "". The new mark must differ from all
+        others; asked a second time by the same mark, the store does not write again.
+        """
+
+    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+        """Have `heard` called when the window or limits of that key, or a record of that group, changed."""
+
+    async def keys(self) -> list[str]:
+        """Return the keys of all pools. Changes nothing."""
+
+    async def look(self, key: str) -> Pool | None:
+        """Return a copy of the pool as it is now, or None if there is none. Changes nothing."""
+
+    async def close(self) -> None:
+        """Close files and connections."""
+
+
 def as_seen(changes: Changes, current: Mapping[str, tuple[str, str]], mark: str) -> bool:
-    """May these changes be made? Also if they have been, and somebody asks once more."""
+    """Return whether these changes may be made, or were made by an earlier `swap` with the same mark."""
     if all(seen is None or current[name][0] == seen for name, (seen, _, _) in changes.items()):
         return True
     written = [name for name, (_, text, _) in changes.items() if text is not None]
@@ -72,118 +67,54 @@ def as_seen(changes: Changes, current: Mapping[str, tuple[str, str]], mark: str)
 
 
 def tell_all(listeners: Iterable[Callable[[], None]]) -> None:
-    """Call them all. What one of them raises is its own affair."""
+    """Call all listeners. One that raises does not silence the others."""
     for heard in tuple(listeners):
         try:
             heard()
         except Exception:
-            logging.getLogger("headgate").exception("one who listens to a store failed")
-
-
-# Below so many records, nobody looks for those whose time is over.
-_FEW = 64
-
-
-class MemoryStore:
-    """Pools and records in this process: for tests, and for parts of one program unknown to each other."""
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
-        self._pools: dict[str, Pool] = {}
-        self._records: dict[tuple[str, str], tuple[str, str, int]] = {}
-        self._sweep_at = _FEW
-        self._lock = allocate_lock()  # of the records: whoever has no need of the courier comes by himself
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
-
-    async def ask(self, key: str, question: Question) -> Answer:
-        old = self._pools.get(key) or Pool()
-        pool = old.copy()
-        try:
-            given = answer(pool, question, self._clock.now() // 1000)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise StoreError(f"memory: {error!r}") from error
-        self._pools[key] = pool
-        if (pool.window.generation, pool.version) != (old.window.generation, old.version):
-            tell_all(self._listeners.get(key, ()))
-        return deepcopy(given)  # the pool keeps its own
-
-    async def swap(self, group: str, changes: Changes, mark: str) -> Records:
-        wrote = False
-        with self._lock:
-            now = self._clock.now() // 1000
-            current = {name: self._look_up(group, name, now) for name in changes}
-            swapped = as_seen(changes, current, mark)
-            for name, (_, text, keep) in changes.items():
-                if swapped and text is not None and current[name][0] != mark:
-                    self._records[group, name] = (mark, text, now + keep)
-                    current[name] = (mark, text)
-                    wrote = True
-            if len(self._records) > self._sweep_at:
-                self._records = {key: kept for key, kept in self._records.items() if kept[2] > now}
-                self._sweep_at = max(_FEW, 2 * len(self._records))
-        if wrote:
-            tell_all(self._listeners.get(group, ()))
-        return Records(now, swapped, current)
-
-    def _look_up(self, group: str, name: str, now: int) -> tuple[str, str]:
-        mark, text, expires = self._records.get((group, name), ("", "", 0))
-        return (mark, text) if now < expires else ("", "")
-
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
-        self._listeners.setdefault(key, []).append(heard)
-
-    async def keys(self) -> list[str]:
-        return list(self._pools)
-
-    async def look(self, key: str) -> Pool | None:
-        pool = self._pools.get(key)
-        return None if pool is None else pool.as_of(self._clock.now() // 1000)
-
-    async def close(self) -> None:
-        pass
+            logging.getLogger("headgate").exception("a listener of a store failed")
 
 
 def plain_name(store: object) -> str:
-    """What to call a store in messages: its URL without the password."""
+    """Return what messages call a store: its URL without the password."""
     if not isinstance(store, str):
         return f"the store {store!r}"
     return store if store.startswith(("memory:", "sqlite:")) else without_password(store)
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: no user, who may be a password, and no options, which may hold one."""
+    """Return a URL without its user, who may be a password, and without its options, which may hold one."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return "…"
     ends = [rest.find(sign) for sign in "/?#" if sign in rest]
     end = min(ends, default=len(rest))
     where, path = rest[:end], rest[end:]
-    if "@" in path:  # a password with / ? or # in it: what is what cannot be told
+    if "@" in path:  # the password has a / ? or # in it, and its end cannot be found
         return f"{scheme}://…"
     host = where.rpartition("@")[2]
     return f"{scheme}://{host}{path.partition('?')[0].partition('#')[0]}"
 
 
-_memory: dict[str, MemoryStore] = {}
-
-
 def open_store(url: Store | str, clock: Clock) -> Store:
-    """The store of that URL: `memory:`, `sqlite:///path`, `redis://host/0` or `valkey://host/0`."""
+    """Return the store of that URL: `memory:`, `sqlite:///path`, `redis://host/0` or `valkey://host/0`."""
     if not isinstance(url, str):
         if hasattr(url, "ask") and hasattr(url, "listen"):
-            return url  # one that somebody made
+            return url
         raise InvalidConfig(f'store={url!r} is not a store; write e.g. store="sqlite:///limits.db"')
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise InvalidConfig(f"store={url!r} is not the URL of a store; for a file write sqlite:///{url}")
     if scheme == "memory":
-        return _memory.setdefault(url, MemoryStore(clock))
+        from .memory import memory_store  # noqa: PLC0415 - a process loads only the stores it uses
+
+        return memory_store(url, clock)
     if scheme == "sqlite":
-        from .sqlite import SqliteStore  # noqa: PLC0415 - only those who use it
+        from .sqlite import SqliteStore  # noqa: PLC0415 - as above
 
         return SqliteStore(url)
     if scheme in ("redis", "rediss", "valkey", "valkeys", "unix"):
-        from .redis import RedisStore  # noqa: PLC0415 - only those who use it
+        from .redis import RedisStore  # noqa: PLC0415 - as above
 
         return RedisStore(url)
     raise InvalidConfig(

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 import pool_questions
 from headgate.sharing.pool.answer import HORIZON, SET_BACK, answer
 from headgate.sharing.pool.state import Pool
+from pool_questions import copied
 
 SECOND = 1_000_000
 START = 10_000_000 * SECOND
@@ -47,7 +48,7 @@ def window_of(given):
 
 def start_of(pool, batch, now, rates, member="somebody new"):
     """When one batch would start, in microseconds from now. Changes nothing."""
-    given = answer(pool.copy(), question(member, rates=rates, batches=[batch]), now)
+    given = answer(copied(pool), question(member, rates=rates, batches=[batch]), now)
     assert given["starts"] or given["ask_again_in"]
     return given["starts"][0] if given["starts"] else None
 
@@ -266,23 +267,23 @@ class Crowd(RuleBasedStateMachine):
         asked, first, at = list(self.last.values())[i % len(self.last)]
         if max(self.time, self.now - self.behind) - at >= LEASE:
             return  # it may have been forgotten
-        before = self.pool.packed()
+        before = copied(self.pool)
         assert answer(self.pool, asked, self.clock()) == first
-        assert self.pool.packed() == before
+        assert self.pool == before
 
     @rule()
     def the_store_is_read_back_from_its_file(self):
-        self.pool = Pool.unpacked(json.loads(json.dumps(self.pool.packed())))
+        self.pool = copied(self.pool)
 
     @rule(by=st.integers(-(10**15), 10**15))
     def the_machine_of_the_store_is_started_anew(self, by):
         """Counted from another beginning, everything is as it was."""
         by = max(by, START // 10 - self.clock())  # no machine counts from after today
         asked = question("e", rates=self.rates, batches=[[1] * len(self.rates)] * 3, wants=[3, 3])
-        expected = answer(self.pool.copy(), asked, self.clock())
+        expected = answer(copied(self.pool), asked, self.clock())
         self.pool.shift(by)
         self.based += by
-        assert unstamped(answer(self.pool.copy(), asked, self.clock())) == unstamped(expected)
+        assert unstamped(answer(copied(self.pool), asked, self.clock())) == unstamped(expected)
 
     # -- the laws
 
@@ -547,9 +548,9 @@ def test_a_batch_that_waits_for_one_rate_starts_then_for_all():
 def test_cost_nothing_is_given_at_once_and_takes_nothing():
     """2a: cost 0 is a peek."""
     pool = pool_asked((0, {"batches": [[90]]}))
-    before = [rate.packed() for rate in pool.rates]
+    before = copied(pool).rates
     assert answer(pool, question(rates=RATE, batches=[[0], [0]]), START)["starts"] == [0, 0]
-    assert [rate.packed() for rate in pool.rates] == before
+    assert pool.rates == before
 
 
 def test_whoever_has_something_beyond_the_horizon_asks_no_further_until_it_is_near():
@@ -558,7 +559,7 @@ def test_whoever_has_something_beyond_the_horizon_asks_no_further_until_it_is_ne
     given = answer(pool, question(rates=RATE, batches=[[80]] * 5), START)
     assert given["starts"] == [80 * MILLI, 160 * MILLI]
     assert given["ask_again_in"] == 160 * MILLI - HORIZON
-    early = answer(pool.copy(), question(rates=RATE, batches=[[1]]), START + given["ask_again_in"] - 1)
+    early = answer(copied(pool), question(rates=RATE, batches=[[1]]), START + given["ask_again_in"] - 1)
     assert (early["starts"], early["ask_again_in"]) == ([], 1)
     assert (
         len(answer(pool, question(rates=RATE, batches=[[1]]), START + given["ask_again_in"])["starts"]) == 1
@@ -1242,8 +1243,8 @@ def test_the_order_of_members_in_the_state_does_not_matter(order):
     limits = [10, 0, 50, 0]
     for name, want in (("a", 5), ("b", 4), ("c", 9)):
         answer(pool, question(name, limits=limits, wants=[want, want]), START)
-    other = pool.copy()
+    other = copied(pool)
     other.members = {name: other.members[name] for name in order}
     for name in "abc":
         asked = question(name, limits=limits, uses=[1, 1], wants=[7, 60])
-        assert answer(other.copy(), asked, START) == answer(pool.copy(), asked, START)
+        assert answer(copied(other), asked, START) == answer(copied(pool), asked, START)

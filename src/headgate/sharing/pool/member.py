@@ -263,7 +263,7 @@ class Link:
             self._news.set()
         if not self._working and not self._closed:
             self._working = True
-            COURIER._start(self._work)
+            COURIER.start(self._work)
 
     async def _work(self) -> None:
         self._news = asyncio.Event()

@@ -6,10 +6,13 @@ by step: `tests/stores` compares the two.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 # How many low-water marks a rate remembers for returns.
 MOST_MARKS = 32
 
 
+@dataclass(slots=True)
 class PoolRate:
     """`amount` units in `period` µs, and at most `burst` at once.
 
@@ -19,37 +22,13 @@ class PoolRate:
     was missing at any charge after `stamps[i]`, as time to earn it.
     """
 
-    __slots__ = ("amount", "burst", "full_at", "full_stamp", "lows", "period", "stamps")
-
-    def __init__(
-        self,
-        amount: int,
-        period: int,
-        burst: int,
-        full_at: int = 0,
-        full_stamp: int = 0,
-        stamps: list[int] | None = None,
-        lows: list[int] | None = None,
-    ) -> None:
-        self.amount = amount
-        self.period = period
-        self.burst = burst
-        self.full_at = full_at
-        self.full_stamp = full_stamp
-        self.stamps = stamps or []
-        self.lows = lows or []
-
-    def packed(self) -> list[object]:
-        """Return the fields in the order in which they are stored."""
-        return [
-            self.amount,
-            self.period,
-            self.burst,
-            self.full_at,
-            self.full_stamp,
-            list(self.stamps),
-            list(self.lows),
-        ]
+    amount: int
+    period: int
+    burst: int
+    full_at: int = 0
+    full_stamp: int = 0
+    stamps: list[int] = field(default_factory=list)
+    lows: list[int] = field(default_factory=list)
 
     @property
     def terms(self) -> list[int]:

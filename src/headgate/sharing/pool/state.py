@@ -6,6 +6,7 @@ order that `scripts/state.lua` gives too. LAYOUT is another number whenever that
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .question import PoolLimits
@@ -25,116 +26,55 @@ KEPT_IDLE = 60_000_000
 PLACES, BYTES = 0, 1
 
 
+@dataclass(slots=True)
 class PoolWindow:
-    """The backoff window of a pool.
+    """The backoff window of a pool."""
 
-    `until` is its end, None if there never was one. `generation` is another number with each signal.
-    `resumed` is the end after which the rates have begun to earn again.
-    """
-
-    __slots__ = ("generation", "resumed", "until")
-
-    def __init__(self, until: int | None = None, generation: int = 0, resumed: int | None = None) -> None:
-        self.until = until
-        self.generation = generation
-        self.resumed = resumed
+    until: int | None = None  # its end; None: there never was one
+    generation: int = 0  # another number with each signal
+    resumed: int | None = None  # the end after which the rates have begun to earn again
 
 
+@dataclass(slots=True)
 class MemberState:
-    """What a pool knows of one member, until `expires`.
+    """What a pool knows of one member."""
 
-    `holds` and `wants` are [places, bytes]. `last_start` is the start of the last batch granted to it.
-    `put_off` is the moment since which a batch is put off because it starts too late, 0 if none is. `turn`
-    is the stamp at which it last had more than its even share. `in_flight` and `waiting` are for `view_of`.
-    `answered` is the id of its last question, and `answer` what it was answered.
-    """
-
-    __slots__ = (
-        "answer",
-        "answered",
-        "expires",
-        "holds",
-        "in_flight",
-        "last_start",
-        "next_bytes",
-        "put_off",
-        "turn",
-        "waiting",
-        "wants",
-    )
-
-    def __init__(
-        self,
-        expires: int = 0,
-        last_start: int = 0,
-        holds: list[int] | None = None,
-        wants: list[int] | None = None,
-        put_off: int = 0,
-        next_bytes: int = 0,
-        turn: int = 0,
-        in_flight: int = 0,
-        waiting: int = 0,
-        answered: int = 0,
-        answer: Answer | None = None,
-    ) -> None:
-        self.expires = expires
-        self.last_start = last_start
-        self.holds = holds or [0, 0]
-        self.wants = wants or [0, 0]
-        self.put_off = put_off
-        self.next_bytes = next_bytes
-        self.turn = turn
-        self.in_flight = in_flight
-        self.waiting = waiting
-        self.answered = answered
-        self.answer = answer
-
-    def packed(self) -> list[Any]:
-        """Return the fields in the order in which they are stored."""
-        return [
-            self.expires,
-            self.last_start,
-            list(self.holds),
-            list(self.wants),
-            self.put_off,
-            self.next_bytes,
-            self.turn,
-            self.in_flight,
-            self.waiting,
-            self.answered,
-            self.answer,
-        ]
+    expires: int = 0
+    last_start: int = 0  # of the batches granted to it
+    holds: list[int] = field(default_factory=lambda: [0, 0])
+    wants: list[int] = field(default_factory=lambda: [0, 0])
+    put_off: int = 0  # since when a batch is put off because it starts too late; 0: none is
+    next_bytes: int = 0
+    turn: int = 0  # the stamp at which it last had more than its even share
+    in_flight: int = 0  # for `view_of`, as is the next one
+    waiting: int = 0
+    answered: int = 0  # the id of its last question
+    answer: Answer | None = None
 
 
+@dataclass(slots=True)
 class Pool:
-    """All that a store remembers for one key. A new one has never been used.
+    """All that a store remembers for one key. A new one has never been used."""
 
-    `stamp` is the last one given out: a number that only grows. `now` is the latest time it was asked at.
-    """
-
-    __slots__ = ("limits", "members", "now", "rates", "stamp", "units", "version", "window")
-
-    def __init__(self) -> None:
-        self.rates: list[PoolRate] = []
-        self.limits = PoolLimits()
-        self.units: list[str] = []  # what each rate counts
-        self.version = 0  # of rates and limits
-        self.members: dict[str, MemberState] = {}
-        self.window = PoolWindow()
-        self.stamp = 0
-        self.now = 0
+    rates: list[PoolRate] = field(default_factory=list)
+    limits: PoolLimits = field(default_factory=PoolLimits)
+    units: list[str] = field(default_factory=list)  # what each rate counts
+    version: int = 0  # of rates and limits
+    members: dict[str, MemberState] = field(default_factory=dict)
+    window: PoolWindow = field(default_factory=PoolWindow)
+    stamp: int = 0  # the last one given out: a number that only grows
+    now: int = 0  # the latest time it was asked at
 
     def packed(self) -> list[Any]:
         """Return what `unpacked` reads, made of lists, numbers and texts."""
-        window = self.window
         return [
             LAYOUT,
-            [rate.packed() for rate in self.rates],
-            list(self.limits),
-            list(self.units),
+            [_fields(rate) for rate in self.rates],
+            self.limits,
+            self.units,
             self.version,
-            {name: member.packed() for name, member in self.members.items()},
-            [window.until, window.generation, window.resumed],
+            {name: _fields(member) for name, member in self.members.items()},
+            _fields(self.window),
             self.stamp,
             self.now,
         ]
@@ -144,26 +84,25 @@ class Pool:
         """Read what `packed` wrote; ValueError if another version of headgate did."""
         if not isinstance(packed, list) or packed[:1] != [LAYOUT]:
             raise ValueError("not a pool of this version of headgate")
-        pool = cls()
-        _, rates, limits, pool.units, pool.version, members, window, pool.stamp, pool.now = packed
-        pool.rates = [PoolRate(*rate) for rate in rates]
-        pool.limits = PoolLimits(*limits)
-        pool.members = {name: MemberState(*member) for name, member in members.items()}
-        pool.window = PoolWindow(*window)
-        return pool
-
-    def copy(self) -> Pool:
-        """Return an equal pool that changes independently."""
-        return Pool.unpacked(self.packed())
+        _, rates, limits, units, version, members, window, stamp, now = packed
+        return cls(
+            [PoolRate(*rate) for rate in rates],
+            PoolLimits(*limits),
+            units,
+            version,
+            {name: MemberState(*member) for name, member in members.items()},
+            PoolWindow(*window),
+            stamp,
+            now,
+        )
 
     def as_of(self, now: int) -> Pool:
-        """Return a copy for an onlooker: without members that have expired by then, and without answers."""
-        seen = self.copy()
-        seen.now = max(now, self.now)
-        seen.drop_expired_members(seen.now)
-        for member in seen.members.values():
+        """Prepare it for an onlooker: without members that have expired by then, and without answers."""
+        self.now = max(now, self.now)
+        self.drop_expired_members(self.now)
+        for member in self.members.values():
             member.answered, member.answer = 0, None
-        return seen
+        return self
 
     def next_stamp(self, now: int) -> int:
         """Return a number larger than any before, those of a pool that was forgotten included."""
@@ -202,3 +141,7 @@ class Pool:
             window.until += by
         if window.resumed is not None:
             window.resumed += by
+
+
+def _fields(state: PoolRate | MemberState | PoolWindow) -> list[Any]:
+    return [getattr(state, name) for name in state.__slots__]

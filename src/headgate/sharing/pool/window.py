@@ -70,14 +70,14 @@ class WindowTie:
         def heard() -> None:
             this = tie()
             if this is not None:
-                COURIER._start(this._hear)
+                COURIER.start(this._hear)
 
         await self._store.listen(self._key, heard)
 
     def _stir(self) -> None:
         if not self._telling:
             self._telling = True
-            COURIER._start(self._tell)
+            COURIER.start(self._tell)
 
     async def _tell(self) -> None:
         try:
@@ -101,7 +101,7 @@ class WindowTie:
         except StoreError:
             await asyncio.sleep(_TRY_AGAIN)
             if not self._telling:
-                COURIER._start(self._hear)
+                COURIER.start(self._hear)
 
     async def _ask(self, pause: int | None) -> None:
         given = await self._store.ask(self._key, self._question(pause))

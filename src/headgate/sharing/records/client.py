@@ -24,7 +24,8 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 from ...arguments import SECOND
 from ...errors import InvalidConfig, StoreError
 from ..courier import COURIER
-from ..store import MemoryStore, open_store, plain_name
+from ..memory import MemoryStore
+from ..store import open_store, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
@@ -300,7 +301,7 @@ class Ledger:
         if not self._working and self._tray:
             self._working = True
             # The end of the process waits for it, for a moment.
-            COURIER._partings.add(COURIER._start(self._work))
+            COURIER.start(self._work, last=True)
 
     async def _work(self) -> None:
         try:
@@ -493,9 +494,7 @@ class Ledger:
 
     def after_fork(self) -> None:
         """In a forked child: another member, with nothing to tell and a connection of its own."""
-        held, self._held = self._held, None
-        if held is not None and isinstance(held.store, MemoryStore):
-            held.store._lock = allocate_lock()  # whoever held it is not here
+        self._held = None
         self._start()
         for page in self._listening:
             page.heard_at = None

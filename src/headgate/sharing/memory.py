@@ -1,0 +1,125 @@
+"""Pools and records in memory: for tests, and for parts of one process that share a key."""
+
+from __future__ import annotations
+
+import json
+from _thread import allocate_lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..arguments import NS_PER_US
+from ..errors import StoreError
+from ..gate.clock import SYSTEM
+from ..gate.forks import reset_in_child
+from .pool.answer import answer
+from .pool.state import KEPT_IDLE, Pool
+from .store import Records, as_seen, tell_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ..typing import Clock
+    from .pool.question import Answer, Question
+    from .store import Changes
+
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
+
+# With fewer entries than this, expired ones are not looked for.
+_FEW = 64
+
+
+class _Expiring(Generic[K, V]):
+    """Values by key, each until its time is over. Memory is bounded by twice the values that are alive."""
+
+    def __init__(self) -> None:
+        self._kept: dict[K, tuple[V, int]] = {}
+        self._sweep_at = _FEW
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: K, now: int) -> V | None:
+        value, expires = self._kept.get(key, (None, 0))
+        return value if now < expires else None
+
+    def put(self, key: K, value: V, now: int, keep: int) -> None:
+        self._kept[key] = (value, now + keep)
+        if len(self._kept) > self._sweep_at:
+            self._kept = {key: kept for key, kept in self._kept.items() if kept[1] > now}
+            self._sweep_at = max(_FEW, 2 * len(self._kept))
+
+    def keys(self, now: int) -> list[K]:
+        return [key for key, (_, expires) in self._kept.items() if now < expires]
+
+
+class MemoryStore:
+    """Pools and records in this process, by the clock that is given."""
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
+        self._pools: _Expiring[str, str] = _Expiring()  # as texts, so that an error changes nothing
+        self._records: _Expiring[tuple[str, str], tuple[str, str]] = _Expiring()
+        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self.after_fork()
+        reset_in_child(self, first=True)
+
+    def after_fork(self) -> None:
+        self._lock = allocate_lock()  # of the records: any thread may call `swap`
+
+    def _now(self) -> int:
+        return self._clock.now() // NS_PER_US
+
+    async def ask(self, key: str, question: Question) -> Answer:
+        now = self._now()
+        pool = self._pool(key, now) or Pool()
+        before = pool.window.generation, pool.version
+        try:
+            given = answer(pool, question, now)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise StoreError(f"memory: {error!r}") from error
+        self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for(now) + KEPT_IDLE)
+        if (pool.window.generation, pool.version) != before:
+            tell_all(self._listeners.get(key, ()))
+        return given
+
+    def _pool(self, key: str, now: int) -> Pool | None:
+        state = self._pools.get(key, now)
+        return None if state is None else Pool.unpacked(json.loads(state))
+
+    async def swap(self, group: str, changes: Changes, mark: str) -> Records:
+        wrote = False
+        with self._lock:
+            now = self._now()
+            current = {name: self._records.get((group, name), now) or ("", "") for name in changes}
+            swapped = as_seen(changes, current, mark)
+            for name, (_, text, keep) in changes.items():
+                if swapped and text is not None and current[name][0] != mark:
+                    current[name] = (mark, text)
+                    self._records.put((group, name), current[name], now, keep)
+                    wrote = True
+        if wrote:
+            tell_all(self._listeners.get(group, ()))
+        return Records(now, swapped, current)
+
+    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+        self._listeners.setdefault(key, []).append(heard)
+
+    async def keys(self) -> list[str]:
+        return self._pools.keys(self._now())
+
+    async def look(self, key: str) -> Pool | None:
+        now = self._now()
+        pool = self._pool(key, now)
+        return None if pool is None else pool.as_of(now)
+
+    async def close(self) -> None:
+        pass
+
+
+# One for each URL and clock, because the times of a pool are times of one clock. The store keeps it alive.
+_stores: dict[tuple[str, int], MemoryStore] = {}
+
+
+def memory_store(url: str, clock: Clock) -> MemoryStore:
+    """Return the store that this URL and this clock have in this process."""
+    return _stores.setdefault((url, id(clock)), MemoryStore(clock))
