@@ -80,7 +80,6 @@ class RateRule:
 
     __slots__ = (
         "_cost",
-        "_earned",
         "_full_at",
         "_held_until",
         "_low_ticks",
@@ -89,6 +88,7 @@ class RateRule:
         "_scale",
         "_tolerance",
         "column",
+        "earned_at",
         "name",
         "rate",
     )
@@ -102,7 +102,7 @@ class RateRule:
         self._scale = rate.amount // divisor  # ticks in a nanosecond
         self._tolerance = rate.burst * self._cost
         self._most = max(rate.amount, rate.burst) * self._cost  # what one call may take
-        self._earned = _LONG_AGO  # in ticks
+        self.earned_at = _LONG_AGO  # in ticks
         self._held_until = _LONG_AGO  # until then nothing is left, whatever the rate
         # For refunds: how low the backlog has been since a permit was given out. When the
         # bucket was last found full, and each take that found the backlog lower than every
@@ -125,9 +125,9 @@ class RateRule:
             need = amount * self._cost
             if need > self._most:
                 return 0
-        earned = self._earned
+        earned = self.earned_at
         if earned <= ticks:
-            self._earned = ticks + need
+            self.earned_at = ticks + need
             self._full_at = now
             return 1
         after = earned + need
@@ -136,7 +136,7 @@ class RateRule:
         times = self._low_times
         if not times or times[-1] != now:  # within an instant the backlog only rises
             self._note_low(now, earned - ticks)
-        self._earned = after
+        self.earned_at = after
         return 1
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
@@ -145,7 +145,7 @@ class RateRule:
         if need > self._most:
             return False
         ticks = now * self._scale
-        earned = self._earned
+        earned = self.earned_at
         return earned <= ticks or earned + need <= ticks + self._tolerance or not need
 
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
@@ -154,12 +154,12 @@ class RateRule:
         if not need:
             return now
         # Above the burst only a full bucket will do.
-        ready = self._earned + min(need, self._tolerance) - self._tolerance
+        ready = self.earned_at + min(need, self._tolerance) - self._tolerance
         return max(now, -(-ready // self._scale))
 
     def slack(self, cost: tuple[int, ...], now: int) -> int:
         """How long after `earliest` the bucket goes on filling: so much lateness costs nothing."""
-        return max(0, self._earned // self._scale - self.earliest(cost, now))
+        return max(0, self.earned_at // self._scale - self.earliest(cost, now))
 
     def refusal(self, cost: tuple[int, ...]) -> str | None:
         """Why the cost can never be taken, or None."""
@@ -180,20 +180,20 @@ class RateRule:
         if actual == estimate:
             return
         ticks = now * self._scale
-        backlog = self._earned - ticks
+        backlog = self.earned_at - ticks
         if actual > estimate:
             if backlog > 0:
                 self._note_low(now, backlog)
             else:
                 self._full_at = now
-            self._earned = max(self._earned, ticks) + (actual - estimate) * self._cost
+            self.earned_at = max(self.earned_at, ticks) + (actual - estimate) * self._cost
             return
         if backlog <= 0 or self._full_at > taken_at:
             return  # what was taken has been earned back already
         since = bisect_right(self._low_times, taken_at)
         lowest = min(self._low_ticks[since], backlog) if since < len(self._low_ticks) else backlog
         credit = min((estimate - actual) * self._cost, lowest)
-        self._earned -= credit
+        self.earned_at -= credit
         for i in range(since, len(self._low_ticks)):
             self._low_ticks[i] -= credit
         if since < len(self._low_ticks):  # older marks that are no longer the lower ones
@@ -219,16 +219,16 @@ class RateRule:
     def give_back(self, amount: int, now: int) -> None:
         """Put units back that were taken, whenever that was; never above full."""
         ticks = now * self._scale
-        if self._earned > ticks:
-            self._earned = max(ticks, self._earned - amount * self._cost)
-            self._note_low(now, self._earned - ticks)
+        if self.earned_at > ticks:
+            self.earned_at = max(ticks, self.earned_at - amount * self._cost)
+            self._note_low(now, self.earned_at - ticks)
 
     # -- what the far side says is left
 
     def lower(self, level: int, now: int) -> None:
         """At most so many units are left. Never raises what there is."""
         ticks = now * self._scale
-        self._earned = max(self._earned, ticks + self._tolerance - level * self._cost)
+        self.earned_at = max(self.earned_at, ticks + self._tolerance - level * self._cost)
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:
         """Nothing is left before that moment, and so much then.
@@ -236,22 +236,22 @@ class RateRule:
         What was taken so far gives nothing back beyond that, nor does what is taken in this instant.
         """
         held = at * self._scale + self._tolerance - units * self._cost
-        if held < self._earned:
-            self._note_low(now + 1, self._earned - held)
+        if held < self.earned_at:
+            self._note_low(now + 1, self.earned_at - held)
             return
         self._full_at = now + 1
-        self._earned = held
+        self.earned_at = held
         self._held_until = at
 
     # -- changing the limit, and looking at it
 
     def full(self, now: int) -> bool:
         """Is nothing missing?"""
-        return self._earned <= now * self._scale
+        return self.earned_at <= now * self._scale
 
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative while in debt."""
-        backlog = max(0, self._earned - now * self._scale)
+        backlog = max(0, self.earned_at - now * self._scale)
         return (self._tolerance - backlog) // self._cost
 
     def follow(self, old: AnyRate, now: int) -> None:
@@ -264,17 +264,17 @@ class RateRule:
         mark = now + 1
         if not isinstance(old, RateRule):
             missing = max(0, self.rate.burst - old.level(now))
-            self._earned = now * self._scale + missing * self._cost
+            self.earned_at = now * self._scale + missing * self._cost
             self._low_times.append(mark)
             self._low_ticks.append(0)  # nothing of the old window can be refunded here
             return
         # What a bucket that is held will have at the end, it has then at any rate.
         self._held_until = old._held_until
         since = max(now, old._held_until)
-        backlog = max(0, old._earned - since * old._scale)
+        backlog = max(0, old.earned_at - since * old._scale)
         # In ticks of this bucket, rounded so that nothing is gained.
         level = min((old._tolerance - backlog) * self._cost // old._cost, self._tolerance)
-        self._earned = since * self._scale + self._tolerance - level
+        self.earned_at = since * self._scale + self._tolerance - level
         # Refunds that are still due go on, up to where the smaller burst was full.
         self._full_at = old._full_at
         due = min(old.rate.burst * self._cost, self._tolerance) - level

@@ -376,7 +376,7 @@ class MemoryLimiter:
 
     def _move_out_locked(self, resource: str) -> Resource | None:
         """Give a resource that was no more than a number a gate of its own. None if it was not even that."""
-        state = None if self._keyed is None else self._keyed.move_out(resource, self._now())
+        state = None if self._keyed is None else self._keyed.extract(resource, self._now())
         if state is None:
             return None
         known = self._resources[resource] = self._make_locked(resource, self._template, *state)
