@@ -20,7 +20,7 @@ class ReadTimeout:
     """Abandons a response unless it is renewed every `duration` nanoseconds, or cancelled.
 
     The response is referred to weakly, so that one that is garbage ends at once. `holds` is kept alive
-    meanwhile: the collector must not finalize it before the response.
+    until then: the collector must not finalize it before the response.
     """
 
     __slots__ = ("_clock", "_duration", "_holds", "_response", "_timer", "_until")
@@ -44,7 +44,7 @@ class ReadTimeout:
         """Abandon the response if it was not renewed; otherwise look again when its time is up."""
         if self._clock.now() < self._until:
             self._timer = self._clock.call_at(self._until, self._check)
-            if self._response is None:  # cancelled meanwhile, with the timer before this one
+            if self._response is None:  # cancelled since, with the timer before this one
                 self._timer.cancel()
             return
         response = None if self._response is None else self._response()

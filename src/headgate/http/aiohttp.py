@@ -215,7 +215,7 @@ class _Content(StreamReader):
         return self._inner.total_bytes
 
     @property
-    def total_compressed_bytes(self) -> int | None:  # type: ignore[override]  # likewise
+    def total_compressed_bytes(self) -> int | None:  # type: ignore[override]  # a field there
         return self._inner.total_compressed_bytes
 
     @property

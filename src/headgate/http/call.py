@@ -86,7 +86,7 @@ class Call:
         self.name = f"{method} {self._host}{parts.path}"
         self._size = len(body) if body is not None else _length(headers)
         self._reserved = self._reserve(request)
-        # The client above was told not to retry an error that we have retried: what it retries is sent once.
+        # A client that retries on top of the adapter multiplies requests: each of its retries is sent once.
         self.retried_above = bool(settings.policy.max_retries) and _is_a_retry(headers)
         if self.retried_above or (body is None and _has_body(headers)):
             self._repeat = "never"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     # To the type checker our transports are what the clients of both libraries ask for.
     class _Sync(httpx.BaseTransport, httpx2.BaseTransport): ...  # type: ignore[misc]  # twice the same
 
-    class _Async(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport): ...  # type: ignore[misc]  # likewise
+    class _Async(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport): ...  # type: ignore[misc]  # twice the same
 else:
     InnerTransport = AsyncInnerTransport = Any  # one library may be missing
     _Sync = _Async = object

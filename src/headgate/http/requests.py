@@ -103,14 +103,14 @@ class _Answer:
             return None
         body: RawIOBase | BytesIO
         try:
-            said = raw.read(MOST_OF_ERROR + 1, decode_content=False)
+            start = raw.read(MOST_OF_ERROR + 1, decode_content=False)
         except Exception as error:  # noqa: BLE001 - a caller who reads the body gets it
-            said, body = b"", _Rest(b"", raw, error)
+            start, body = b"", _Rest(b"", raw, error)
         else:
-            if len(said) > MOST_OF_ERROR:
-                body = _Rest(said, raw, None)
+            if len(start) > MOST_OF_ERROR:
+                body = _Rest(start, raw, None)
             else:
-                body = BytesIO(said)
+                body = BytesIO(start)
                 raw.release_conn()
         response.raw = HTTPResponse(
             body=body,
@@ -123,7 +123,7 @@ class _Answer:
             original_response=getattr(raw, "_original_response", None),  # requests reads cookies from it
             request_method=response.request.method,
         )
-        return said
+        return start
 
     def watch(self, reading: Reading) -> None:
         if self._is_read():

@@ -75,9 +75,9 @@ def _header_claims(fields: Fields, present: int, *, daily: bool) -> Iterator[Sco
         elif field == "ratelimit":
             yield from _structured_claims(values, present)
         elif field == "ratelimit-policy":
-            for item, said in wire.structured_list(values) or ():
+            for item, parameters in wire.structured_list(values) or ():
                 if _is_name(item):
-                    yield _claim(_scope_name(item), "limit", [said.get("q", "")], present)
+                    yield _claim(_scope_name(item), "limit", [parameters.get("q", "")], present)
 
 
 def _subject(field: str, plain: str, *, daily: bool) -> tuple[str, str] | None:
@@ -127,10 +127,10 @@ def _structured_claims(values: list[str], present: int) -> Iterator[Scope]:
             if key in ("limit", "remaining", "reset"):
                 yield _claim("requests", key, [value], present)
         return
-    for item, said in items:
+    for item, parameters in items:
         if _is_name(item):
-            yield _claim(_scope_name(item), "remaining", [said.get("r", "")], present)
-            yield _claim(_scope_name(item), "reset", [said.get("t", "")], present)
+            yield _claim(_scope_name(item), "remaining", [parameters.get("r", "")], present)
+            yield _claim(_scope_name(item), "reset", [parameters.get("t", "")], present)
 
 
 def _is_name(item: str) -> bool:

@@ -229,9 +229,9 @@ class _ErrorDetails:
         self.codes = frozenset(_codes(document, fields))
         self.violations = violations_in(document)
         speakers = [document, document.get("error"), *entries(document.get("errors"))]
-        said = [document.get(key) for key in ("error", "detail", "Message")]
-        said += [at(speaker, "message") for speaker in speakers]
-        self.messages = [text[:2_000].lower() for text in said if isinstance(text, str)]
+        texts = [document.get(key) for key in ("error", "detail", "Message")]
+        texts += [at(speaker, "message") for speaker in speakers]
+        self.messages = [text[:2_000].lower() for text in texts if isinstance(text, str)]
 
 
 def _codes(document: Document, fields: Fields) -> Iterator[str]:
