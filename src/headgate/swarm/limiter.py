@@ -17,7 +17,7 @@ from ..gate.bucket import successors
 from ..gate.clock import SYSTEM
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
-from ..limiters.resource import Capacity, Resource, Slot, check_name
+from ..limiters.resource import Capacity, Resource, check_name
 from ..limits import Rate, read_rates
 from ..typing import Clock, Observer, Rates, Seconds
 from ..verdict import Verdict
@@ -238,17 +238,6 @@ class DistributedLimiter(MemoryLimiter):
         self._agent.restore(levels, at, oldest)
 
     # -- inside
-
-    def slot(
-        self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
-    ) -> Slot:
-        """Wait for tokens and be under way for the length of a `with` or `async with` block.
-
-        The tokens stay spent when the block ends, so the rate holds. A block that ends without an error
-        counts as a success, by which a total that was cut grows back; `permit.settle(verdict=throttled())`
-        inside of it announces a reduction.
-        """
-        return super().slot(resource, cost=cost, timeout=timeout)
 
     def _make_locked(  # type: ignore[override]  # there is no template here
         self, resource: str, rates: tuple[Rate, ...]

@@ -16,7 +16,6 @@ from .messages import (
     MOST_MEMBERS,
     NO_TERM,
     Bye,
-    Echo,
     Grant,
     Handover,
     Heartbeat,
@@ -128,10 +127,10 @@ class Membership:
             if not self.joined:
                 self._send_hello(now)
                 return
-            if now - self._leader_at > self._settings.interval * 9 // 10:
-                # Either the leader is silent, or this member is not on the bus: an own message tells.
-                self.member.send(self.member.key, Echo(self.member.key, self._seq + 1))
-            self._send_report(now)
+            silent = now - self._leader_at > self._settings.interval * 9 // 10
+            report = self._send_report(now)
+            if silent:  # or this member is not on the bus: an own message tells
+                self.member.send(self.member.key, report)
 
     def next_at(self, now: int) -> int:
         """When `tick` has something to do next."""
@@ -175,9 +174,6 @@ class Membership:
                 self._hear_report(message, now)
             case Here():
                 self._hear_here(message, now)
-            case Echo():
-                if message.to == self.member.key:
-                    self._hear_itself(message.seq, now)
             case Heartbeat():
                 self._hear_heartbeat(message, now)
             case Grant():
@@ -209,10 +205,10 @@ class Membership:
         return self.candidate or not self.joined or few
 
     def _hear_hello(self, hello: Hello, now: int) -> None:
+        self._hear_report(hello, now)
         if hello.key == self.member.key:
-            self._hear_itself(hello.seq, now)
-        elif self.joined:
-            self._hear_report(hello, now)
+            return
+        if self.joined:
             if self.greets and not self.is_leader:  # some leader will let it in, if only later
                 self.member.send(hello.key, Here(hello.key))
         elif len(self._rivals) < MOST_MEMBERS:
@@ -349,9 +345,9 @@ class Membership:
 
     def _hear_report(self, report: Report, now: int) -> None:
         leadership = self._leadership
-        if leadership is None or report.key == self.member.key or report.key in self._left:
-            return
-        if report.term in (self.term, NO_TERM):
+        if report.key == self.member.key:
+            self._hear_itself(report.seq, now)
+        elif leadership is not None and report.key not in self._left and report.term in (self.term, NO_TERM):
             leadership.hear_report(report, now)
             self._follow_leadership(now)
 
@@ -398,9 +394,11 @@ class Membership:
         self._report_at = now + min(self._settings.interval, _ASK_AGAIN)
         self.member.send(GREETERS, self._report(Hello, now))
 
-    def _send_report(self, now: int) -> None:
+    def _send_report(self, now: int) -> Report:
         self._report_at = now + self._settings.interval
-        self.member.send(LEADERS, self._report(Report, now))
+        report = self._report(Report, now)
+        self.member.send(LEADERS, report)
+        return report
 
     def _report(self, kind: type[Report], now: int) -> Report:
         self._seq += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..arguments import SECOND
@@ -42,9 +42,8 @@ NO_TERM: Term = (0, "")
 # -- the messages
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A member to the leader: what it holds and what it wants."""
+class Report(NamedTuple):
+    """A member to the leader: what it holds and what it wants. To itself: does the bus carry its messages?"""
 
     key: str
     term: Term  # the term of the leader it follows
@@ -57,69 +56,54 @@ class Report:
     heartbeat: int  # number of the last heartbeat it has received
 
 
-@dataclass(frozen=True, slots=True)
 class Hello(Report):
     """A newcomer to the greeters: is there a swarm?"""
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(NamedTuple):
     """A greeter to a newcomer: there is a swarm, do not found another."""
 
     to: str
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
-    """A member to itself: does the bus carry its messages?"""
-
-    to: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The leader, or a candidate, to all."""
+class Heartbeat(NamedTuple):
+    """The leader, or a candidate, to all. `successor` is the key of the member that leads next, or ""."""
 
     term: Term
     number: int
     is_leader: bool
     size: int  # how many members there are
-    successor: str  # the key of the member that leads next, or ""
+    successor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The leader to a member: the share it may use."""
+class Grant(NamedTuple):
+    """The leader to a member, in answer to its report `seq`: the share it may use, its place in a round."""
 
     to: str
     term: Term
-    seq: int  # number of the report it answers
+    seq: int
     number: int
     share: int
     safe: int
     size: int
-    place: int | None  # where in a round of all members it comes, from 0 to ROUND
+    place: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(NamedTuple):
     """A member that leaves for good, to the leader; a leader that leaves, to all."""
 
     key: str
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(NamedTuple):
     """A leader to all: it follows another one. `void` says that what it granted does not count there."""
 
     term: Term
     void: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(NamedTuple):
     """A leader that leaves, to its successor: the share and the safe share each member may be using."""
 
     to: str
@@ -128,7 +112,7 @@ class Handover:
     held: dict[str, tuple[int, int]]
 
 
-Message: TypeAlias = Report | Here | Echo | Heartbeat | Grant | Bye | StepDown | Handover
+Message: TypeAlias = Report | Here | Heartbeat | Grant | Bye | StepDown | Handover
 
 
 class Envelope(NamedTuple):
@@ -149,7 +133,7 @@ class Envelope(NamedTuple):
     def to_json(self) -> bytes:
         message = self.message
         fields = {"resource": self.resource, "kind": _KIND_OF[type(message)]}
-        fields |= {name: getattr(message, name) for name in message.__match_args__}
+        fields |= {name: getattr(message, name) for name in message._fields}
         fields |= {name: getattr(self, name) for name in _AROUND if getattr(self, name)}
         return write_object(fields)
 
@@ -157,7 +141,7 @@ class Envelope(NamedTuple):
     def from_json(cls, data: bytes) -> Envelope:
         fields = read_object(data)
         around = {name: _FIELDS[name](fields[name]) for name in _AROUND if fields.get(name) is not None}
-        return cls(_text(fields.get("resource")), read_message(fields), **around)
+        return cls(_only(str, fields.get("resource")), read_message(fields), **around)
 
 
 # What an envelope may leave out.
@@ -170,7 +154,7 @@ def read_message(fields: Mapping[str, Any]) -> Message:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"{kind!r} is not a kind of message")
     make = _KINDS[kind]
-    message: Message = make(**{name: _FIELDS[name](fields.get(name)) for name in make.__match_args__})
+    message: Message = make(**{name: _FIELDS[name](fields.get(name)) for name in make._fields})
     return message
 
 
@@ -192,63 +176,39 @@ def _key(given: object) -> str:
     return given
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise ValueError("not a text")  # noqa: TRY004 - about a message, not about an argument
+def _only(kind: type, given: object) -> Any:
+    if not isinstance(given, kind):
+        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004 - about a message, not about an argument
     return given
 
 
-def _flag(given: object) -> bool:
-    if not isinstance(given, bool):
-        raise ValueError("neither true nor false")  # noqa: TRY004 - as above
-    return given
-
-
-def _term(given: object) -> Term:
-    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[1], str):
-        raise ValueError("not a number and a key")
-    return read_number(given[0]), given[1]
-
-
-def _share(given: object) -> int:
-    return read_number(given, most=WHOLE)
-
-
-def _size(given: object) -> int:
-    return read_number(given, least=1, most=MOST_MEMBERS)
-
-
-def _weight(given: object) -> int:
-    return read_number(given, least=1, most=1_000_000)
-
-
-def _place(given: object) -> int | None:
-    return None if given is None else read_number(given, most=ROUND - 1)
-
-
-def _shares(given: object) -> tuple[int, int]:
+def _pair(given: object, first: Callable[[object], Any], second: Callable[[object], Any]) -> tuple[Any, Any]:
     if not isinstance(given, list) or len(given) != 2:
-        raise ValueError("not two shares")
-    return _share(given[0]), _share(given[1])
+        raise ValueError("not a pair")
+    return first(given[0]), second(given[1])
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str) or len(given) > _LONGEST_KEY:
+        raise ValueError("not a short text")
+    return given
 
 
 def _held(given: object) -> dict[str, tuple[int, int]]:
     if not isinstance(given, dict) or len(given) > MOST_MEMBERS:
         raise ValueError("not the shares of members")
-    return {_key(key): _shares(shares) for key, shares in given.items()}
+    return {_key(key): _pair(shares, _share, _share) for key, shares in given.items()}
 
 
-def _pause(given: object) -> tuple[int, str]:
-    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[1], str) or len(given[1]) > 256:
-        raise ValueError("a pause is a duration and a name")
-    return read_number(given[0], most=_LONGEST_PAUSE), given[1]
-
+_flag, _text = partial(_only, bool), partial(_only, str)
+_share = partial(read_number, most=WHOLE)
+_place = partial(read_number, most=ROUND - 1)
+_duration = partial(read_number, most=_LONGEST_PAUSE)
 
 _KINDS: dict[str, Any] = {
     "hello": Hello,
     "here": Here,
     "report": Report,
-    "echo": Echo,
     "heartbeat": Heartbeat,
     "grant": Grant,
     "bye": Bye,
@@ -263,14 +223,14 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys(("seq", "number", "granted", "heartbeat", "admitted", "succeeded"), read_number),
     **dict.fromkeys(("wants", "share", "safe", "unknown"), _share),
     **dict.fromkeys(("is_leader", "void", "duplicate"), _flag),
-    "term": _term,
-    "size": _size,
-    "weight": _weight,
-    "place": _place,
+    "term": lambda given: _pair(given, read_number, _text),
+    "size": partial(read_number, least=1, most=MOST_MEMBERS),
+    "weight": partial(read_number, least=1, most=1_000_000),
+    "place": lambda given: None if given is None else _place(given),
     "successor": _text,
     "held": _held,
     "level": read_level,
-    "pause": _pause,
+    "pause": lambda given: _pair(given, _duration, _name),
 }
 
 

@@ -18,7 +18,7 @@ from .messages import ALL, GREETERS, LEADERS, sign, verified
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .bus.bus import Bus, Subscription
+    from .bus.bus import Bus
     from .update import CapacityUpdate
 
 SUBJECT_PREFIX = "ratelimit."
@@ -36,8 +36,8 @@ class Transport:
         self._run = run
         self._secret = secret
         self._lock = threading.Lock()
-        self._subscriptions: list[Subscription] = []
-        self._as_leader: Subscription | None = None
+        self._subscriptions: list[Any] = []
+        self._as_leader: Any = None
 
     @property
     def settles(self) -> float:
@@ -79,10 +79,9 @@ class Transport:
         if ended is not None:
             ended.close()
 
-    def _subscribe(self, subscribe: Any, where: str, message: Callable[[bytes, str], None]) -> Subscription:
+    def _subscribe(self, subscribe: Any, where: str, message: Callable[[bytes, str], None]) -> Any:
         hear, subject = weakly(message), self._subject(where)
-        subscription: Subscription = subscribe(subject, lambda heard: hear(heard.data, subject))
-        return subscription
+        return subscribe(subject, lambda heard: hear(heard.data, subject))
 
     def close(self) -> None:
         with self._lock:

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...errors import InvalidConfig
 from ...sharing.store import without_password
 
 Deliver: TypeAlias = Callable[["Message"], object]
-
-
-class Subscription(Protocol):
-    """One subscription to one subject."""
-
-    def close(self) -> None:
-        """End it. A second call does nothing."""
 
 
 class Bus(Protocol):
@@ -33,8 +26,11 @@ class Bus(Protocol):
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
         """Send it now or as soon as possible. With `retain` it is kept for `recall` too."""
 
-    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
-        """Have `deliver` called with every message on exactly this subject, one's own included."""
+    def subscribe(self, subject: str, deliver: Deliver) -> Any:
+        """Have `deliver` called with every message on exactly this subject, one's own included.
+
+        Returns something with a method `close()` that ends it.
+        """
 
     def recall(self, subject: str, deliver: Deliver) -> None:
         """Have `deliver` called with the last message retained there, unless it is too old."""
@@ -57,12 +53,28 @@ class Message(NamedTuple):
     data: bytes
 
 
-def call(deliver: Deliver, message: Message) -> None:
-    """Deliver a message. An error of the receiver is logged and does not reach the bus."""
-    try:
-        deliver(message)
-    except Exception:
-        logging.getLogger("headgate").exception("%r raised on %r", deliver, message.subject)
+class Subscription:
+    """One subscription of one of our own buses, which is told by `end` when it is closed."""
+
+    def __init__(self, subject: str, deliver: Deliver, end: Callable[[Subscription], object]) -> None:
+        self.subject = check_subject(subject)
+        self.closed = False
+        self._deliver = deliver
+        self._end = end
+
+    def hear(self, message: Message) -> None:
+        """Deliver a message. An error of the receiver is logged and does not reach the bus."""
+        try:
+            if not self.closed:
+                self._deliver(message)
+        except Exception:
+            logging.getLogger("headgate").exception("%r raised on %r", self._deliver, message.subject)
+
+    def close(self) -> None:
+        """End the subscription. A second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            self._end(self)
 
 
 def open_bus(where: object) -> tuple[Bus, bool]:

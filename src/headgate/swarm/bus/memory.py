@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ...errors import Closed
-from .bus import Message, call, check_subject
+from .bus import Message, Subscription, check_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ class MemoryBus:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._subscriptions: dict[str, list[MemorySubscription]] = {}
+        self._subscriptions: dict[str, list[Subscription]] = {}
         self._retained: dict[str, Message] = {}
         self._outbox: deque[Message] = deque()
         self._delivering = False
@@ -65,15 +65,15 @@ class MemoryBus:
             self._delivering = True
         self._deliver_all()
 
-    def subscribe(self, subject: str, deliver: Deliver) -> MemorySubscription:
+    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
         """Have `deliver` called with every message on the subject."""
-        subscription = MemorySubscription(self, check_subject(subject), deliver)
+        subscription = Subscription(subject, deliver, self._forget)
         with self._lock:
             self._raise_if_closed()
             self._subscriptions.setdefault(subject, []).append(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: MemorySubscription) -> None:
+    def _forget(self, subscription: Subscription) -> None:
         with self._lock:
             listening = self._subscriptions.get(subscription.subject, [])
             if subscription in listening:
@@ -116,22 +116,3 @@ class MemoryBus:
 
     def __repr__(self) -> str:
         return f"<MemoryBus of {sum(map(len, self._subscriptions.values()))} subscriptions>"
-
-
-class MemorySubscription:
-    """One subscription of a MemoryBus."""
-
-    def __init__(self, bus: MemoryBus, subject: str, deliver: Deliver) -> None:
-        self.subject = subject
-        self._bus = bus
-        self._deliver = deliver
-        self._closed = False
-
-    def hear(self, message: Message) -> None:
-        if not self._closed:
-            call(self._deliver, message)
-
-    def close(self) -> None:
-        """End the subscription. A second call does nothing."""
-        self._closed = True
-        self._bus.unsubscribe(self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidConfig
 from ...sharing.courier import COURIER
 from ...sharing.store import without_password
-from .bus import RETAINED, Message, call, check_subject
+from .bus import RETAINED, Message, Subscription, check_subject
 from .network import CONNECT_TIMEOUT, NetworkBus
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class NatsBus(NetworkBus):
             ) from None
         self._connect = nats.connect
         self._servers = address.split(",")
+        self._subscriptions: dict[Subscription, Any] = {}  # the client's, by ours
         self._bucket: Any = None  # the key-value bucket for retained messages; False if the server has none
         super().__init__(address, connect_timeout)
 
@@ -69,23 +70,32 @@ class NatsBus(NetworkBus):
 
         COURIER.send(send)
 
-    def subscribe_soon(self, subject: str, deliver: Deliver) -> NatsSubscription:
-        check_subject(subject)
+    def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
         self._raise_if_closed()
-        subscription = NatsSubscription(deliver)
+        subscription = Subscription(subject, deliver, self._unsubscribe)
+
+        async def hear(message: Any) -> None:
+            subscription.hear(Message(message.subject, message.data))
 
         async def begin() -> None:
             if not self._client.is_closed:
-                subscription.there = await self._client.subscribe(subject, cb=subscription.hear)
-                if subscription.closed:
-                    await subscription.there.unsubscribe()
+                self._subscriptions[subscription] = await self._client.subscribe(subject, cb=hear)
 
         COURIER.send(begin)
         return subscription
 
-    async def _confirm(self, subscription: NatsSubscription) -> None:  # noqa: ARG002 - one answer for all
+    async def _confirm(self, subscription: Subscription) -> None:  # noqa: ARG002 - one answer for all
         if self._client.is_connected:
             await self._client.flush()
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        async def end() -> None:
+            try:
+                await self._subscriptions.pop(subscription).unsubscribe()
+            except Exception:  # noqa: BLE001 - from a lost connection nothing comes
+                logging.getLogger("headgate").debug("unsubscribed from a bus whose connection was lost")
+
+        COURIER.send(end)
 
     def recall(self, subject: str, deliver: Deliver) -> None:
         """Have `deliver` called with the message retained there, if the server keeps any (JetStream)."""
@@ -135,31 +145,3 @@ class NatsBus(NetworkBus):
         except Exception:  # noqa: BLE001 - no server is there to receive it
             logging.getLogger("headgate").debug("the bus was closed while its connection was lost")
         await self._client.close()
-
-
-class NatsSubscription:
-    """One subscription of a NatsBus."""
-
-    def __init__(self, deliver: Deliver) -> None:
-        self._deliver = deliver
-        self.there: Any = None  # the subscription of the client
-        self.closed = False
-
-    async def hear(self, message: Any) -> None:
-        if not self.closed:
-            call(self._deliver, Message(message.subject, message.data))
-
-    def close(self) -> None:
-        """End the subscription. A second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-
-        async def end() -> None:
-            try:
-                if self.there is not None:
-                    await self.there.unsubscribe()
-            except Exception:  # noqa: BLE001 - from a lost connection nothing comes
-                logging.getLogger("headgate").debug("unsubscribed from a bus whose connection was lost")
-
-        COURIER.send(end)

@@ -46,7 +46,7 @@ class NetworkBus:
     async def _begin(self) -> None:
         raise NotImplementedError
 
-    async def _confirm(self, subscription: Any) -> None:
+    async def _confirm(self, subscription: Subscription) -> None:
         """Return when the subscription is in force."""
         raise NotImplementedError
 

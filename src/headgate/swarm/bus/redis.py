@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...sharing.courier import COURIER
 from ...sharing.redis_connection import Listener, client_of, send_again_if_lost
-from .bus import RETAINED, Message, call, check_subject
+from .bus import RETAINED, Message, Subscription, check_subject
 from .network import CONNECT_TIMEOUT, NetworkBus
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RedisBus(NetworkBus):
             client_name="headgate",
             single_connection_client=True,  # keeps the order in which messages were published
         )
-        self._subscriptions: dict[bytes, list[RedisSubscription]] = {}
+        self._subscriptions: dict[bytes, list[Subscription]] = {}
         self._confirmed: dict[bytes, asyncio.Event] = {}
         self._publishing: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Task[None] | None = None
@@ -78,27 +78,23 @@ class RedisBus(NetworkBus):
     async def _send(self, *command: Any) -> None:
         await send_again_if_lost(lambda: self._client.execute_command(*command))
 
-    def subscribe_soon(self, subject: str, deliver: Deliver) -> RedisSubscription:
-        channel = check_subject(subject).encode()
+    def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
         self._raise_if_closed()
-        subscription = RedisSubscription(self, channel, deliver)
+        subscription = Subscription(subject, deliver, self._unsubscribe)
+        channel = subject.encode()
         with self._lock:
             self._subscriptions.setdefault(channel, []).append(subscription)
         COURIER.send(lambda: self._listener.subscribe(channel))
         return subscription
 
-    async def _confirm(self, subscription: RedisSubscription) -> None:
-        await self._confirmed.setdefault(subscription.channel, asyncio.Event()).wait()
+    async def _confirm(self, subscription: Subscription) -> None:
+        await self._confirmed.setdefault(subscription.subject.encode(), asyncio.Event()).wait()
 
-    def unsubscribe(self, subscription: RedisSubscription) -> None:
-        """End a subscription, and the server's for the channel if it was the last one."""
-        channel = subscription.channel
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        """Forget a subscription, and end the server's for the channel if it was the last one."""
+        channel = subscription.subject.encode()
         with self._lock:
-            listening = self._subscriptions.get(channel, [])
-            if subscription in listening:
-                listening.remove(subscription)
-            if listening:
-                return
+            self._subscriptions[channel].remove(subscription)
 
         async def end() -> None:
             if not self._subscriptions.get(channel):
@@ -150,23 +146,3 @@ class RedisBus(NetworkBus):
             await self._client.aclose()
         except Exception:  # noqa: BLE001 - the connection was lost before
             logging.getLogger("headgate").debug("the bus was closed while its connection was lost")
-
-
-class RedisSubscription:
-    """One subscription of a RedisBus."""
-
-    def __init__(self, bus: RedisBus, channel: bytes, deliver: Deliver) -> None:
-        self.channel = channel
-        self._bus = bus
-        self._deliver = deliver
-        self._closed = False
-
-    def hear(self, message: Message) -> None:
-        if not self._closed:
-            call(self._deliver, message)
-
-    def close(self) -> None:
-        """End the subscription. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._bus.unsubscribe(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .bus import Message, call
+from .bus import Message, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class UnreliableBus:
     ) -> None:
         self._clock = clock
         self._random = random
-        self._subscriptions: dict[str, list[UnreliableSubscription]] = {}
+        self._subscriptions: dict[str, list[tuple[str, Subscription]]] = {}  # with the endpoint of each
         self.retained: dict[str, Message] = {}
         self.fastest = fastest
         self.slowest = slowest
@@ -62,20 +62,20 @@ class UnreliableBus:
         """The bus as the agent of that name uses it."""
         return Endpoint(self, name)
 
-    def subscribe(self, name: str, subject: str, deliver: Deliver) -> UnreliableSubscription:
+    def subscribe(self, name: str, subject: str, deliver: Deliver) -> Subscription:
         """A subscription of the endpoint of that name."""
-        subscription = UnreliableSubscription(name, deliver)
-        self._subscriptions.setdefault(subject, []).append(subscription)
+        subscription = Subscription(subject, deliver, bool)
+        self._subscriptions.setdefault(subject, []).append((name, subscription))
         return subscription
 
     def send(self, sender: str, message: Message) -> None:
         """Deliver a message of the endpoint `sender`, as far as the network lets it through."""
         self.sent += 1
-        listening = [each for each in self._subscriptions.get(message.subject, ()) if not each.closed]
+        listening = [each for each in self._subscriptions.get(message.subject, ()) if not each[1].closed]
         self._subscriptions[message.subject] = listening
-        for each in listening:
+        for name, each in listening:
             for _ in range(1 + (self._random() < self.repeats)):
-                if self._reaches(sender, each.name):
+                if self._reaches(sender, name):
                     delay = self.fastest + (self.slowest - self.fastest) * self._random()
                     self._clock.at(self._clock.seconds() + delay, lambda heard=each: heard.hear(message))  # type: ignore[misc]
 
@@ -102,7 +102,7 @@ class Endpoint:
             self._bus.retained[subject] = message
         self._bus.send(self._name, message)
 
-    def subscribe(self, subject: str, deliver: Deliver) -> UnreliableSubscription:
+    def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
         return self._bus.subscribe(self._name, subject, deliver)
 
     def recall(self, subject: str, deliver: Deliver) -> None:
@@ -115,19 +115,3 @@ class Endpoint:
 
     def close(self) -> None:
         """Nothing to do: other endpoints use the same bus."""
-
-
-class UnreliableSubscription:
-    """One subscription of one endpoint."""
-
-    def __init__(self, name: str, deliver: Deliver) -> None:
-        self.name = name
-        self._deliver = deliver
-        self.closed = False
-
-    def hear(self, message: Message) -> None:
-        if not self.closed:
-            call(self._deliver, message)
-
-    def close(self) -> None:
-        self.closed = True
