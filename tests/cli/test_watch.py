@@ -16,7 +16,8 @@ from rich.console import Console
 
 from headgate import Dispatch
 from headgate.cli.app import main
-from headgate.cli.watch import StoreView, picture_of, who
+from headgate.cli.pools import picture_of, who
+from headgate.cli.watch import StoreView
 from headgate.sharing.pool.question import PoolLimits
 from headgate.sharing.pool.rate import PoolRate
 from headgate.sharing.pool.state import MemberState, Pool

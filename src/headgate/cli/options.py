@@ -7,7 +7,6 @@ to do.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,9 +68,19 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def section(name: str) -> Callable[..., Callable[[Any], Any]]:
-    """A `click.option` whose options are listed under `name` in the help."""
-    return partial(click.option, cls=_Option, section=name)
+def section(title: str) -> Callable[..., Callable[[Any], Any]]:
+    """A decorator for the options that the help lists under `title`.
+
+    An option is declared as the help shows it, `"-o, --output FILE"`; `name` is that of the parameter, if it
+    is another one. Everything else is passed to `click.option`.
+    """
+
+    def option(shown: str, text: str, *, name: str = "", **details: Any) -> Callable[[Any], Any]:
+        flags, _, metavar = shown.replace(", ", ",").partition(" ")
+        names = [*flags.split(","), *([name] if name else [])]
+        return click.option(*names, cls=_Option, section=title, metavar=metavar or None, help=text, **details)
+
+    return option
 
 
 # -- types of values

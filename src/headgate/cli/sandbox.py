@@ -18,39 +18,30 @@ _what, _limits, _answers, _faults = map(section, ("What", "Limits", "Answers", "
 _STYLE = click.Choice(("openai", "anthropic", "plain"))
 _KIND = click.Choice(("bucket", "fixed", "sliding"))
 _NOT_NEGATIVE = click.FloatRange(0)
-_FASTER_THAN_ZERO = click.FloatRange(0, min_open=True)
+_MORE_THAN_ZERO = click.FloatRange(0, min_open=True)
 _FAULTS = "e.g. storm,after=10,duration=5 or error,status=500,probability=0.01. Repeatable."
 
 
 @click.command(cls=Command, short_help="A local API with limits, to try things on.")
-@_what("--style", type=_STYLE, default="openai", help="Whose endpoints, headers and errors.")
-@_what("--host", default="127.0.0.1", metavar="NAME", help="Where to listen.")
-@_what("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="0 for a free one.")
-@_limits("--requests", metavar="RATE", help="e.g. 600/minute.")
-@_limits("--tokens", metavar="RATE", help="e.g. 100_000/minute.")
-@_limits("--input-tokens", metavar="RATE", help="For --style anthropic.")
-@_limits("--output-tokens", metavar="RATE", help="For --style anthropic.")
-@_limits("--concurrency", type=click.IntRange(1), metavar="N", help="Requests in flight at once.")
-@_limits("--kind", type=_KIND, default="bucket", help="How they are counted.")
-@_limits("--per-key", is_flag=True, help="For each API key.")
-@_limits("--per-model", is_flag=True, help="For each model.")
-@_limits("--no-headers", is_flag=True, help="Do not tell where limits stand.")
-@_limits("--no-retry-after", is_flag=True, help="Do not tell when to come back.")
-@_answers(
-    "--first-token", type=_NOT_NEGATIVE, default=0.005, metavar="SECONDS", help="Until an answer begins."
-)
-@_answers(
-    "--spread", type=_NOT_NEGATIVE, default=0, metavar="SIGMA", help="How much that varies (lognormal)."
-)
-@_answers(
-    "--tokens-per-second",
-    type=_FASTER_THAN_ZERO,
-    metavar="N",
-    help="How fast it goes on.  [default: at once]",
-)
-@_answers("--reply-tokens", type=click.IntRange(1), default=16, metavar="N", help="Its length, on average.")
-@_answers("--seed", type=int, default=0, metavar="N", help="Of everything that is drawn at random.")
-@_faults("--fault", "faults", type=FaultType(), multiple=True, metavar="KIND[,DETAIL=VALUE]...", help=_FAULTS)
+@_what("--style", "Whose endpoints, headers and errors.", type=_STYLE, default="openai")
+@_what("--host NAME", "Where to listen.", default="127.0.0.1")
+@_what("--port N", "0 for a free one.", type=click.IntRange(0, 65_535), default=0)
+@_limits("--requests RATE", "e.g. 600/minute.")
+@_limits("--tokens RATE", "e.g. 100_000/minute.")
+@_limits("--input-tokens RATE", "For --style anthropic.")
+@_limits("--output-tokens RATE", "For --style anthropic.")
+@_limits("--concurrency N", "Requests in flight at once.", type=click.IntRange(1))
+@_limits("--kind", "How they are counted.", type=_KIND, default="bucket")
+@_limits("--per-key", "For each API key.", is_flag=True)
+@_limits("--per-model", "For each model.", is_flag=True)
+@_limits("--no-headers", "Do not tell where limits stand.", is_flag=True)
+@_limits("--no-retry-after", "Do not tell when to come back.", is_flag=True)
+@_answers("--first-token SECONDS", "Until an answer begins.", type=_NOT_NEGATIVE, default=0.005)
+@_answers("--spread SIGMA", "How much that varies (lognormal).", type=_NOT_NEGATIVE, default=0)
+@_answers("--tokens-per-second N", "How fast it goes on.  [default: at once]", type=_MORE_THAN_ZERO)
+@_answers("--reply-tokens N", "Its length, on average.", type=click.IntRange(1), default=16)
+@_answers("--seed N", "Of everything that is drawn at random.", type=int, default=0)
+@_faults("--fault KIND[,DETAIL=VALUE]...", _FAULTS, name="faults", type=FaultType(), multiple=True)
 def sandbox(**options: Any) -> None:
     """Serve an API that limits its callers as real ones do, until Ctrl-C; then tell what it saw.
 

@@ -215,10 +215,10 @@ def test_lines_come_down_a_pipe_to_everybody_who_waits():
         return lines
 
     assert sorted(asyncio.run(main())) == [
-        (1, b"one"),
-        (2, b"two"),
-        (4, b"three"),
-        (5, b"four"),
+        (1, b"one\n"),
+        (2, b"two\n"),
+        (4, b"three\n"),
+        (5, b"four\n"),
         (6, b"five"),
     ]
     os.close(reader)

@@ -11,7 +11,7 @@ import tempfile
 from bisect import bisect_right
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,7 +24,6 @@ from .chart import Panel, Series, Shade, draw, plot
 from .ways import PATH, REQUESTS, TOKENS, Gated, Naive, Usual
 
 if TYPE_CHECKING:
-    from ...sandbox.referee import Report
     from .ways import Way
 
 BURST = 1.5  # seconds' worth of requests and tokens that the API lets through at once
@@ -55,18 +54,7 @@ class Lane:
         self.seconds = monotonic() - began
 
 
-class Score(NamedTuple):
-    requests: int
-    refused: int
-    wasted: int  # tokens of requests that were refused
-
-
-def score(report: Report) -> Score:
-    refused = report.requests - report.admitted
-    return Score(report.requests, refused, refused * TOKENS_PER_JOB)
-
-
-async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> float:
+async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> None:
     began = monotonic()
     for lane in lanes:
         lane.api.fault("overload", after=OUTAGE_AT, duration=OUTAGE, retry_after=1)
@@ -92,7 +80,6 @@ async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> 
     for task in done:
         task.result()
     await asyncio.gather(*left, return_exceptions=True)
-    return monotonic() - began
 
 
 def _scene(lanes: list[Lane], count: int, elapsed: float, width: int) -> Group:
@@ -125,11 +112,8 @@ def write_jobs(path: Path, count: int) -> None:
     with path.open("w") as file:
         for number in range(count):
             question = f"Job {number}: " + "how much water may come in? " * 8
-            body = {
-                "model": "demo",
-                "max_tokens": TOKENS_PER_JOB,
-                "messages": [{"role": "user", "content": question}],
-            }
+            messages = [{"role": "user", "content": question}]
+            body = {"model": "demo", "max_tokens": TOKENS_PER_JOB, "messages": messages}
             file.write(json.dumps({"custom_id": f"job-{number}", "url": PATH, "body": body}) + "\n")
 
 
@@ -202,13 +186,14 @@ def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
     for name in ("answered", "requests", "refused", "tokens\nin vain", "seconds", "× ideal"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for lane in lanes:
-        now = score(lane.api.report())
+        report = lane.api.report()
+        refused = report.requests - report.admitted
         table.add_row(
             Text(lane.way.name, f"bold {lane.style}"),
             f"{lane.way.answered:,}/{count:,}",
-            f"{now.requests:,}",
-            f"{now.refused:,}",
-            f"{now.wasted:,}",
+            f"{report.requests:,}",
+            f"{refused:,}",
+            f"{refused * TOKENS_PER_JOB:,}",
             "not done" if lane.seconds is None else f"{lane.seconds:.1f}",
             f"{lane.seconds / ideal:.2f}" if lane.seconds is not None and ideal else "",
         )

@@ -14,96 +14,59 @@ from ..options import Command, CommandError, HeaderType, PriceType, RateType, se
 _where, _limits, _trouble, _showing = map(section, ("Where", "Limits", "Trouble", "Showing"))
 _FILE = click.Path(path_type=Path)
 _FILE_OR_DASH = click.Path(path_type=Path, allow_dash=True)
-_COUNT = click.IntRange(1)
 _MORE_THAN_ZERO = click.FloatRange(0, min_open=True)
+_UP_TO_A_DAY = click.FloatRange(0, 86_400, min_open=True)
+_RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]"
+_STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0."
 
 
 @click.command(cls=Command, short_help="Send a file of requests, as fast as the limits allow.")
 @click.argument("jobs", type=_FILE_OR_DASH)
-@_where("--to", required=True, metavar="URL", help="The API. Paths of jobs are joined to it.")
+@_where("--to URL", "The API. Paths of jobs are joined to it.", required=True)
+@_where("-o, --output FILE", "Answers, one a line. With none: stdout, if piped.", type=_FILE_OR_DASH)
+@_where("--errors FILE", "Jobs that failed.  [default: OUTPUT.errors.jsonl]", type=_FILE)
 @_where(
-    "-o",
-    "--output",
-    type=_FILE_OR_DASH,
-    metavar="FILE",
-    help="Answers, one a line. With none: stdout, if piped.",
-)
-@_where("--errors", type=_FILE, metavar="FILE", help="Jobs that failed.  [default: OUTPUT.errors.jsonl]")
-@_where(
-    "--header",
-    "headers",
+    "--header 'NAME: VALUE'",
+    "Sent with every request. Repeatable.",
+    name="headers",
     type=HeaderType(),
     multiple=True,
-    metavar="'NAME: VALUE'",
-    help="Sent with every request. Repeatable.",
 )
-@_where(
-    "--key-env",
-    metavar="NAME",
-    help="The environment variable that holds the key. Well-known APIs have a usual one.",
-)
+@_where("--key-env NAME", "The environment variable that holds the key. Well-known APIs have a usual one.")
+@_limits("--rate RATE", _RATES, name="rates", type=RateType(), multiple=True)
 @_limits(
-    "--rate",
-    "rates",
-    type=RateType(),
-    multiple=True,
-    metavar="RATE",
-    help="e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]",
+    "--concurrency N", "Requests in flight at once, at most.  [default: 200]", type=click.IntRange(1, 10_000)
 )
+@_limits("--store URL", _STORE)
+@_limits("--store-key NAME", "The name to share them under.  [default: the host of --to]")
 @_limits(
-    "--concurrency",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Requests in flight at once, at most.  [default: 200]",
+    "--max-tokens N",
+    "Stop before more tokens are used, by all runs of the command together.",
+    type=click.IntRange(1),
 )
-@_limits(
-    "--store",
-    metavar="URL",
-    help="Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0.",
-)
-@_limits("--store-key", metavar="NAME", help="The name to share them under.  [default: the host of --to]")
-@_limits(
-    "--max-tokens",
-    type=_COUNT,
-    metavar="N",
-    help="Stop before more tokens are used, by all runs of the command together.",
-)
-@_limits(
-    "--max-cost", type=_MORE_THAN_ZERO, metavar="AMOUNT", help="Stop before it costs more. Needs --price."
-)
-@_limits("--price", type=PriceType(), metavar="IN/OUT", help="Of a million tokens, e.g. 0.15/0.60.")
+@_limits("--max-cost AMOUNT", "Stop before it costs more. Needs --price.", type=_MORE_THAN_ZERO)
+@_limits("--price IN/OUT", "Of a million tokens, e.g. 0.15/0.60.", type=PriceType())
 @_trouble(
-    "--retries",
+    "--retries N",
+    "Tries after the first for a job that fails by itself.",
     type=click.IntRange(0, 100),
     default=5,
-    metavar="N",
-    help="Tries after the first for a job that fails by itself.",
 )
 @_trouble(
-    "--timeout",
-    type=click.FloatRange(0, 86_400, min_open=True),
-    default=600,
-    metavar="SECONDS",
-    help="For one answer, from sending to its last byte.",
+    "--timeout SECONDS", "For one answer, from sending to its last byte.", type=_UP_TO_A_DAY, default=600
 )
 @_trouble(
-    "--patience",
-    type=_MORE_THAN_ZERO,
-    default=600,
-    metavar="SECONDS",
-    help="Without a single success before the run stops.",
+    "--patience SECONDS", "Without a single success before the run stops.", type=_MORE_THAN_ZERO, default=600
 )
-@_trouble("--skip-invalid", is_flag=True, help="Count bad lines as failed jobs instead of refusing to start.")
-@_showing(
-    "--dry-run", is_flag=True, help="Check every line, estimate tokens, time and cost, and send nothing."
-)
+@_trouble("--skip-invalid", "Count bad lines as failed jobs instead of refusing to start.", is_flag=True)
+@_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.", is_flag=True)
 @_showing(
     "--json",
-    "as_json",
+    "Progress as JSON lines on stderr; the estimate as JSON on stdout.",
+    name="as_json",
     is_flag=True,
-    help="Progress as JSON lines on stderr; the estimate as JSON on stdout.",
 )
-@_showing("-q", "--quiet", is_flag=True, help="Trouble only.")
+@_showing("-q, --quiet", "Trouble only.", is_flag=True)
 def run(jobs: Path, **options: Any) -> None:
     """Send every request in JOBS, as fast as the limits allow and no faster.
 

@@ -10,11 +10,12 @@ length. An error names the file and the number of the line.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import re
 import threading
-from collections import deque
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
@@ -25,7 +26,6 @@ from .errors import BadJob, BadTarget
 from .seen import SeenIds
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -277,57 +277,34 @@ class Pipe:
 
     def __init__(self, fd: int, name: str, loop: asyncio.AbstractEventLoop, ahead: int = 64) -> None:
         self.name = name
-        self._fd = fd
         self._loop = loop
-        self._lines: deque[tuple[int, bytes] | None] = deque()
-        self._room = threading.Semaphore(ahead)
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        # Neither a daemon thread nor a bare descriptor keeps the process from ending while no line comes.
-        threading.Thread(target=self._read, name="headgate-stdin", daemon=True).start()
+        self._lines: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(ahead)
+        # A daemon thread does not keep the process from ending while no line comes.
+        threading.Thread(target=self._read, args=(fd,), name="headgate-stdin", daemon=True).start()
 
     async def next(self) -> tuple[int, bytes] | None:
         """The next line, or None after the last."""
-        while not self._lines:
-            future = self._loop.create_future()
-            self._waiting.append(future)
-            await future
-        line = self._lines[0]
-        if line is not None:  # the end stays, so that every caller finds it
-            self._lines.popleft()
-            self._room.release()
+        line = await self._lines.get()
+        if line is None:
+            self._lines.put_nowait(None)  # every caller finds the end
         return line
 
-    def _read(self) -> None:
-        number, rest = 0, b""
-        while True:
-            try:
-                chunk = os.read(self._fd, _CHUNK)
-            except OSError:
-                chunk = b""
-            *lines, rest = (rest + chunk).split(b"\n") if chunk else ((rest, b"") if rest else (b"",))
-            for line in lines:
-                number += 1
-                if line.strip():
-                    self._room.acquire()
-                    self._hand_over((number, line))
-            if not chunk:
-                self._hand_over(None)
-                return
+    def _read(self, fd: int) -> None:
+        with open(fd, "rb", buffering=_CHUNK, closefd=False) as file, suppress(RuntimeError, CancelledError):
+            with suppress(OSError):
+                for number, line in enumerate(file, 1):
+                    if not line.isspace():
+                        self._hand_over((number, line))
+            self._hand_over(None)
 
     def _hand_over(self, line: tuple[int, bytes] | None) -> None:
+        """Wait until there is room for a line. Raises if the event loop has ended."""
+        putting = self._lines.put(line)
         try:
-            self._loop.call_soon_threadsafe(self._arrived, line)
-        except RuntimeError:  # the loop is closed: the run has ended
-            return
-
-    def _arrived(self, line: tuple[int, bytes] | None) -> None:
-        self._lines.append(line)
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                if line is not None:
-                    return
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result()
+        except RuntimeError:
+            putting.close()
+            raise
 
     def close(self) -> None:
         pass

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .jobs import Job, Target
     from .replies import Reply
 
-_MOST_URLS = 1_000  # parsed ones that are kept
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
 _HEADERS = {
     "accept": "application/json",
@@ -51,7 +50,6 @@ class Sender:
         self._timeout = timeout
         self._headers = httpx2.Headers({**_HEADERS, **headers})
         self._times = httpx2.Timeout(timeout, connect=min(30.0, timeout)).as_dict()
-        self._urls: dict[str, httpx2.URL] = {}
         self._transport = transport
         # One context for all clients, because reading the certificates takes a while; and none are read if no
         # connection will be encrypted.
@@ -69,7 +67,11 @@ class Sender:
 
     async def send(self, job: Job, client: httpx2.AsyncClient, sent: Callable[[], object]) -> Reply:
         """Wait at the gate, call `sent`, send, and read the reply. The time at the gate is not limited."""
-        request = self._request(job)
+        body = job.body or None
+        # As the client would build it, without merging headers and addresses again for each job.
+        request = httpx2.Request(
+            job.method, job.url, headers=self._headers, content=body, extensions={"timeout": self._times}
+        )
         deadline = 0.0
 
         async def send() -> AsyncHttpxAnswer:
@@ -80,32 +82,15 @@ class Sender:
                 return AsyncHttpxAnswer(httpx2, await client.send(request, stream=True))
 
         try:
-            answer = await self._gated.run_async(
-                job.method, job.url, request.headers, job.body or None, send, job.shape
-            )
+            answer = await self._gated.run_async(job.method, job.url, request.headers, body, send, job.shape)
             response = answer.response
             try:
                 async with asyncio.timeout_at(deadline):
-                    body = await response.aread()
+                    content = await response.aread()
             finally:
                 await response.aclose()
         except HeadgateError:
             raise
         except Exception as error:  # noqa: BLE001 - a client may raise anything, and it concerns this job only
             return no_reply(error, self._timeout)
-        return read_reply(response.status_code, response.headers, body)
-
-    def _request(self, job: Job) -> httpx2.Request:
-        """The request that the client would build, without parsing the same address again for each."""
-        url = self._urls.get(job.url)
-        if url is None:
-            if len(self._urls) >= _MOST_URLS:
-                self._urls.clear()
-            url = self._urls[job.url] = httpx2.URL(job.url)
-        return httpx2.Request(
-            job.method,
-            url,
-            headers=self._headers,
-            content=job.body or None,
-            extensions={"timeout": self._times},
-        )
+        return read_reply(response.status_code, response.headers, content)

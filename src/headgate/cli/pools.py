@@ -1,0 +1,157 @@
+"""The picture of `headgate watch`: all pools of a store. No colour carries a meaning alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.filesize import decimal
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..arguments import US_PER_S
+from ..words import soon
+from .bars import Bars
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self, TextIO
+
+    from rich.console import RenderableType
+
+    from ..sharing.pool.view import MemberView, PoolView, RateView, Use
+    from .watch import StoreView
+
+
+class Picture:
+    """A picture that keeps changing on a terminal; elsewhere, one picture after the other."""
+
+    def __init__(self, out: TextIO, *, live: bool) -> None:
+        self._console = Console(file=out, highlight=False)
+        self._live = None
+        if live and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, seen: StoreView) -> None:
+        if self._live is None:
+            self._console.print(picture_of(seen, self._console.width))
+        else:
+            size = self._console.size
+            self._live.update(picture_of(seen, size.width, size.height), refresh=True)
+
+
+def picture_of(seen: StoreView, width: int, height: int | None = None) -> RenderableType:
+    """All pools, one below the other; no taller than `height` lines."""
+    clock = f"{seen.at.astimezone():%H:%M:%S}"
+    lines: list[RenderableType] = [Text.assemble((seen.store, "bold"), (f"   {clock}", "dim"))]
+    if seen.trouble:
+        lines.append(Text(f"{seen.trouble}; trying again. This is how it stood before:", "bold red"))
+    if not seen.pools:
+        lines.append(Text("nothing is shared here yet: no pools", "italic"))
+    # A busy pool takes a blank line, its head, at most six bars, and the heading of its members.
+    busy = sum(pool is not None and bool(pool.members) for pool in seen.pools.values())
+    lines_left = None if height is None else height - 4 - 9 * busy - 2 * (len(seen.pools) - busy)
+    most = None if lines_left is None else max(2, lines_left // max(1, busy))
+    for key, pool in seen.pools.items():
+        lines += [Text(), *_pool(key, pool, width, most)]
+    lines.append(Text())
+    return Group(*lines)
+
+
+def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list[RenderableType]:
+    if pool is None:
+        return [Text.assemble((key, "bold"), ("   no process has shared it yet", "dim"))]
+    if not pool.members:
+        limits = [_limit(level) for level in pool.levels]
+        limits += [f"{pool.places.limit:,} at once"] if pool.places.limit else []
+        there = Text.assemble((key, "bold"), ("   no process is here", "dim"), f"   {', '.join(limits)}")
+        if pool.waits:
+            there.append(f"   {'; '.join(pool.waits)}", "yellow")
+        return [there]
+    head = Text.assemble((key, "bold"), "   ")
+    if not pool.waits:
+        head.append("no call has to wait", "green")
+    elif pool.waiting:
+        head.append(f"{pool.waiting:,} {'waits' if pool.waiting == 1 else 'wait'}", "bold yellow")
+        head.append(f" for {'; '.join(pool.waits)}", "yellow")
+    else:
+        head.append(f"no call waits; the next would for {'; '.join(pool.waits)}")
+    return [
+        head,
+        Padding(_bars(pool, max(10, min(40, width - 62))), (0, 0, 0, 2), expand=False),
+        Padding(_members(pool.members, pool.bytes, most), (0, 0, 0, 2), expand=False),
+    ]
+
+
+def _bars(pool: PoolView, width: int) -> Table:
+    """A bar for each limit: a full one is what calls wait for."""
+    bars = Bars(width)
+
+    def row(name: str, used: float, of: float, words: Text) -> None:
+        bars.add(Text(name, "dim"), used / of if of else 1.0, words, "yellow" if used >= of else "cyan")
+
+    for level in pool.levels:
+        next_in = level.next / US_PER_S
+        left = f"next in {soon(next_in)}" if next_in else f"{level.level:,} could go now"
+        used = level.most if next_in else level.most - level.level
+        name = level.rate.unit.replace("_", " ")
+        row(name, used, level.most, Text.assemble(_limit(level), (f"   {left}", "dim")))
+    places, load = pool.places, pool.bytes
+    if places.limit:
+        inside = sum(member.in_flight for member in pool.members)
+        row("places", inside, places.limit, Text(f"{inside:,} of {places.limit:,} in flight"))
+    if load.limit:
+        row("bytes", load.held, load.limit, Text(f"{decimal(load.held)} of {decimal(load.limit)} held"))
+    if pool.window:
+        words = f"told to slow down: {soon(pool.window / US_PER_S)} left"
+        row("window", 1, 1, Text(words, "bold yellow"))
+    elif pool.throttled:
+        row("window", 0, 1, Text(f"over; tighter rules for {soon(pool.throttled / US_PER_S)}"))
+    return bars.table
+
+
+def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=8, no_wrap=True)
+    names = ["host", "process", "in flight", "waiting", "holds", *(["bytes"] if load.limit else []), "lease"]
+    for _ in names[1:]:
+        table.add_column(justify="right", no_wrap=True)
+    table.add_row(*names, style="dim")
+    shown = members if most is None or len(members) <= most else members[: most - 1]
+    for member in shown:
+        host, process = who(member.name)
+        figures = [f"{member.in_flight:,}", f"{member.waiting:,}", f"{member.places:,}"]
+        if load.limit:
+            figures.append(decimal(member.bytes))
+        table.add_row(host, process, *figures, soon(member.lease / US_PER_S))
+    if len(shown) < len(members):
+        table.add_row(f"and {len(members) - len(shown):,} more", style="dim")
+    return table
+
+
+def who(member: str) -> tuple[str, str]:
+    """The host and the process in the name of a member.
+
+    >>> who("batch-7.internal-4711-9f86d081884c")
+    ('batch-7.internal', '4711')
+    """
+    host, _, process = member.rpartition("-")[0].rpartition("-")
+    return (host, process) if host else (member, "")
+
+
+def _limit(level: RateView) -> str:
+    period = level.rate.name.partition("/")[2]
+    each = f"{'an' if period == 'hour' else 'a'} {period}" if period.isalpha() else f"every {period}"
+    unit = "" if level.rate.unit == "requests" else f" {level.rate.unit.replace('_', ' ')}"
+    return f"{level.rate.amount:,}{unit} {each}"
