@@ -32,6 +32,44 @@ def test_callbacks_run_at_their_own_moments_in_order():
     assert log[-1] == "at once, for it is past"
 
 
+def test_a_manual_clock_may_be_moved_to_an_exact_nanosecond():
+    clock = ManualClock()
+    log = []
+    clock.call_at(5, lambda: log.append(clock.now()))
+    clock.advance_to_ns(4)
+    assert (clock.now(), log, clock.timers, clock.next_due()) == (4, [], 1, 5)
+    clock.advance_to_ns(7)
+    assert (clock.now(), log, clock.timers, clock.next_due()) == (7, [5], 0, None)
+
+
+def test_a_manual_clock_may_be_set_back_and_forward_without_doing_what_is_due():
+    clock = ManualClock(start=5)
+    log = []
+    clock.at(6, lambda: log.append(clock.seconds()))
+    clock.set_ns(7_000_000_000)
+    assert (clock.seconds(), log) == (7.0, [])
+    clock.set_ns(0)
+    assert (clock.seconds(), log) == (0.0, [])
+    clock.advance(6)
+    assert log == [6.0]
+
+
+def test_an_error_of_a_timer_reaches_the_caller_of_advance():
+    clock = ManualClock()
+    clock.at(1, lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(2)
+
+
+def test_jump_goes_to_the_next_timer_that_was_not_cancelled():
+    clock = ManualClock()
+    clock.call_at(1_000_000_000, list).cancel()
+    clock.call_at(3_000_000_000, list)
+    assert clock.jump()
+    assert (clock.seconds(), clock.sleeps) == (3.0, [3.0])
+    assert not clock.jump()
+
+
 def test_with_auto_advance_a_single_waiting_thread_moves_the_time_itself():
     clock = ManualClock(auto_advance=True)
     gate = Dispatch(rates="1/s burst 1", clock=clock)

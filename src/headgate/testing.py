@@ -1,7 +1,7 @@
-"""For testing code that waits: time you move yourself, and a record of what happened.
+"""For testing code that waits: a clock that the test moves, and a record of events.
 
-Every object of headgate that waits or reads time takes `clock=`. Give it a ManualClock and an
-hour passes when you say so; threads and tasks that are due wake up, in order.
+Every object of headgate that waits or reads time takes `clock=`. Give it a ManualClock, and an hour
+passes when the test says so; threads and tasks that are due wake up in order.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .arguments import SECOND, seconds_to_ns
-from .gate.clock import SystemTimer
+from .gate.clock import OWN_THREADS
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
 
     from .events import Event
-    from .typing import Seconds, Timer
+    from .typing import Seconds
 
 __all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "UnreliableBus", "run"]
 
@@ -32,7 +33,7 @@ E = TypeVar("E", bound="Event")
 
 
 class ManualClock:
-    """A clock that moves only when told to.
+    """A clock that moves only when it is told to.
 
     >>> from headgate import BackoffWindow
     >>> clock = ManualClock()
@@ -42,8 +43,8 @@ class ManualClock:
     >>> window.remaining
     0.5
 
-    With `auto_advance=True` a lone caller that must wait moves the time itself, so that code
-    which sleeps runs straight through; `sleeps` lists how long it would have slept.
+    With `auto_advance=True` a single caller that must wait moves the time itself, so that code
+    which sleeps runs without a second thread; `sleeps` lists how long it would have slept.
 
     >>> clock = ManualClock(auto_advance=True)
     >>> window = BackoffWindow(clock=clock)
@@ -59,73 +60,78 @@ class ManualClock:
     def __init__(self, start: float = 0.0, *, auto_advance: bool = False) -> None:
         self.auto_advance = auto_advance
         self.sleeps: list[float] = []
+        self.timers_set = 0  # how many timers were ever set
+        self.on_timer: Callable[[], object] | None = None  # called after a timer was set
         self._now = round(start * SECOND)
-        self._lock = threading.Lock()
-        self._due: list[tuple[int, int, Callable[[int], object]]] = []
-        self._serial = 0
-        self._nudge: Callable[[], object] | None = None  # wakes the loop that waits for something due
+        self._lock = threading.RLock()  # a finalizer may set a timer while its thread is in here
+        self._due: list[tuple[int, int, ManualTimer]] = []
 
     def now(self) -> int:
-        """Integer nanoseconds, as every clock."""
+        """The time in integer nanoseconds."""
         return self._now
 
     def seconds(self) -> float:
-        """The same in seconds."""
+        """The time in seconds."""
         return self._now / SECOND
 
     def advance(self, seconds: Seconds) -> None:
-        """Let time pass. Whatever falls due on the way happens at its own moment, in order."""
-        self._advance_to(self._now + seconds_to_ns(seconds, "seconds"))
+        """Let time pass. Everything that is due meanwhile happens at its own moment, in order."""
+        self.advance_to_ns(self._now + seconds_to_ns(seconds, "seconds"))
 
-    def at(self, when: float, act: Callable[[], object]) -> None:
-        """Have something done when the clock reaches that many seconds."""
-        self._call_at(round(when * SECOND), lambda _at: act())
-
-    def call_at(self, at: int, act: Callable[[], object]) -> Timer:
-        """Have `act()` called when the clock reaches that many nanoseconds."""
-        timer = SystemTimer(at, act)
-        self._call_at(at, lambda _at: timer.fire())
-        return timer
-
-    def _call_at(self, at: int, act: Callable[[int], object] | None) -> None:
-        with self._lock:
-            if at > self._now:
-                self._serial += 1
-                heappush(self._due, (at, self._serial, act))  # type: ignore[misc]  # not None yet
-                act = None
-        if act is not None:
-            act(at)
-        elif self._nudge is not None:
-            self._nudge()
-
-    def _advance_to(self, target: int) -> None:
+    def advance_to_ns(self, target: int) -> None:
+        """Let time pass until that nanosecond."""
         while True:
             with self._lock:
                 if not self._due or self._due[0][0] > target:
                     self._now = max(self._now, target)
                     return
-                at, _, act = heappop(self._due)
+                at, _, timer = heappop(self._due)
                 self._now = max(self._now, at)
-            act(at)
+            timer.fire()
 
-    def _next_due(self) -> int | None:
+    def set_ns(self, now: int) -> None:
+        """Set the time to that nanosecond, earlier or later, without doing what would be due."""
+        self._now = now
+
+    def at(self, when: float, act: Callable[[], object]) -> None:
+        """Have `act()` called when the clock reaches that many seconds."""
+        self.call_at(round(when * SECOND), act)
+
+    def call_at(self, at: int, act: Callable[[], object]) -> ManualTimer:
+        """Have `act()` called when the clock reaches that nanosecond. `advance` raises its errors."""
+        timer = ManualTimer(at, act)
         with self._lock:
-            while self._due:
-                at, _, act = self._due[0]
-                alarm = getattr(act, "__self__", None)
-                if not isinstance(alarm, _Alarm) or alarm.is_set_to(at):
-                    return at
-                heappop(self._due)  # an alarm that was cancelled, or set to ring earlier
-            return None
+            waits = timer.at > self._now
+            if waits:
+                self.timers_set += 1
+                heappush(self._due, (timer.at, self.timers_set, timer))
+        if not waits:
+            timer.fire()
+        elif self.on_timer is not None:
+            self.on_timer()
+        return timer
 
-    def _jump(self) -> bool:
-        """Go to the next moment at which something is due. False: there is none."""
-        at = self._next_due()
+    @property
+    def timers(self) -> int:
+        """How many timers are set."""
+        with self._lock:
+            return sum(timer.waits for _, _, timer in self._due)
+
+    def next_due(self) -> int | None:
+        """The nanosecond of the next timer, or None."""
+        with self._lock:
+            while self._due and not self._due[0][2].waits:
+                heappop(self._due)
+            return self._due[0][0] if self._due else None
+
+    def jump(self) -> bool:
+        """Advance to the next moment at which something is due. False if there is none."""
+        at = self.next_due()
         if at is None:
             return False
         if at > self._now:
             self.sleeps.append((at - self._now) / SECOND)
-        self._advance_to(at)
+        self.advance_to_ns(at)
         return True
 
     def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> _ThreadParker:
@@ -138,30 +144,49 @@ class ManualClock:
         return f"<ManualClock at {self.seconds():g} s>"
 
 
+class ManualTimer:
+    """A call that a ManualClock makes at a moment, unless it is cancelled before."""
+
+    __slots__ = ("_act", "at")
+
+    def __init__(self, at: int, act: Callable[[], object]) -> None:
+        self.at = at
+        self._act: Callable[[], object] | None = act
+
+    def cancel(self) -> None:
+        self._act = None
+
+    @property
+    def waits(self) -> bool:
+        """Is the call still to be made?"""
+        return self._act is not None
+
+    def fire(self) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
 class _Alarm:
-    """The alarm of one parker on a manual clock: the earliest moment it was told."""
+    """The alarm of one parker: a timer at the earliest moment it was set to."""
 
     def __init__(self, clock: ManualClock, ring: Callable[[Any], object], ticket: object) -> None:
         self._clock = clock
-        self._ring = ring
-        self._ticket = ticket
-        self._at: int | None = None
+        self._ring = partial(ring, ticket)
+        self._timer: ManualTimer | None = None
 
     def set(self, at: int) -> None:
-        if self._at is None or at < self._at:
-            self._at = at
-            self._clock._call_at(at, self._fire)
-
-    def _fire(self, at: int) -> None:
-        if self._at == at:
-            self._at = None
-            self._ring(self._ticket)
-
-    def is_set_to(self, at: int) -> bool:
-        return self._at == at
+        timer = self._timer
+        if timer is not None and timer.waits:
+            if timer.at <= at:
+                return
+            timer.cancel()
+        self._timer = self._clock.call_at(at, self._ring)
 
     def cancel(self) -> None:
-        self._at = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _ThreadParker:
@@ -172,11 +197,11 @@ class _ThreadParker:
         self._clock = clock
         self._alarm = _Alarm(clock, ring, ticket)
         self._woken = False
-        self._stirred = threading.Event()  # woken, or there is something to jump to
+        self._stirred = threading.Event()  # set when the thread is woken or an alarm is set
 
     def park(self) -> None:
         while not self._woken:
-            if self._clock.auto_advance and self._clock._jump():
+            if self._clock.auto_advance and self._clock.jump():
                 continue
             self._stirred.wait()
             self._stirred.clear()
@@ -196,7 +221,7 @@ class _ThreadParker:
 
 
 class _LoopParker(LoopParker):
-    on_loop = False  # the clock keeps its alarm, whatever the loop does
+    on_loop = False  # the clock keeps its alarm, not the loop
 
     __slots__ = ("_alarm", "_clock")
 
@@ -211,7 +236,7 @@ class _LoopParker(LoopParker):
         return super().__await__()
 
     def _jump(self) -> None:
-        if not self.over and self._clock._jump():
+        if not self.over and self._clock.jump():
             self.wakeups.soon(self._jump)
 
     def alarm(self, at: int) -> bool:
@@ -225,7 +250,7 @@ class _LoopParker(LoopParker):
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Where a loop would sleep, time jumps instead."""
+    """A selector that lets virtual time jump where a loop would sleep."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -236,20 +261,20 @@ class _JumpingSelector(selectors.BaseSelector):
         if ready or (timeout is not None and timeout <= 0):
             return ready
         clock = self._clock
-        due = clock._next_due()
+        due = clock.next_due()
         if timeout is not None:
             timer = max(round((clock.seconds() + timeout) * SECOND), clock.now() + 1)
             due = timer if due is None else min(due, timer)
         if due is not None:
-            clock._advance_to(due)
+            clock.advance_to_ns(due)
             return ready
-        others = [thread for thread in threading.enumerate() if not thread.name.startswith("headgate")]
-        if len(others) == 1:  # those of our own only serve others
-            ready = self._real.select(0)  # one that has just ended may have had something to say
+        others = [thread for thread in threading.enumerate() if not thread.name.startswith(OWN_THREADS)]
+        if len(others) == 1:  # only this thread: threads of headgate do nothing unless they are asked to
+            ready = self._real.select(0)  # a thread that has just ended may have woken the loop
             if ready:
                 return ready
             raise RuntimeError("every task waits, and nothing is due on the clock: nothing can ever happen")
-        return self._real.select(None)  # a thread may still have something to say
+        return self._real.select(None)  # another thread may still wake the loop
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.register(fileobj, events, data)
@@ -271,26 +296,26 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         super().__init__(_JumpingSelector(clock))
-        clock._nudge = self._nudged
+        clock.on_timer = self._timer_set
         self._owner = threading.get_ident()
 
-    def _nudged(self) -> None:
+    def _timer_set(self) -> None:
         if threading.get_ident() != self._owner and not self.is_closed():
-            self.call_soon_threadsafe(lambda: None)  # a thread waits on our clock: time may pass
+            self.call_soon_threadsafe(lambda: None)  # another thread waits on this clock: time may pass
 
     def time(self) -> float:
         return self._clock.seconds()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - asyncio's
-        """Threads end in real time, so none of ours limits how long they take."""
+        """Wait for threads without a limit: they end in real time, and the limit would be virtual."""
         await super().shutdown_default_executor()
 
 
 def run(main: Callable[[ManualClock], Coroutine[Any, Any, T]]) -> T:
     """Await `main(clock)` on an event loop whose time is virtual.
 
-    When nothing can run, time jumps to the next timer, so an hour of a thousand tasks takes a
-    moment. `asyncio.sleep` and time-outs obey too. Work in threads is not waited for.
+    When no task can run, time jumps to the next timer, so an hour of a thousand tasks takes a
+    moment. `asyncio.sleep` and time-outs follow it too. Work in threads is not waited for.
 
     >>> async def main(clock):
     ...     await asyncio.sleep(3600)

@@ -44,7 +44,7 @@ def test_a_thousand_calls_waiting_for_a_place_set_no_timer_and_are_not_woken():
         holder = dispatch.try_admit()
         visitors = [asyncio.ensure_future(dispatch.admit().__aenter__()) for _ in range(1000)]
         await asyncio.sleep(0)
-        timers = clock._next_due()
+        timers = clock.next_due()
         await asyncio.sleep(3600)
         waiting = dispatch.snapshot().waiting
         for visitor in visitors:

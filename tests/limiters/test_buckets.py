@@ -70,7 +70,7 @@ def test_a_bucket_grants_exactly_what_it_earned_under_any_pattern_of_polling(
         limiter.set_capacity("api", amount, window / 1000, burst=burst)
     model = Bucket(amount, window_ns, rate.burst)
     for (parts, little), what, cost in looks:
-        clock._advance_to(clock.now() + max(0, parts * window_ns // (12 * amount) + little))
+        clock.advance_to_ns(clock.now() + max(0, parts * window_ns // (12 * amount) + little))
         model.pass_to(clock.now())
         if kind == "template":
             limiter.try_acquire(f"other {parts}")
@@ -424,7 +424,7 @@ def test_a_resource_of_the_template_behaves_like_a_configured_one(name, visits):
 
     try:
         for user, what, gap, cost in visits:
-            clock._advance_to(clock.now() + gap * 1_000_000)
+            clock.advance_to_ns(clock.now() + gap * 1_000_000)
             assert visit(template, user, what, cost) == visit(configured, user, what, cost)
     finally:
         for slots in inside.values():

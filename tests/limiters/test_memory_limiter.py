@@ -287,7 +287,7 @@ def test_several_rates_are_one_decision(rates, steps):
     limiters[0].set_rates("api", written)
     models = [(Bucket(rate.amount, rate.per_ns, rate.burst), rate.unit) for rate in written]
     for gap, requests, tokens in steps:
-        clock._advance_to(clock.now() + gap * 1_000_000)
+        clock.advance_to_ns(clock.now() + gap * 1_000_000)
         cost = {"requests": requests, "tokens": tokens}
         for model, _ in models:
             model.pass_to(clock.now())

@@ -53,7 +53,7 @@ def test_a_strict_window_is_never_exceeded_however_the_calls_arrive(kind, amount
             limiter.set_capacity("api", amount, 60, strict=True)
     admitted = []
     for parts, little, cost in arrivals:
-        clock._advance_to(clock.now() + max(0, parts * window // 64 + little))
+        clock.advance_to_ns(clock.now() + max(0, parts * window // 64 + little))
         cost = 1 if kind == "rate limiter" else min(cost * max(1, amount // 5), amount)
         if kind == "rate limiter":
             entered = limiter.try_acquire()

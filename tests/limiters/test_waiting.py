@@ -315,11 +315,11 @@ def test_a_hundred_waiters_share_one_timer():
         limiter.acquire("api")
         waiters = [asyncio.ensure_future(limiter.acquire_async("api")) for _ in range(100)]
         await asyncio.sleep(0)
-        at_first = len(clock._due)
+        at_first = clock.timers
         most = 0
         for _ in range(50):
             await asyncio.sleep(1)
-            most = max(most, len(clock._due))
+            most = max(most, clock.timers)
         for waiter in waiters:
             waiter.cancel()
         await asyncio.gather(*waiters, return_exceptions=True)
@@ -340,9 +340,9 @@ def test_wake_ups_grow_with_admissions_and_not_with_waiters():
         limiter.acquire("api")
         waiters = [asyncio.ensure_future(limiter.acquire_async("api")) for _ in range(1000)]
         await asyncio.sleep(0)
-        before = clock._serial  # counts the timers that were ever set
+        before = clock.timers_set  # counts the timers that were ever set
         await asyncio.sleep(100.5)
-        rung = clock._serial - before
+        rung = clock.timers_set - before
         for waiter in waiters:
             waiter.cancel()
         await asyncio.gather(*waiters, return_exceptions=True)

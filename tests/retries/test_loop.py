@@ -385,10 +385,10 @@ def test_threads_are_delayed_side_by_side(quiet):
     threads = [threading.Thread(target=lambda n=n: done.append(ask(n)), daemon=True) for n in range(8)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(asked) == 8 and len(clock._due) == 8, "all of them sleep")
+    eventually(lambda: len(asked) == 8 and clock.timers == 8, "all of them sleep")
     assert ask("quick") == "quick"
     clock.advance(1)
-    eventually(lambda: len(asked) == 17 and len(clock._due) == 8, "all of them sleep again")
+    eventually(lambda: len(asked) == 17 and clock.timers == 8, "all of them sleep again")
     clock.advance(2)
     for thread in threads:
         thread.join(PATIENCE)

@@ -419,7 +419,7 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_locks_nobody_out_for
             try:
                 breaker.call(down)
             except (Down, CircuitBreakerOpen):
-                clock._now += 200_000_000  # no lock of the clock's own to be interrupted in
+                clock.set_ns(clock.now() + 200_000_000)  # no lock of the clock's own to be interrupted in
 
     for _ in range(500):
         with contextlib.suppress(Interrupted):
@@ -427,7 +427,7 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_locks_nobody_out_for
             contextvars.Context().run(call_until_interrupted)
         assert alarm.rang
         assert not breaker._lock.locked()
-        clock._now += 5_000_000_000
+        clock.set_ns(clock.now() + 5_000_000_000)
         assert contextvars.Context().run(breaker.call, well) == "well"
         assert breaker.state is CLOSED
 

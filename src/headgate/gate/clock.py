@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from ..typing import Clock, Timer
 
+# The names of all threads of headgate begin with this, so that `headgate.testing.run` can tell them from
+# threads of the program that may still wake an event loop.
+OWN_THREADS = "headgate "
+
 # How long the thread that keeps the timers stays without one, in seconds, before it ends.
 _LINGER = 1.0
 

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
-from ..gate.clock import SYSTEM
+from ..gate.clock import OWN_THREADS, SYSTEM
 from .control import ROOT
 from .live import Live
 from .provider import Provider
@@ -423,7 +423,9 @@ class Sandbox(Live):
         if self._thread is not None:
             raise InvalidConfig(f"the sandbox runs already, on {self._url}; make another one")
         ready: Future[int] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="headgate-sandbox", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name=f"{OWN_THREADS}sandbox", daemon=True
+        )
         self._thread.start()
         try:
             port = ready.result()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sys import is_finalizing
 from typing import TYPE_CHECKING, Any
 
+from ..gate.clock import OWN_THREADS
 from ..gate.forks import never_free, reset_in_child
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ class Courier:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # `headgate.testing` knows the threads that look up host names by this prefix.
-                self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="headgate errands"))
+                # The threads in which asyncio looks up host names.
+                self._loop.set_default_executor(
+                    ThreadPoolExecutor(thread_name_prefix=f"{OWN_THREADS}lookups")
+                )
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="headgate courier", daemon=True
+                    target=self._run, args=(self._loop,), name=f"{OWN_THREADS}courier", daemon=True
                 )
                 self._thread.start()
             return self._loop

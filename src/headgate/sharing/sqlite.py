@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from ..arguments import NS_PER_US
 from ..errors import InvalidConfig, StoreError
+from ..gate.clock import OWN_THREADS
 from ..gate.forks import around_fork, never_free, reset_in_child
 from .pool.answer import answer
 from .pool.state import KEPT_IDLE, Pool
@@ -337,7 +338,7 @@ class _Worker:
 
     async def run(self, act: Callable[..., T], args: tuple[object, ...]) -> T:
         if self._thread is None:
-            self._thread = Thread(target=self._work, name="headgate sqlite", daemon=True)
+            self._thread = Thread(target=self._work, name=f"{OWN_THREADS}sqlite", daemon=True)
             self._thread.start()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tasks.put((done, act, args))

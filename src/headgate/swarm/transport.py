@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
+from ..gate.clock import OWN_THREADS
 from .messages import ALL, GREETERS, LEADERS, sign, verified
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class CallbackThread:
         self._calls: SimpleQueue[tuple[Callable[[CapacityUpdate], Any], CapacityUpdate] | None] = (
             SimpleQueue()
         )
-        threading.Thread(target=self._run, name="headgate callbacks", daemon=True).start()
+        threading.Thread(target=self._run, name=f"{OWN_THREADS}callbacks", daemon=True).start()
 
     def call(self, callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
         self._calls.put((callback, update))
