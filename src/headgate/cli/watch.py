@@ -24,7 +24,7 @@ from .options import Command, CommandError, section
 from .system import until_stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
     from ..sharing.pool.view import PoolView, Use
@@ -96,7 +96,7 @@ async def show_store(
         seen = StoreView(plain_name(url), datetime.now(UTC), await pools.look())
         with ExitStack() as stack:
             if as_json:
-                show = partial(_write_line, out)
+                show: Callable[[StoreView], None] = partial(_write_line, out)
             else:
                 from .pools import Picture  # noqa: PLC0415 - loads rich, which JSON can do without
 
