@@ -1,4 +1,4 @@
-"""What is said of a shared pool, by states written down by hand."""
+"""What `view_of` says of pools that are written down by hand."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def state(*, backlog=0.0, members=None, limits=(0, 0, 0, 10 * SECOND), window=No
     return pool
 
 
-def test_a_pool_that_nobody_has_used():
+def test_a_new_pool():
     seen = view_of(Pool().as_of(NOW))
     assert seen == ((), Use(0, 0), Use(0, 0), 0, 0, (), ())
 
@@ -58,13 +58,13 @@ def test_a_pool_that_nobody_has_used():
         (20, -110, 11.1),
     ],
 )
-def test_how_a_rate_stands(backlog, level, next_one):
+def test_the_level_of_a_rate(backlog, level, next_one):
     (seen,) = view_of(state(backlog=backlog)).levels
     assert seen.rate == Rate(600, 60, burst=100)
     assert (seen.level, seen.most, seen.next) == (level, 90, round(next_one * SECOND))
 
 
-def test_who_holds_what():
+def test_what_each_member_holds():
     pool = state(
         members={
             "b-2-ff": member(places=30, load=1_000, in_flight=26, waiting=7, lease=2),
@@ -131,7 +131,7 @@ def test_members_whose_lease_has_ended_hold_nothing():
         ({"limits": (0, 0, 0, 0), "members": {"a": member(places=9, in_flight=9)}}, []),
         (
             {"limits": (0, 0, 99, 0), "members": {"a": member(load=99, wants_bytes=100)}},
-            ["bytes: as many as may be are under way"],
+            ["bytes: as many as may be are in flight"],
         ),
         ({"limits": (0, 0, 99, 0), "members": {"a": member(load=99)}}, []),
         (
@@ -144,11 +144,11 @@ def test_members_whose_lease_has_ended_hold_nothing():
         ),
     ],
 )
-def test_why_others_wait(facts, waits):
+def test_what_the_next_call_waits_for(facts, waits):
     assert view_of(state(**facts)).waits == tuple(waits)
 
 
-def test_of_several_rates_the_one_that_takes_longest_is_named_first():
+def test_the_rate_that_takes_longest_is_named_first():
     pool = state(backlog=9.5, units=["requests", "tokens"])
     pool.rates[1].full_at += SECOND
     assert view_of(pool).waits == ("tokens/minute: next in 1.6 s", "requests/minute: next in 0.6 s")

@@ -1,0 +1,113 @@
+"""When batches start, and when a member asks again. A unit takes a millisecond, the burst is a hundred."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.sharing.pool.answer import HORIZON, answer
+from headgate.sharing.pool.state import Pool
+from pool_questions import copied
+from sharing.pool.pools import MILLI, RATE, SECOND, START, pool_asked, question, rate_values, start_of
+
+numbers = count(1)
+
+
+def test_each_batch_starts_when_it_fits_beside_a_tenth_of_the_burst():
+    """Of 100, one each millisecond, 10 are kept back: 90 start at once, the others as they are earned."""
+    pool = Pool()
+    given = answer(pool, question(rates=RATE, batches=[[30], [60], [5], [10]]), START)
+    assert given["starts"] == [0, 0, 5 * MILLI, 15 * MILLI]
+
+
+def test_a_batch_as_large_as_the_burst_leaves_room_for_unused_grants():
+    """10 start at 0 and are used at 10 ms, so a batch of all 100 may not start at 10 ms too."""
+    pool = Pool()
+    assert answer(pool, question(rates=RATE, batches=[[10]]), START)["starts"] == [0]
+    start = answer(pool, question("b", rates=RATE, batches=[[100]]), START)["starts"][0]
+    assert start >= 20 * MILLI  # 10 + 100 used since 10 ms: 100 and the 10 earned until 20 ms
+
+
+def test_a_batch_above_the_burst_waits_until_the_rate_is_full_and_leaves_debt():
+    """It is granted, and waits for the tenth that is kept back as well."""
+    pool = Pool()
+    given = answer(pool, question(rates=RATE, batches=[[10], [250], [1]]), START)
+    assert given["starts"][:2] == [0, 20 * MILLI]
+    assert given["starts"][2:] in ([], [(270 + 1 - 90) * MILLI])
+
+
+def test_a_batch_that_waits_for_one_rate_is_charged_to_all_rates_at_its_start():
+    """The other rate is charged for that moment."""
+    rates = [[1_000, SECOND, 100], [10, SECOND, 2]]
+    pool = Pool()
+    given = answer(pool, question(rates=rates, batches=[[50, 2], [50, 1]]), START)
+    assert given["starts"] == [0, 100 * MILLI]
+    # At 100 ms only the second 50 are missing to the first rate.
+    assert start_of(pool, [40, 0], START + 100 * MILLI, rates) == 0
+    assert start_of(pool, [41, 0], START + 100 * MILLI, rates) == 1 * MILLI
+
+
+def test_a_batch_of_nothing_is_granted_at_once_and_takes_nothing():
+    pool = pool_asked((0, {"batches": [[90]]}))
+    before = copied(pool).rates
+    assert answer(pool, question(rates=RATE, batches=[[0], [0]]), START)["starts"] == [0, 0]
+    assert pool.rates == before
+
+
+def test_a_member_with_a_batch_beyond_the_horizon_is_granted_no_more_until_it_is_near():
+    """The answer says when to ask again, to the microsecond."""
+    pool = pool_asked((0, {"batches": [[90]]}))
+    given = answer(pool, question(rates=RATE, batches=[[80]] * 5), START)
+    assert given["starts"] == [80 * MILLI, 160 * MILLI]
+    assert given["ask_again_in"] == 160 * MILLI - HORIZON
+    early = answer(copied(pool), question(rates=RATE, batches=[[1]]), START + given["ask_again_in"] - 1)
+    assert (early["starts"], early["ask_again_in"]) == ([], 1)
+    assert (
+        len(answer(pool, question(rates=RATE, batches=[[1]]), START + given["ask_again_in"])["starts"]) == 1
+    )
+
+
+@given(
+    rate=rate_values,
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=30),
+    gap=st.integers(0, 2 * SECOND),
+)
+def test_a_member_that_asks_again_when_told_is_granted_its_batch_in_the_end(rate, sizes, gap):
+    pool, now = Pool(), START
+    for units in sizes:
+        for _ in range(1_000):
+            given = answer(pool, question(rates=[rate], batches=[[units]]), now)
+            if given["starts"]:
+                break
+            assert given["ask_again_in"] > 0
+            now += given["ask_again_in"]
+        else:
+            pytest.fail("asked a thousand times without a grant")
+        now += gap
+
+
+def test_a_question_without_batches_is_never_told_to_ask_again():
+    pool = pool_asked((0, {"batches": [[90]] * 3}))
+    given = answer(pool, question(rates=RATE), START)
+    assert (given["starts"], given["ask_again_in"]) == ([], 0)
+
+
+@pytest.mark.parametrize("members", [2, 7, 25])
+def test_members_that_want_more_than_there_is_take_turns(members):
+    """All members ask all the time for batches of one size, and none gets two more than another."""
+    pool, now, end = Pool(), START, START + 10 * SECOND
+    rates = [[100, SECOND, 20]]
+    service = dict.fromkeys(range(members), 0)
+    due = {member: (START, member) for member in service}
+    while True:
+        member = min(due, key=due.get)
+        now = max(now, due[member][0])
+        if now > end:
+            break
+        given = answer(pool, question(f"m{member}", rates=rates, batches=[[1]] * 3), now)
+        service[member] += len(given["starts"])
+        due[member] = (now + max(given["ask_again_in"], 10 * MILLI), next(numbers))
+    # Each may have been granted batches up to the horizon, and one beyond it.
+    assert max(service.values()) - min(service.values()) <= 3
+    assert sum(service.values()) >= 100 * 10
