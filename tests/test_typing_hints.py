@@ -36,7 +36,6 @@ MODULES = [
 NOT_YET = (
     "headgate.breaker",
     "headgate.budgets",
-    "headgate.client",
     "headgate.dispatch",
     "headgate.gate",
     "headgate.sandbox",
