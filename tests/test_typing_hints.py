@@ -24,10 +24,7 @@ MODULES = [
     "headgate.http.httpx",
     "headgate.http.requests",
     "headgate.limits",
-    "headgate.sandbox",
-    "headgate.swarm",
     "headgate.tenacity",
-    "headgate.testing",
     "headgate.typing",
     "headgate.verdict",
 ]
@@ -38,11 +35,6 @@ NOT_YET = (
     "headgate.budgets",
     "headgate.dispatch",
     "headgate.gate",
-    "headgate.sandbox",
-    "headgate.sharing",
-    "headgate.swarm",
-    "headgate.testing",
-    "headgate.typing.Store",
 )
 
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .arguments import SECOND, seconds_to_ns
+from .events import Event
 from .gate.clock import OWN_THREADS
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
 from .swarm.bus.unreliable import UnreliableBus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Mapping
-
-    from .events import Event
-    from .typing import Seconds
+from .typing import Seconds
 
 __all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "UnreliableBus", "run"]
 

@@ -6,22 +6,17 @@ There is no clock and no I/O: `now` comes back from whatever carries the steps o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from ..arguments import SECOND
+from .faults import Fault
 from .meters import read_rate
-from .steps import Cut, Data, Head, Pause
+from .referee import Customer, Referee
+from .steps import Cut, Data, Head, Pause, Step, Steps
 from .styles.formats import encode, http_date
-from .styles.values import Ask, MeterLevel, Output, Refusal, Request
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from .faults import Fault
-    from .referee import Customer, Referee
-    from .steps import Step, Steps
-    from .styles.style import Style
-    from .styles.values import Pairs
+from .styles.style import Style
+from .styles.values import Ask, MeterLevel, Output, Pairs, Refusal, Request
 
 # A long answer that is not streamed is produced in this many slices: its tokens are counted as they come.
 _SLICES = 16

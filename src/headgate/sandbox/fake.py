@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any, Self, Unpack
 
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM, sleep, sleep_async
+from ..typing import Clock
 from .control import ROOT
-from .live import Live, LiveScenario
-from .steps import Cut, Data, Head, Pause, Scenario
+from .live import Live, LiveScenario, Options
+from .provider import Provider
+from .steps import Cut, Data, Head, Pause, Scenario, Step, Steps
 from .styles.formats import encode
 from .styles.values import Request
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-    from typing import Self, Unpack
-
-    from ..typing import Clock
-    from .live import Options
-    from .provider import Provider
-    from .steps import Step, Steps
 
 
 class Reply:

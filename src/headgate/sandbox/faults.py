@@ -6,16 +6,12 @@ strikes are arguments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..arguments import positive_int, positive_seconds_to_ns, seconds_to_ns
 from ..errors import InvalidConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..typing import Seconds
+from ..typing import Seconds
 
 # Each kind of fault with the details that it takes.
 KINDS = {

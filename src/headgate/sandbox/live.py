@@ -6,21 +6,17 @@ One lock guards the provider and is held for its arithmetic only.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
+from ..typing import Clock, Seconds
 from .control import control
 from .faults import Fault
 from .provider import Limits, Provider
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from ..typing import Clock, Seconds
-    from .referee import Report
-    from .steps import Scenario, Step
-    from .styles.values import Request
+from .referee import Report
+from .steps import Scenario, Step
+from .styles.values import Request
 
 
 class Options(Limits, total=False):

@@ -7,14 +7,12 @@ it counts with code of its own and not with that of headgate's gates.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KINDS = ("bucket", "fixed", "sliding")
 

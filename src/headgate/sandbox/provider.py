@@ -7,13 +7,16 @@ carries out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import ceil, log
 from random import Random
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TypedDict, Unpack, cast
 
 from ..arguments import SECOND, positive_int, seconds_to_ns
 from ..errors import InvalidConfig
+from ..limits import Rate
+from ..typing import Seconds
 from .answers import Answers, Case
 from .faults import REFUSING, Fault, Planned
 from .meters import KINDS, meter_for, read_rate, written
@@ -21,16 +24,8 @@ from .referee import Customer, Referee, Report
 from .steps import Scenario
 from .styles import STYLES
 from .styles.reading import key_of
-from .styles.values import Output, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Unpack
-
-    from ..limits import Rate
-    from ..typing import Seconds
-    from .styles.style import Style
-    from .styles.values import Ask, Request
+from .styles.style import Style
+from .styles.values import Ask, Output, Refusal, Request
 
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens")
 _LONGEST_REPLY = 100_000  # tokens

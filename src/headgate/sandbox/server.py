@@ -11,26 +11,20 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Self, Unpack
 
 from ..errors import InvalidConfig
 from ..gate.clock import OWN_THREADS, SYSTEM
 from .control import ROOT
-from .live import Live
+from .live import Live, LiveScenario, Options
 from .provider import Provider
 from .steps import Cut, Data, Head, Pause
 from .styles.formats import encode
-from .styles.values import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self, Unpack
-
-    from .live import LiveScenario, Options
-    from .styles.values import Pairs
+from .styles.values import Pairs, Request
 
 _LONGEST_HEAD = 65_536
 _LARGEST_BODY = 32 * 1024 * 1024

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from .styles.values import Pairs
+from .styles.values import Pairs
 
 
 @dataclass(slots=True)
@@ -42,8 +40,7 @@ class Cut:
 
 
 Step: TypeAlias = Pause | Head | Data | Cut
-if TYPE_CHECKING:
-    Steps: TypeAlias = Generator[Step, int, None]
+Steps: TypeAlias = Generator[Step, int, None]
 
 
 class Scenario:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from _thread import allocate_lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from ..arguments import NS_PER_US
 from ..errors import StoreError
 from ..gate.clock import SYSTEM
 from ..gate.forks import reset_in_child
+from ..typing import Clock
 from .pool.answer import answer
+from .pool.question import Answer, Question
 from .pool.state import KEPT_IDLE, Pool
-from .store import Records, as_seen, tell_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from ..typing import Clock
-    from .pool.question import Answer, Question
-    from .store import Changes
+from .store import Changes, Records, as_seen, tell_all
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..arguments import SECOND
 from ..frozen import Frozen
 from .messages import read_number, read_object
 from .recovery import Level, Total, read_level
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Longer updates are refused: one is a line.
 _LONGEST_UPDATE = 16 * 1024

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ...limits import Rate
 
-    from ...limits import Rate
-
-    Pairs = list[tuple[str, str]]
+Pairs: TypeAlias = list[tuple[str, str]]
 
 
 @dataclass(slots=True)

@@ -5,15 +5,16 @@ Rules of this room: time is a ManualClock and random numbers are given, so equal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .bus import Message, Subscription
+from ...hints import later
+from .bus import Deliver, Message, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...testing import ManualClock
-    from .bus import Deliver
+else:
+    ManualClock = later("headgate.testing", "ManualClock")
 
 
 class UnreliableBus:
