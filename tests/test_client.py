@@ -434,6 +434,16 @@ def test_a_retry_budget_bounds_the_attempts_when_everything_fails():
     assert len(far_side.sent) <= 1_200
 
 
+def test_a_retry_that_an_open_circuit_forbids_costs_the_retry_budget_nothing(call_of_kind):
+    clock, budget = jumping(), RetryBudget(0.2, burst=3)
+    client = client_on(clock, retry_budget=budget, circuit_failure_threshold=1)
+    with pytest.raises(CircuitBreakerOpen) as caught:
+        call_of_kind(client, FarSide(clock, Broken()))
+    assert isinstance(caught.value.__cause__, Broken)
+    assert budget.available == 3
+    assert clock.sleeps == []
+
+
 # -- decorators and observers
 
 

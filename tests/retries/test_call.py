@@ -71,13 +71,13 @@ def test_on_retry_is_given_an_event_for_each_retry(ask):
     seen = Recorder()
     errors = [TimeoutError(number) for number in range(4)]
     ask(FarSide(*errors), on_retry=seen)
-    told = seen.of(events.Retrying)
-    assert len(told) == len(seen.events) == 3
-    assert [event.retry for event in told] == [1, 2, 3]
-    assert [event.max_retries for event in told] == [3, 3, 3]
-    assert [event.delay for event in told] == [1.0, 2.0, 4.0]
-    assert [event.error for event in told] == errors[:3]
-    assert [event.at for event in told] == [0.0, 1.0, 3.0]
+    retries = seen.of(events.Retrying)
+    assert len(retries) == len(seen.events) == 3
+    assert [event.retry for event in retries] == [1, 2, 3]
+    assert [event.max_retries for event in retries] == [3, 3, 3]
+    assert [event.delay for event in retries] == [1.0, 2.0, 4.0]
+    assert [event.error for event in retries] == errors[:3]
+    assert [event.at for event in retries] == [0.0, 1.0, 3.0]
 
 
 def test_on_retry_and_the_log_stay_silent_without_a_retry(ask, caplog):

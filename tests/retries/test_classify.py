@@ -148,12 +148,12 @@ def test_a_retry_after_header_without_a_status_is_throttling():
     assert verdict_of(Wait()) == throttled(7.0)
 
 
-@pytest.mark.parametrize(("value", "told"), [(5, 5.0), (2.5, 2.5), (0, 0.0)])
-def test_the_retry_after_attribute_of_an_exception_is_throttling(value, told):
+@pytest.mark.parametrize(("value", "seconds"), [(5, 5.0), (2.5, 2.5), (0, 0.0)])
+def test_the_retry_after_attribute_of_an_exception_is_throttling(value, seconds):
     class Wait(Exception):
         retry_after = value
 
-    assert verdict_of(Wait()) == throttled(told)
+    assert verdict_of(Wait()) == throttled(seconds)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("-inf"), True, "soon", None, [5], object()])
@@ -233,9 +233,9 @@ class ClientError(Exception):
 
 def test_the_response_of_an_aws_error_is_a_dictionary():
     slow = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHeaders": {}}}
-    told = {"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "4"}}}
+    later = {"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "4"}}}
     assert verdict_of(ClientError(slow)).kind == "throttled"
-    assert verdict_of(ClientError(told)) == throttled(4.0)
+    assert verdict_of(ClientError(later)) == throttled(4.0)
     assert verdict_of(ClientError({"ResponseMetadata": {"HTTPStatusCode": 404}})) == REJECTED
     for broken in ({}, {"ResponseMetadata": None}, {"ResponseMetadata": {"HTTPStatusCode": None}}):
         assert verdict_of(ClientError(broken)) == REJECTED

@@ -10,14 +10,14 @@ from retries.http_errors import httpx_error
 
 @pytest.mark.parametrize("status", [429, 503, 529, 500])
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "seconds"),
     [({"Retry-After": "30"}, 30.0), ({"retry-after-ms": "2500"}, 2.5), ({"Retry-After": "90"}, 90.0)],
 )
-def test_without_jitter_the_delay_is_exactly_the_retry_after(ask, http_error, status, headers, told):
+def test_without_jitter_the_delay_is_exactly_the_retry_after(ask, http_error, status, headers, seconds):
     """Also if that is longer than max_delay."""
     far = FarSide(http_error(status, headers), "hello")
     assert ask(far, jitter=False).result == "hello"
-    assert far.waits == [told]
+    assert far.waits == [seconds]
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.3, 0.999])
@@ -92,9 +92,9 @@ def test_x_should_retry_overrides_the_status(ask, http_error):
     assert far.calls == 4
 
 
-@given(told=st.integers(0, 100_000), draw=st.floats(0, 1, exclude_max=True), jitter=st.booleans())
+@given(seconds=st.integers(0, 100_000), draw=st.floats(0, 1, exclude_max=True), jitter=st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_no_attempt_is_earlier_than_the_retry_after(told, draw, jitter):
-    far = FarSide(httpx_error(429, {"Retry-After": str(told)}), "hello")
+def test_no_attempt_is_earlier_than_the_retry_after(seconds, draw, jitter):
+    far = FarSide(httpx_error(429, {"Retry-After": str(seconds)}), "hello")
     outcome_of(decorator, far, {"jitter": jitter, "random": lambda: draw})
-    assert far.waits[0] >= told
+    assert far.waits[0] >= seconds
