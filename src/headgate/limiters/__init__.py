@@ -1,1 +1,1 @@
-"""Rates by themselves: one for a function, or one for each of a million resources."""
+"""Limiters: a rate for a function, or rates for named resources, of which there may be a million."""

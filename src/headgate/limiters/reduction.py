@@ -1,7 +1,7 @@
-"""Pure. Cut once per episode, then recover.
+"""Pure. Reduction: rates that are cut once per episode and then recover.
 
-Rules of this room: a reduction never raises and never goes below one; what was cut grows back to
-what it was, in whole steps, however small it is.
+A cut never raises an amount and never takes it below one. Every amount grows back to its original value, in
+whole steps, however small it is.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from ..limits import Rate, rate_of
 
 
 class Reduction:
-    """Rates that were cut, on their way back.
+    """Rates that were cut and are growing back.
 
-    Every `interval` since the cut each of them grows by `growth` (a ratio of integers), by one
-    at least, until it is what it was.
+    After every `interval` since the cut each amount is multiplied by `growth` (a ratio of integers), and grows
+    by at least one, until it is the original amount again.
     """
 
     __slots__ = ("_cut_at", "_cut_to", "_growth", "_interval", "original")
@@ -35,7 +35,10 @@ class Reduction:
         self._cut_at = now
 
     def cut_again(self, factor: tuple[int, int], now: int) -> bool:
-        """Another announcement. One that comes before the first step back is of the same episode."""
+        """Cut the rates in force now, unless the announcement belongs to the episode of the last cut.
+
+        It does if it comes before the first step of the recovery. True if the rates were cut.
+        """
         if now - self._cut_at < self._interval:
             return False
         self._cut_to = [_cut(rate.amount, factor) for rate in self.rates(now)]
@@ -43,7 +46,7 @@ class Reduction:
         return True
 
     def rates(self, now: int) -> tuple[Rate, ...]:
-        """What is in force now. Bursts are cut and grow with the amounts."""
+        """The rates in force now. Bursts are cut and grow with the amounts."""
         steps = max(0, now - self._cut_at) // self._interval
         return tuple(
             rate_of(rate, self._grown(amount, rate.amount, steps))
