@@ -35,6 +35,7 @@ NOT_YET = (
     "headgate.budgets",
     "headgate.dispatch",
     "headgate.gate",
+    "headgate.limiters.resource.Slot",
 )
 
 
@@ -66,7 +67,34 @@ def public_callables(kind):
                     yield f"{base.__module__}.{base.__qualname__}.{name}", function
 
 
+def classes_in(hint):
+    """The classes of headgate that a hint names."""
+    if inspect.isclass(hint) and hint.__module__.startswith("headgate"):
+        yield hint
+    for part in hint if isinstance(hint, list) else typing.get_args(hint):
+        yield from classes_in(part)
+
+
 def everything():
+    """What the modules announce, and the classes that public annotations name."""
+    found = announced()
+    to_do = list(found.values())
+    while to_do:
+        try:
+            hints = typing.get_type_hints(to_do.pop())
+        except (NameError, TypeError):
+            continue  # the test itself reports it
+        for hint in hints.values():
+            for kind in classes_in(hint):
+                name = f"{kind.__module__}.{kind.__qualname__}"
+                if name not in found:
+                    new = {name: kind, **dict(public_callables(kind))}
+                    to_do += new.values()
+                    found.update(new)
+    return found
+
+
+def announced():
     found = {}
     for name in MODULES:
         module = import_module(name)

@@ -6,12 +6,10 @@ the store's clock, so that the clocks of the members do not matter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
+from collections.abc import Sequence
+from typing import NamedTuple, NotRequired, TypedDict
 
 from ...arguments import NS_PER_US
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The `window` of a question that clears the window.
 CLEARED = -1

@@ -7,15 +7,10 @@ order that `scripts/state.lua` gives too. LAYOUT is another number whenever that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-from .question import PoolLimits
+from .question import Answer, PoolLimits
 from .rate import PoolRate
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .question import Answer
 
 LAYOUT = 4
 
