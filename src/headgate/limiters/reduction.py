@@ -13,8 +13,8 @@ from ..limits import Rate, rate_of
 class Reduction:
     """Rates that were cut and are growing back.
 
-    After every `interval` since the cut each amount is multiplied by `growth` (a ratio of integers), and grows
-    by at least one, until it is the original amount again.
+    After every `interval` since the cut each amount is multiplied by `growth` (a ratio of integers), and
+    grows by at least one, until it is the original amount again.
     """
 
     __slots__ = ("_cut_at", "_cut_to", "_growth", "_interval", "original")
