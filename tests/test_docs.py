@@ -17,7 +17,7 @@ from headgate import Dispatch, WindowRegistry
 ROOT = Path(__file__).parent.parent
 HOUSE = Path(headgate.__file__).parent
 GLOSSARY = ROOT / "docs" / "glossary.md"
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>\w*)")
 
 
@@ -85,9 +85,17 @@ def test_every_python_block_of_a_page_runs_as_it_is_written(page):
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_to_a_file(page):
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
+    for target, heading in LINK.findall(page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not heading or heading in anchors(file), f"{page.name} links to {target}#{heading}"
+
+
+def anchors(page):
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_class_and_file_of_the_glossary_exists():
