@@ -1,14 +1,15 @@
-"""A swarm of agents while the API gives less: who uses what is left, is refused how often, and is back when.
+"""A swarm while the API gives less: how much of it is used, how often it refuses, how soon all is back.
 
 Virtual time, real code: N agents, each a DistributedLimiter on a bus that takes 5 to 20 ms, share 100 calls a
 second of an API that takes 0.2 s to answer, and always want more. After 100 s it gives 30 a second for five
-minutes, then 100 again. Use is what was answered of what could have been; rejected is what was answered 429;
-back is when ten seconds in a row had 90 % of the whole. The seed's own rules stand beside ours: each agent
-has its Nth by hand, halves at every 429 it sees, tells all others, and grows by a tenth every 30 s.
+minutes, then 100 again. "Use" is the part of possible calls that were answered; "rejected" is the part of
+calls that were answered 429; "back" is when ten seconds in a row had 90 % of the whole. The rules of the Go
+package are measured too: each agent is given an equal part, halves it at every 429 it sees, tells all others,
+and grows by a tenth every 30 s.
 
-One run is one throw of the dice: where in its ups and downs, of about a minute each, a swarm is when the drop
-ends says how soon it is back. So with `--seeds 8` names and delays differ from run to run, each drop is 8 s
-longer than the one before, and the median is shown with the worst.
+A swarm goes up and down about once a minute, and how soon it is back depends on where it is when the drop
+ends. So with `--seeds 8` names and delays differ from run to run, each drop is 8 s longer than the one
+before, and the median is shown with the worst.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MARKS = "▁▂▃▄▅▆▇█"
 
 
 class Api:
-    """A bucket that is filled at a rate which changes, of one second's worth."""
+    """A bucket of one second's worth of calls, filled at a rate that changes."""
 
     def __init__(self, clock, seed):
         self.clock = clock
@@ -102,7 +103,7 @@ def judge(api, cuts):
 
 
 async def busy(acquire, call):
-    """Somebody always waits, and nobody waits for an answer."""
+    """Wait for the next call all the time, without waiting for answers."""
     underway = set()
     while True:
         await acquire()
@@ -121,7 +122,7 @@ async def drive(seconds, agents, acquire, call):
 
 async def ours(clock, *, size, seed, options):
     dice = random.Random(size + 1000 * seed)
-    names = [f"agent-{1000 * seed + n:03}" for n in range(size)]  # by which they come in another order
+    names = [f"agent-{1000 * seed + n:03}" for n in range(size)]  # another order in each run
     bus = UnreliableBus(clock, dice.random, fastest=0.005, slowest=0.02)
     bus.splits = False
     bus.settles = 0.5
@@ -149,10 +150,10 @@ async def ours(clock, *, size, seed, options):
 
 
 async def by_hand(clock, *, size, seed, options):
-    """The rules of the Go package: every 429 halves what its agent has, and everybody takes that figure."""
+    """The rules of the Go package: a 429 halves what its agent has, and all agents take that figure."""
     dice = random.Random(size + 1000 * seed)
     original = max(1, CAPACITY // size)
-    window = original * size / CAPACITY  # so that the swarm begins with what there is
+    window = original * size / CAPACITY  # so that the swarm begins with the whole
     agents = [MemoryLimiter(clock=clock) for _ in range(size)]
     totals = dict.fromkeys(agents, original)
     reduced_at = {}
@@ -175,7 +176,7 @@ async def by_hand(clock, *, size, seed, options):
         next(cuts)
         adopt(agent, max(1, totals[agent] // 2))
         reduced_at[agent] = clock.seconds()
-        for other in agents if totals[agent] < original else ():  # they ignore what is not
+        for other in agents if totals[agent] < original else ():  # they ignore anything else
             if other is not agent:
                 delay = 0.005 + 0.015 * dice.random()
                 clock.at(clock.seconds() + delay, partial(hear, other, totals[agent]))
@@ -202,7 +203,7 @@ async def by_hand(clock, *, size, seed, options):
 RULES = {
     "cubic": (ours, {"recovery": "cubic"}),
     "×1.1 every 30 s, exact and shared": (ours, {"recovery": "stepwise"}),
-    "the seed's own": (by_hand, {}),
+    "the Go package's": (by_hand, {}),
 }
 
 
@@ -274,7 +275,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only 10 agents")
     parser.add_argument("--only", help="one set of rules")
     parser.add_argument("--sizes", help="how many agents, e.g. 10,50")
-    parser.add_argument("--seeds", type=int, default=1, help="how often each, with other dice")
+    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each")
     parser.add_argument("--plot", help="where to put a picture, a PNG, of the first seed")
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.sizes.split(",")] if arguments.sizes else [10, 50, 500]

@@ -1,7 +1,7 @@
 """One agent of a swarm, as a program: `python swarm_agent.py BUS NAME LEASE`.
 
-It calls all the time, in a thread, and does what it is told on its standard input, one word a line; it
-answers with one line of JSON each. Times are of the monotonic clock, which all processes share.
+It makes calls all the time, in a thread. Its standard input has one command a line, and it answers each with
+one line of JSON. Times are of the monotonic clock, which all processes share.
 """
 
 import json
@@ -30,7 +30,7 @@ def main(bus, name, lease):
         while True:
             try:
                 limiter.acquire("api")
-            except Exception as error:  # noqa: BLE001 - the test wants to see every one
+            except Exception as error:  # noqa: BLE001 - the test checks that there is none
                 errors.append(repr(error))
                 return
 

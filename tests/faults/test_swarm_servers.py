@@ -1,6 +1,6 @@
-"""Eight processes on a real server: they share, one's 429 slows all, and neither dies with the other.
+"""Eight processes on a real server: they share a total, and one agent's 429 slows all of them.
 
-Times are real here: the figures are those of the issue, and leave a busy machine room.
+Times are real here; the bounds leave room for a busy machine.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ LEASE = 4.0
 
 
 class NatsServer:
-    """One nats-server process, with the manners of `rig.Server`."""
+    """One nats-server process, with the methods of `rig.Server`."""
 
     def __init__(self, *options):
         self.port = free_port()
@@ -113,7 +113,7 @@ class Agent:
 
 
 def ask(agents, words="show"):
-    """Say the same to all at once, and what each of them answers."""
+    """Send the same words to all agents at once, and return their answers."""
     for agent in agents:
         agent.say(words)
     return [agent.answer() for agent in agents]
@@ -125,19 +125,19 @@ def total_and_shares(answers, resource="api"):
 
 
 def heard_after(answers, began, resource, total):
-    """How many seconds after that moment the last of them knew the total."""
+    """How many seconds after that moment the last agent knew the total."""
     change = ["CapacityChanged", resource, total]
     return max(min(at for at, *what in answer["changes"] if what == change) for answer in answers) - began
 
 
 def test_eight_processes_on_one_server(server):
-    """One story, because eight processes take a while to start; the issue's figures one after the other."""
+    """One test for many events, because eight processes take a while to start."""
     agents = [Agent(server.url, f"agent-{n}") for n in range(AGENTS)]
     try:
         equal = [TOTAL, TOTAL // AGENTS]
         eventually(
             lambda: all(answer[key] == equal for answer in ask(agents) for key in ("api", "other", "later")),
-            "all have joined, and each has its part",
+            "all have joined, and each has its share",
         )
 
         # One announces; all are at half within 100 ms.
@@ -153,7 +153,7 @@ def test_eight_processes_on_one_server(server):
         eventually(lambda: total_and_shares(ask(agents), "other")[0] == {TOTAL // 2}, "all are at half")
         assert total_and_shares(ask(agents), "other") == ({TOTAL // 2}, TOTAL // 2)
 
-        # One is killed: its share is used by the others within its lease, all but what is safe for it.
+        # One is killed: the others use its share within its lease, all but its safe share.
         killed = next(agent for agent in agents if agent not in leaders(agents))
         agents.remove(killed)
         killed_at = time.monotonic()
@@ -162,7 +162,7 @@ def test_eight_processes_on_one_server(server):
         eventually(lambda: share_of_total(agents) >= 1 - kept / TOTAL - 0.02, "the others have its share")
         assert time.monotonic() - killed_at <= LEASE
 
-        # The server is restarted: nobody notices, and within two seconds all agree on what is new.
+        # The server is restarted: no call fails, and within two seconds all agree on a new cut.
         server.kill()
         eventually(lambda: not any(answer["connected"] for answer in ask(agents)), "all know that it is gone")
         server.start()
@@ -172,7 +172,7 @@ def test_eight_processes_on_one_server(server):
         assert time.monotonic() - began < 2.0
         assert [answer["errors"] for answer in ask(agents)] == [[]] * len(agents)
 
-        # Whoever leads is killed: another leads, and again nothing is lost but what is safe for it.
+        # The leader is killed: another leads, and the others use its share, all but its safe share.
         (leader,) = leaders(agents)
         agents.remove(leader)
         killed_at = time.monotonic()
@@ -196,7 +196,7 @@ def leaders(agents):
     return [agent for agent, answer in zip(agents, ask(agents), strict=True) if answer["leads"]["api"]]
 
 
-# -- the buses themselves
+# -- the buses
 
 
 @pytest.fixture
@@ -207,8 +207,8 @@ def bus(server):
         yield bus
 
 
-def test_messages_come_in_order_to_everybody_on_exactly_the_subject(bus):
-    """BU-01, BU-04, the speaker included."""
+def test_every_subscription_of_a_subject_gets_its_messages_in_order(bus):
+    """Messages published by the same bus included."""
     heard, others = [], []
     for ears in (heard, others):
         bus.subscribe("talk.here", lambda message, ears=ears: ears.append(message.data))
@@ -220,7 +220,7 @@ def test_messages_come_in_order_to_everybody_on_exactly_the_subject(bus):
     assert heard == others == said
 
 
-def test_who_listens_no_more_hears_no_more(bus):
+def test_a_closed_subscription_gets_no_messages(bus):
     heard, ended = [], []
     subscription = bus.subscribe("talk", ended.append)
     bus.subscribe("talk", heard.append)
@@ -231,22 +231,22 @@ def test_who_listens_no_more_hears_no_more(bus):
     assert ended == []
 
 
-def test_a_bus_that_was_lost_says_so_and_listens_again_where_it_listened(server, bus):
-    """D-72: whoever publishes meanwhile is not told, and nothing of it is heard later."""
+def test_a_bus_tells_of_a_lost_connection_and_subscribes_again(server, bus):
+    """Publishing without a connection raises nothing, and the message is not delivered later."""
     heard, told = [], []
     bus.subscribe("talk", lambda message: heard.append(message.data))
     bus.watch(told.append)
     server.kill()
-    eventually(lambda: told == [False], "it knows that it is deaf")
-    bus.publish("talk", b"to nobody")
+    eventually(lambda: told == [False], "it knows that the connection is lost")
+    bus.publish("talk", b"lost")
     server.start()
-    eventually(lambda: told == [False, True], "it knows that it hears")
+    eventually(lambda: told == [False, True], "it knows that the connection is back")
     bus.publish("talk", b"hello")
     eventually(lambda: heard, "it hears")
     assert heard == [b"hello"]
 
 
-def test_after_close_nothing_is_said_or_heard(bus):
+def test_a_closed_bus_raises_closed(bus):
     bus.close()
     bus.close()
     with pytest.raises(Closed):
@@ -256,8 +256,8 @@ def test_after_close_nothing_is_said_or_heard(bus):
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [(NatsBus, "nats"), (RedisBus, "redis")])
-def test_a_server_that_is_not_there_is_an_error_at_once(kind, scheme):
-    """DL-04: when it is made, and never afterwards. And it says why."""
+def test_a_server_that_is_not_there_is_an_error_at_construction(kind, scheme):
+    """The error says why; after construction a lost server raises nothing."""
     with pytest.raises(StoreError, match=r"cannot be reached: .*Connect call failed"):
         kind(f"{scheme}://127.0.0.1:{free_port()}", connect_timeout=0.3)
 
@@ -278,23 +278,23 @@ def test_a_wrong_password_is_named_as_what_is_wrong_and_not_shown(kind, make, wh
     assert "wr0ng" not in str(caught.value)
 
 
-def test_what_a_nats_server_said_explains_more_than_a_line_that_was_cut():
-    """It cuts the line after every refusal."""
+def test_the_answer_of_a_nats_server_is_shown_rather_than_the_cut_connection():
+    """The server cuts the connection after every refusal."""
     bus = object.__new__(NatsBus)
 
-    async def complaints(*errors):
+    async def errors_noted(*errors):
         for error in errors:
             await bus.note_error(error)
         return bus._last_error
 
     cut, said = ConnectionResetError("cut"), RuntimeError("Authorization Violation")
-    assert asyncio.run(complaints(cut)) is cut
-    assert asyncio.run(complaints(said, cut)) is said
+    assert asyncio.run(errors_noted(cut)) is cut
+    assert asyncio.run(errors_noted(said, cut)) is said
 
 
 @pytest.mark.parametrize("make", [Server, lambda: NatsServer("-js")], ids=["valkey", "nats with JetStream"])
-def test_who_comes_when_nobody_is_there_learns_what_was_known_last(make):
-    """D-65, D-75: from a key of Valkey, or of the NATS key-value store where the server has one."""
+def test_an_agent_that_comes_when_no_other_is_there_finds_the_level_on_the_server(make):
+    """In a key of Valkey, or in the key-value store of a NATS server that has one."""
     with make() as server:
         first = DistributedLimiter(bus=server.url, agent_id="first", lease=1)
         first.set_capacity("api", 100, 60)

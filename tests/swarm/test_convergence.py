@@ -1,7 +1,7 @@
-"""Whatever a network does to a swarm: its agents never have more than there is, and agree again.
+"""Agents on bad networks never have more than the total, and agree again when the network is well.
 
-The network is one of our own: messages take their time and overtake each other, are lost, come twice, or do
-not reach the other side. All of it is drawn by Hypothesis, and the same in every run.
+Messages take their time and overtake each other, are lost, arrive twice, or do not reach the other side of a
+partition. All of it is drawn by Hypothesis, and the same in every run.
 """
 
 import gc
@@ -24,15 +24,14 @@ FORGET = 120.0
 STEP = 0.25
 
 
-class Letter:
+class Message:
     def __init__(self, subject, data):
         self.subject = subject
         self.data = data
-        self.reply = ""
 
 
 class Network:
-    """Everybody's bus, as bad as it is told to be."""
+    """The bus of all agents, as bad as it is told to be."""
 
     def __init__(self, clock, dice):
         self.clock = clock
@@ -40,8 +39,8 @@ class Network:
         self.slowest = 0.02
         self.loss = 0.0
         self.twice = 0.0
-        self.side = {}  # who is on which side of a partition; those not named are on side 0
-        self.gone = set()  # crashed: neither heard nor hearing
+        self.side = {}  # which side of a partition an agent is on; 0 for agents that are not named
+        self.gone = set()  # agents that crashed: neither heard nor hearing
         self.listening = []
         self.delivered = lambda who: None  # told after each message
 
@@ -50,28 +49,28 @@ class Network:
             return False
         return self.side.get(speaker, 0) == self.side.get(listener, 0)
 
-    def carry(self, speaker, letter):
+    def carry(self, speaker, message):
         for subject, listener, deliver in list(self.listening):
-            if subject != letter.subject:
+            if subject != message.subject:
                 continue
             for _ in range(1 + (self.dice.random() < self.twice)):
                 if speaker != listener and self.dice.random() < self.loss:
                     continue
                 if self.reaches(speaker, listener):
                     delay = 0.001 + self.slowest * self.dice.random()
-                    self.clock.at(self.clock.seconds() + delay, self.arrival(listener, deliver, letter))
+                    self.clock.at(self.clock.seconds() + delay, self.arrival(listener, deliver, message))
 
-    def arrival(self, listener, deliver, letter):
+    def arrival(self, listener, deliver, message):
         def arrive():
             if listener not in self.gone:
-                deliver(letter)
+                deliver(message)
                 self.delivered(listener)
 
         return arrive
 
 
-class Seat:
-    """One agent's place at the network."""
+class Endpoint:
+    """The network as the bus of one agent."""
 
     settles = 3.0
     splits = True
@@ -81,7 +80,7 @@ class Seat:
         self.who = who
 
     def publish(self, subject, data, *, retain=False):
-        self.network.carry(self.who, Letter(subject, data))
+        self.network.carry(self.who, Message(subject, data))
 
     def subscribe(self, subject, deliver):
         network, place = self.network, (subject, self.who, deliver)
@@ -118,7 +117,7 @@ class Swarm:
             self.network.side[name] = side
         self.network.gone.discard(name)
         agent = DistributedLimiter(
-            bus=Seat(self.network, name), agent_id=name, clock=self.clock, **self.options
+            bus=Endpoint(self.network, name), agent_id=name, clock=self.clock, **self.options
         )
         self.agents[name] = agent
         agent.set_capacity("api", CAPACITY, 60)
@@ -141,13 +140,13 @@ class Swarm:
         if agent is not None:
             before = self.held.get(name, (0, CAPACITY))
             self.held[name] = standing_of(agent)
-            assert self.held[name][1] <= before[1], "nobody calls here: nothing can have grown back (D-63)"
+            assert self.held[name][1] <= before[1], "no calls are made here, so nothing can have grown back"
             if not self.fits():  # by what is remembered of the others, which may be less by now
                 self.held = {other: standing_of(agent) for other, agent in self.agents.items()}
                 assert self.fits(), self.held
 
     def fits(self):
-        """In what is configured, and, as news of a cut needs its time, in what each takes for the total."""
+        """Whether shares fit into the configured total, and into the totals that agents know after a cut."""
         return (
             sum(share for share, _ in self.held.values()) <= CAPACITY
             and sum(Fraction(share, total) for share, total in self.held.values()) <= 1
@@ -174,7 +173,7 @@ class Swarm:
         return sum(standing.share for standing in self.standings())
 
     def agrees(self):
-        """All see one total, and together they have nearly all of it."""
+        """Whether all agents see one total, and together have nearly all of it."""
         totals = {standing.total for standing in self.standings()}
         return len(totals) == 1 and 0.95 * max(totals) <= self.used() <= max(totals)
 
@@ -184,7 +183,7 @@ class Swarm:
 
 
 def grown(many, **options):
-    """A swarm of so many who have found each other."""
+    """A swarm of `many` agents that have found each other."""
     swarm = Swarm(**options)
     for _ in range(many):
         swarm.join()
@@ -193,7 +192,7 @@ def grown(many, **options):
     return swarm
 
 
-# -- by chance
+# -- random events
 
 
 steps = st.one_of(
@@ -212,7 +211,7 @@ steps = st.one_of(
 
 
 def take(swarm, step, given):
-    """One thing that happens. Two who cannot hear each other at all cannot join each other's swarm."""
+    """One event. Agents that cannot hear each other at all cannot join one swarm."""
     network, names = swarm.network, list(swarm.agents)
     if step == "wait":
         swarm.wait(given)
@@ -245,8 +244,8 @@ def take(swarm, step, given):
 
 @settings(max_examples=8)
 @given(many=st.integers(2, 5), story=st.lists(steps, min_size=4, max_size=14), seed=st.integers(0, 10**6))
-def test_whatever_happens_they_never_have_more_than_there_is_and_agree_in_the_end(many, story, seed):
-    """D-66, D-72, D-73; B8, B11: losses, duplicates, any order, partitions, joins, leaves, crashes."""
+def test_on_any_network_agents_never_have_more_than_the_total_and_agree_in_the_end(many, story, seed):
+    """Messages are lost, repeated and reordered; agents join, leave and crash; the network splits."""
     swarm = grown(many, seed=seed)
     apart = 0.0
     for step, given_ in story:
@@ -255,7 +254,7 @@ def test_whatever_happens_they_never_have_more_than_there_is_and_agree_in_the_en
         network = swarm.network
         if network.side or network.loss or network.slowest > 1:
             apart += swarm.clock.seconds() - before
-        if apart > FORGET / 3:  # cut off for longer than that, one is taken for dead
+        if apart > FORGET / 3:  # an agent cut off for longer is taken for dead
             swarm.heal()
             swarm.wait(3 * LEASE)
             apart = 0.0
@@ -272,7 +271,7 @@ def test_whatever_happens_they_never_have_more_than_there_is_and_agree_in_the_en
     who=st.lists(st.integers(0, 5), min_size=1, max_size=12),
 )
 def test_cuts_that_cross_each_other_end_in_one_value(many, seed, who):
-    """D-62, D-70: announced here and there at once, heard in any order, twice: one cut, one value."""
+    """Several agents announce at once, and messages arrive in any order and twice: one cut, one value."""
     swarm = grown(many, seed=seed)
     swarm.network.slowest, swarm.network.twice = 0.5, 0.5
     names = list(swarm.agents)
@@ -284,8 +283,8 @@ def test_cuts_that_cross_each_other_end_in_one_value(many, seed, who):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_losing_any_one_announcement_delays_agreement_by_a_beat_or_so(seed):
-    """D-72: what one did not hear it learns from what all say all the time."""
+def test_a_lost_announcement_delays_agreement_by_a_few_heartbeats(seed):
+    """An agent that missed the announcement learns of the cut from heartbeats and grants."""
     swarm = grown(5, seed=seed)
     swarm.network.loss = 1.0
     list(swarm.agents.values())[seed].announce_reduced("api", "429")
@@ -295,11 +294,11 @@ def test_losing_any_one_announcement_delays_agreement_by_a_beat_or_so(seed):
     swarm.close()
 
 
-# -- one by one
+# -- single events
 
 
-def test_d66_a_newcomer_gets_its_part_and_a_leaver_gives_it_back():
-    """Who wants how much is another matter; half of an equal share is everybody's."""
+def test_a_newcomer_gets_a_share_and_an_agent_that_leaves_gives_it_back():
+    """Demand decides how much; half of an equal share is the least."""
     swarm = Swarm()
     for many in range(1, 6):
         swarm.join()
@@ -313,18 +312,18 @@ def test_d66_a_newcomer_gets_its_part_and_a_leaver_gives_it_back():
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_d66_the_part_of_one_that_crashed_is_used_by_the_others_within_its_lease(lost):
-    """Whoever leads or not. All of it but half an equal share, and that too when it is forgotten."""
+def test_others_use_the_share_of_a_crashed_agent_within_its_lease(lost):
+    """All of it but the safe share, and that too when the agent is forgotten. Agent 0 is the leader."""
     swarm = grown(4)
     swarm.crash(f"agent-{lost}")
-    swarm.wait(LEASE + STEP if lost else 3 * LEASE)  # somebody else has to lead first
+    swarm.wait(LEASE + STEP if lost else 3 * LEASE)  # another agent has to lead first
     assert swarm.used() >= CAPACITY * 7 // 8 - 4
     swarm.wait(FORGET + LEASE)
     assert swarm.used() >= CAPACITY - 4
     swarm.close()
 
 
-def test_b11_whoever_lost_the_others_goes_on_with_its_safe_share_and_comes_back():
+def test_an_agent_that_lost_the_others_has_its_safe_share_and_comes_back():
     swarm = grown(4)
     swarm.network.side = {"agent-3": 1}
     swarm.wait(2 * LEASE)
@@ -337,7 +336,7 @@ def test_b11_whoever_lost_the_others_goes_on_with_its_safe_share_and_comes_back(
     swarm.close()
 
 
-def test_b11_the_bus_dies_for_everybody_and_all_together_use_half():
+def test_when_the_bus_dies_all_agents_together_use_half():
     swarm = grown(4)
     swarm.network.side = {name: side for side, name in enumerate(swarm.agents)}
     swarm.wait(2 * LEASE)
@@ -348,7 +347,7 @@ def test_b11_the_bus_dies_for_everybody_and_all_together_use_half():
     swarm.close()
 
 
-def test_d65_a_late_joiner_has_the_current_value_before_its_first_grant():
+def test_an_agent_that_joins_late_knows_the_total_before_its_first_call():
     swarm = grown(3)
     swarm.agents["agent-0"].announce_reduced("api", "429")
     swarm.wait(1)
@@ -365,12 +364,12 @@ def test_d65_a_late_joiner_has_the_current_value_before_its_first_grant():
     swarm.close()
 
 
-def test_b11_a_process_that_was_stopped_wakes_up_with_its_safe_share_only():
-    """It was not deaf, it was not there: nothing of it ran, and others have what it had by then."""
+def test_a_process_that_was_stopped_wakes_up_with_its_safe_share_only():
+    """None of its timers ran meanwhile, and other agents have its share by then."""
     clock, its_own = ManualClock(), ManualClock()
     network = Network(clock, Random(0))
     agents = {
-        name: DistributedLimiter(bus=Seat(network, name), agent_id=name, clock=time)
+        name: DistributedLimiter(bus=Endpoint(network, name), agent_id=name, clock=time)
         for name, time in (("awake", clock), ("stopped", its_own))
     }
 
@@ -387,7 +386,7 @@ def test_b11_a_process_that_was_stopped_wakes_up_with_its_safe_share_only():
     assert stopped.get_capacity("api").available >= 45
     network.gone.add("stopped")
     clock.advance(60)
-    its_own.set_ns(its_own.now() + 60_000_000_000)  # and none of its timers rang
+    its_own.set_ns(its_own.now() + 60_000_000_000)  # without ringing its timers
     assert _all_of(stopped) <= 25
     network.gone.clear()
     both_go_on(15)
@@ -397,11 +396,11 @@ def test_b11_a_process_that_was_stopped_wakes_up_with_its_safe_share_only():
         agent.close()
 
 
-# -- what the far side sees
+# -- what the API sees
 
 
 def greedy(agents):
-    """Everybody takes all it can get."""
+    """Every agent takes all it can get."""
     return sum(_all_of(agent) for agent in agents)
 
 
@@ -414,8 +413,8 @@ def _all_of(agent):
 
 @settings(max_examples=8)
 @given(story=st.lists(st.sampled_from(["join", "leave", "crash", "split", "heal", "wait"]), max_size=10))
-def test_the_far_side_never_sees_more_than_one_bucket_would_let_through(story):
-    """In no stretch of time more than the capacity and what the rate gives: nobody brings tokens along."""
+def test_the_api_never_sees_more_calls_than_one_bucket_would_admit(story):
+    """In no stretch of time more than the capacity and the rate: a newcomer brings no tokens."""
     capacity = 600
     swarm = Swarm()
     seen = [(0.0, 0)]
@@ -423,7 +422,11 @@ def test_the_far_side_never_sees_more_than_one_bucket_would_let_through(story):
     def join():
         name = f"agent-{next(swarm.names)}"
         agent = DistributedLimiter(
-            bus=Seat(swarm.network, name), agent_id=name, clock=swarm.clock, lease=LEASE, forget_after=FORGET
+            bus=Endpoint(swarm.network, name),
+            agent_id=name,
+            clock=swarm.clock,
+            lease=LEASE,
+            forget_after=FORGET,
         )
         swarm.agents[name] = agent
         agent.set_capacity("api", capacity, 60)
@@ -459,11 +462,11 @@ def test_the_far_side_never_sees_more_than_one_bucket_would_let_through(story):
     swarm.close()
 
 
-# -- many
+# -- many agents
 
 
-def test_b7_five_hundred_agents_with_ten_refusals_each_cut_once():
-    """D-62, M6: 5 000 simultaneous 429s are one cut, and so are answers that were long on their way."""
+def test_five_hundred_agents_with_ten_refusals_each_cut_once():
+    """5 000 simultaneous 429s are one cut, and so are answers that were long on their way."""
     clock, bus = ManualClock(), MemoryBus()
     agents = [DistributedLimiter(bus=bus, agent_id=f"agent-{n}", clock=clock) for n in range(500)]
     for agent in agents:
@@ -484,8 +487,8 @@ def test_b7_five_hundred_agents_with_ten_refusals_each_cut_once():
     bus.close()
 
 
-def test_b7_whoever_hears_of_whose_cut_first_it_is_one_cut():
-    """The same by the rules alone, with news that is on its way while others are refused."""
+def test_cuts_of_five_hundred_agents_merge_into_one_in_any_order():
+    """By `Total` alone, with messages that are on their way while other agents are refused."""
     dice = Random(7)
     curve = Cubic((1, 2), beyond=False)
     totals = [Total(CAPACITY, curve, 0) for _ in range(500)]
@@ -498,16 +501,16 @@ def test_b7_whoever_hears_of_whose_cut_first_it_is_one_cut():
         if not total.same_episode(dice.choice([None, sent_at]), now):
             total.cut(now)
             news.append(total.level)
-        total.hear(dice.choice(news), now)  # what has come through by now
-    assert len(news) > 1  # nobody could know of all the others
+        total.hear(dice.choice(news), now)  # a message that has arrived by now
+    assert len(news) > 1  # several agents cut before they heard of another cut
     for total in totals:
         for level in dice.sample(news, min(20, len(news))):
             total.hear(level, now)
     assert {total.amount for total in totals} == {CAPACITY // 2}
 
 
-def test_b7_refusals_that_reach_all_agents_before_any_news_does_cut_once():
-    """On a slow bus everybody cuts before it hears of the others: it is the same cut."""
+def test_refusals_that_reach_all_agents_before_any_message_does_cut_once():
+    """On a slow bus every agent cuts before it hears of the others: it is the same cut."""
     swarm = grown(12)
     swarm.network.slowest = 0.5
     sent_at = swarm.clock.seconds()

@@ -1,4 +1,4 @@
-"""A rate whose burst is less than a call: evenly spaced turns, for those who wait for them."""
+"""A rate whose burst is less than a call: evenly spaced turns, for callers that wait for them."""
 
 from random import Random
 
@@ -20,12 +20,12 @@ def turns(per=5.0, turn=400_000):
 
 
 def admitted(rule, until, step):
-    """When somebody who asks every `step` seconds is let in."""
+    """When a caller that asks every `step` seconds is admitted."""
     moments = range(0, round(until * SECOND), round(step * SECOND))
     return [now / SECOND for now in moments if rule.enter(ONE, now)]
 
 
-def test_whoever_waits_goes_at_its_turns():
+def test_a_waiting_caller_goes_at_its_turns():
     rule = turns()
     assert not rule.enter(ONE, 0)
     assert rule.earliest(ONE, 0) == 2 * SECOND
@@ -35,15 +35,15 @@ def test_whoever_waits_goes_at_its_turns():
     assert rule.enter(ONE, 7 * SECOND)
 
 
-def test_a_turn_that_nobody_waited_for_is_gone():
-    """After a pause one does not go at once, but when its turn comes: all the others had a pause too."""
+def test_a_turn_without_a_waiting_caller_passes_unused():
+    """After a pause an agent goes at its next turn, not at once: other agents had the pause too."""
     rule = turns()
     assert rule.level(3 * SECOND) == 0
     assert not rule.enter(ONE, 3 * SECOND)
     assert rule.earliest(ONE, 3 * SECOND) == 7 * SECOND
 
 
-def test_a_turn_is_kept_for_whoever_asked_until_the_next_one():
+def test_a_turn_is_kept_until_the_next_one_if_a_caller_asked_before_it():
     rule = turns()
     assert not rule.enter(ONE, 1 * SECOND)
     assert rule.level(6 * SECOND) == 1
@@ -51,8 +51,8 @@ def test_a_turn_is_kept_for_whoever_asked_until_the_next_one():
     assert rule.enter(ONE, 7 * SECOND)  # that one was not early either
 
 
-def test_five_hundred_who_were_idle_do_not_go_at_once():
-    """They are let in a hundred a second, as they would have been without the pause."""
+def test_five_hundred_idle_agents_do_not_go_at_once():
+    """They are admitted a hundred a second, as they would have been without the pause."""
     rules = [turns(turn=n * 2_000) for n in range(500)]
     now = 60 * SECOND
     assert not any(rule.enter(ONE, now) for rule in rules[1:])
@@ -62,7 +62,7 @@ def test_five_hundred_who_were_idle_do_not_go_at_once():
 
 
 @given(step=st.floats(0.1, 5.0), turn=st.integers(0, 999_999))
-def test_whoever_asks_at_least_once_a_turn_misses_none(step, turn):
+def test_a_caller_that_asks_at_least_once_a_turn_misses_none(step, turn):
     went = admitted(turns(turn=turn), 100, step)
     assert 18 <= len(went) <= 21
 
@@ -71,7 +71,7 @@ def test_whoever_asks_at_least_once_a_turn_misses_none(step, turn):
     steps=st.lists(st.floats(0.01, 12.0), min_size=5, max_size=60),
     turn=st.integers(0, 999_999),
 )
-def test_no_stretch_has_more_than_its_turns_and_one(steps, turn):
+def test_no_stretch_of_time_has_more_calls_than_its_turns_and_one(steps, turn):
     rule, now, went = turns(turn=turn), 0, []
     for step in steps:
         now += round(step * SECOND)
@@ -92,8 +92,8 @@ def test_a_change_of_the_rate_keeps_the_distance_to_the_next_turn():
     assert slower.enter(ONE, 11 * SECOND)
 
 
-def test_changing_the_rate_often_keeps_nobody_from_its_turn():
-    """A share changes with everybody's demand, a little, all the time."""
+def test_frequent_changes_of_the_rate_do_not_delay_turns():
+    """A share changes a little with the demand of every agent, all the time."""
     rule, went = turns(), 0
     for n in range(1, 200):
         now = n * SECOND
@@ -104,7 +104,7 @@ def test_changing_the_rate_often_keeps_nobody_from_its_turn():
     assert 35 <= went <= 41
 
 
-def test_coming_from_a_bucket_and_going_back_creates_nothing():
+def test_following_a_bucket_and_being_followed_by_one_creates_no_units():
     bucket = RateRule(Rate(10, 1, burst=5), REQUESTS)
     for _ in range(5):
         assert bucket.enter(ONE, 0)
@@ -117,7 +117,7 @@ def test_coming_from_a_bucket_and_going_back_creates_nothing():
     assert again.level(0) <= 0
 
 
-def test_what_costs_nothing_goes_and_what_is_too_much_never_does():
+def test_a_cost_of_zero_is_admitted_and_a_cost_above_the_amount_never():
     rule = turns()
     assert rule.enter((0, 0, 0), 0)
     assert not rule.enter((2, 0, 0), 2 * SECOND)
@@ -125,8 +125,8 @@ def test_what_costs_nothing_goes_and_what_is_too_much_never_does():
     assert rule.slack(ONE, 0) == 0
 
 
-def test_whatever_they_did_before_those_who_begin_a_round_together_are_evenly_spaced():
-    """They came at different times and had different rates: that left them anywhere, many at once."""
+def test_agents_that_begin_a_round_together_are_evenly_spaced():
+    """They joined at different times and had different rates, so that many went at once before it."""
     dice, now = Random(7), 100 * SECOND
     rules = []
     for n in range(100):
@@ -143,7 +143,7 @@ def test_whatever_they_did_before_those_who_begin_a_round_together_are_evenly_sp
     assert [rule.earliest(ONE, now) - now for rule in rules] == [n * SECOND // 10 for n in range(100)]
 
 
-def test_whoever_waited_when_a_round_began_waits_for_its_turn_in_it():
+def test_a_caller_that_waited_when_a_round_began_goes_at_its_turn_in_it():
     rule = turns()
     assert not rule.enter(ONE, 1 * SECOND)
     rule.begin_round(10 * SECOND)
@@ -151,14 +151,14 @@ def test_whoever_waited_when_a_round_began_waits_for_its_turn_in_it():
     assert rule.enter(ONE, 14 * SECOND)  # it was kept since the twelfth second
 
 
-def test_a_turn_of_a_new_round_that_nobody_waited_for_is_gone():
+def test_a_turn_of_a_new_round_without_a_waiting_caller_passes_unused():
     rule = turns()
     rule.begin_round(10 * SECOND)
     assert not rule.enter(ONE, 14 * SECOND)
     assert rule.earliest(ONE, 14 * SECOND) == 17 * SECOND
 
 
-def test_what_somebody_owes_is_owed_in_a_new_round_too():
+def test_units_owed_before_a_round_are_owed_in_it_too():
     rule = turns()
     assert not rule.enter(ONE, 1 * SECOND)
     assert rule.enter(ONE, 2 * SECOND)
@@ -172,8 +172,8 @@ def test_what_somebody_owes_is_owed_in_a_new_round_too():
     st.integers(2, 40),
     st.lists(st.tuples(st.integers(1, 100), st.floats(0.2, 30)), min_size=1, max_size=8),
 )
-def test_a_crowd_never_goes_faster_than_its_rate_however_often_a_round_begins(many, periods):
-    """All of them always wait. Each period has a rate for all, and takes so many seconds."""
+def test_agents_together_never_exceed_the_rate_however_often_a_round_begins(many, periods):
+    """All of them always wait. Each period has a rate for all agents and a length in seconds."""
     rules, began, calls, allowed = [], 0, [], 0.0
     for number, (rate, seconds) in enumerate(periods):
         places = [turn_in(number, n * ROUND // many) for n in range(many)]

@@ -56,7 +56,7 @@ class Leadership:
         self._heartbeats: dict[int, int] = {}  # when each was sent, by number
         self._floor = floor
         self._supported_since: int | None = None
-        self._waived = False  # alone for so long that the support of other members is not needed
+        self._waived = False  # candidate until the others are forgotten: their support is not needed
         self._planned_at = self._exactly_at = _NEVER
 
     def tick(self, now: int) -> None:

@@ -1,7 +1,7 @@
-"""What agents write to each other and read, against literal JSON of Go's encoding/json: DL-13 to DL-15.
+"""Updates as agents write and read them, against literal JSON of Go's encoding/json, and hostile messages.
 
-The other side is modelled here: `read_as_go` does with our bytes what a Go agent would, and the messages
-we are given are written out as it writes them.
+The Go agent is modelled here: `read_as_go` does with bytes of this library what a Go agent would, and the
+messages that are received are written out as it writes them.
 """
 
 import json
@@ -20,7 +20,7 @@ from headgate.testing import ManualClock, Recorder
 CAPACITY = "ratelimit.capacity"
 
 
-# -- the other side
+# -- a model of the Go agent
 
 
 class WrongType(Exception):
@@ -71,7 +71,7 @@ def read_as_go(data):
 
 
 def now_as_go(digits="", zone="Z", *, ago=0.0):
-    """The present, as time.Time is marshalled: with so many digits, in that zone."""
+    """The present, as time.Time is marshalled: with these digits, in that zone."""
     moment = datetime.now(UTC) - timedelta(seconds=ago)
     if zone != "Z":
         sign = 1 if zone[0] == "+" else -1
@@ -80,20 +80,19 @@ def now_as_go(digits="", zone="Z", *, ago=0.0):
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{digits}" if digits else "") + zone
 
 
-# -- a bus to write on and to listen at
+# -- a bus to write on and to listen to
 
 
-class Letter:
-    """What a bus hands over."""
+class Message:
+    """What a bus delivers."""
 
     def __init__(self, subject, data):
         self.subject = subject
         self.data = data
-        self.reply = ""
 
 
 class Wire:
-    """A bus that shows what is said on it, and on which one can say anything."""
+    """A bus that records what is published, and on which a test can publish anything."""
 
     def __init__(self):
         self.said = []
@@ -117,7 +116,7 @@ class Wire:
     def say(self, data, subject=CAPACITY):
         for where, deliver in list(self.listening):
             if where == subject:
-                deliver(Letter(subject, data))
+                deliver(Message(subject, data))
 
     def updates(self):
         return [data for subject, data in self.said if subject == CAPACITY]
@@ -169,7 +168,7 @@ def message(**fields):
     ).encode()
 
 
-# -- what we write
+# -- writing
 
 
 def announced(reason="received 429 from API", resource="shared-api", agent_id="agent-1"):
@@ -179,7 +178,7 @@ def announced(reason="received 429 from API", resource="shared-api", agent_id="a
     return data
 
 
-def test_dl13_updates_go_to_exactly_ratelimit_capacity_whatever_the_resource():
+def test_updates_of_all_resources_go_to_the_subject_ratelimit_capacity():
     agent = Agent()
     agent.limiter.set_capacity("other.api >", 10, 60)
     agent.clock.advance(30)
@@ -190,7 +189,7 @@ def test_dl13_updates_go_to_exactly_ratelimit_capacity_whatever_the_resource():
     assert all(subject.startswith(SUBJECT_PREFIX) for subject in agent.wire.subjects())
 
 
-def test_dl14_an_announcement_is_byte_for_byte_what_go_writes_and_more_behind_it():
+def test_an_announcement_begins_byte_for_byte_as_go_writes_it():
     data = announced()
     literal = re.compile(
         rb'\{"resource":"shared-api","agent_id":"agent-1","new_capacity":50,'
@@ -203,7 +202,7 @@ def test_dl14_an_announcement_is_byte_for_byte_what_go_writes_and_more_behind_it
     assert b", " not in data
 
 
-def test_a_go_agent_reads_our_announcement_and_ignores_what_is_ours():
+def test_a_go_agent_reads_our_announcement_and_ignores_the_extra_fields():
     struct = read_as_go(announced())
     moment = datetime.fromisoformat(struct.pop("timestamp"))
     assert struct == {
@@ -215,7 +214,7 @@ def test_a_go_agent_reads_our_announcement_and_ignores_what_is_ours():
     assert abs((datetime.now(UTC) - moment).total_seconds()) < 60
 
 
-def test_no_extra_field_of_ours_is_taken_by_go_for_one_of_its_own():
+def test_no_extra_field_has_a_name_that_go_takes_for_its_own():
     """Go matches keys in any case, and the last one wins."""
     keys = [key for key, _ in json.loads(announced(), object_pairs_hook=list)]
     assert keys[:5] == list(ZERO)
@@ -251,11 +250,11 @@ def test_strings_are_escaped_as_encoding_json_does(text, written):
 @settings(max_examples=40)
 @given(reason=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 @example(reason="\b\f\x7f\x80\uffff\U0010ffff")
-def test_whatever_the_reason_is_go_reads_it_as_it_was(reason):
+def test_go_reads_any_reason_as_it_was_given(reason):
     assert read_as_go(announced(reason=reason))["reason"] == reason
 
 
-def test_a_reason_that_no_encoding_knows_is_sent_all_the_same():
+def test_a_reason_with_a_lone_surrogate_is_sent():
     """A lone surrogate is not UTF-8: something readable is sent, and the cut stands."""
     struct = read_as_go(announced(reason="\ud800"))
     assert struct["new_capacity"] == 50
@@ -275,7 +274,7 @@ def test_a_reason_that_no_encoding_knows_is_sent_all_the_same():
         (-1, "1969-12-31T23:59:59.999999999Z"),
     ],
 )
-def test_dl15_a_timestamp_is_rfc_3339_with_as_many_digits_as_it_takes(nanoseconds, written):
+def test_a_timestamp_is_rfc_3339_with_as_many_digits_as_needed(nanoseconds, written):
     update = update_of(timestamp_ns=nanoseconds)
     assert update.to_json() == (
         b'{"resource":"shared-api","agent_id":"agent-1","new_capacity":50,"reason":"429",'
@@ -299,7 +298,7 @@ def update_of(**fields):
     )
 
 
-def test_dl08_and_dl09_only_what_is_known_is_announced_and_once_it_was_cut():
+def test_only_a_known_resource_is_announced_and_after_its_cut():
     agent = Agent()
     agent.limiter.announce_reduced("never heard of it", "429")
     assert agent.wire.updates() == []
@@ -308,7 +307,7 @@ def test_dl08_and_dl09_only_what_is_known_is_announced_and_once_it_was_cut():
     assert [read_as_go(data)["new_capacity"] for data in agent.wire.updates()] == [50]
 
 
-def test_dl10_a_bus_that_fails_changes_nothing_about_the_cut():
+def test_a_bus_that_fails_does_not_undo_the_cut():
     agent = Agent()
 
     def publish(subject, data, *, retain=False):
@@ -321,7 +320,7 @@ def test_dl10_a_bus_that_fails_changes_nothing_about_the_cut():
     agent.limiter.close()
 
 
-def test_d74_after_close_nothing_is_said():
+def test_nothing_is_published_after_close():
     agent = Agent()
     agent.limiter.close()
     before = len(agent.wire.said)
@@ -331,7 +330,7 @@ def test_d74_after_close_nothing_is_said():
     assert agent.wire.listening == []
 
 
-# -- what we read
+# -- reading
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def test_d74_after_close_nothing_is_said():
         ("000000001", "+14:00"),
     ],
 )
-def test_dl15_every_timestamp_that_go_writes_is_read(digits, zone):
+def test_every_timestamp_that_go_writes_is_read(digits, zone):
     timestamp = now_as_go(digits, zone)
     agent = Agent()
     agent.wire.say(message(timestamp=f'"{timestamp}"'))
@@ -356,13 +355,13 @@ def test_dl15_every_timestamp_that_go_writes_is_read(digits, zone):
     assert update.timestamp == datetime.fromisoformat(timestamp)
 
 
-def test_nine_digits_are_kept_though_a_datetime_has_six():
+def test_nine_digits_of_a_second_are_kept_though_a_datetime_has_six():
     update, _ = CapacityUpdate.from_json(message(timestamp='"2026-03-12T12:00:00.123456789Z"'))
     assert update.timestamp_ns % 1_000_000_000 == 123_456_789
     assert update.timestamp == datetime(2026, 3, 12, 12, 0, 0, 123_456, tzinfo=UTC)
 
 
-def test_dl12_a_message_as_go_writes_it_is_adopted():
+def test_an_update_as_go_writes_it_is_applied():
     agent = Agent()
     agent.wire.say(message(reason=r'"got 429 \u003cRetry-After: 5\u003e \u0026 more"'))
     assert agent.total() == 50
@@ -388,7 +387,7 @@ def test_dl12_a_message_as_go_writes_it_is_adopted():
     ],
     ids=str,
 )
-def test_dl15_missing_fields_are_zero_and_unknown_ones_are_ignored(fields):
+def test_missing_fields_are_zero_and_unknown_ones_are_ignored(fields):
     agent = Agent()
     agent.wire.say(message(**fields))
     assert agent.total() == 50
@@ -427,14 +426,14 @@ def test_dl15_missing_fields_are_zero_and_unknown_ones_are_ignored(fields):
     ],
     ids=str,
 )
-def test_dl15_a_field_of_the_wrong_type_drops_the_message_whole(fields):
+def test_a_field_of_the_wrong_type_drops_the_whole_update(fields):
     data = message(**fields)
     agent = Agent()
     agent.wire.say(data)
     assert agent.total() == 100
     assert agent.heard == []
     assert agent.ignored() == 1
-    if "2026-02-30" not in str(fields):  # which days a month has, the model here does not know
+    if "2026-02-30" not in str(fields):  # the model does not know how many days a month has
         with pytest.raises(WrongType):
             read_as_go(data)
 
@@ -480,7 +479,7 @@ def test_malformed_and_oversized_messages_change_nothing_and_are_counted(data):
 
 
 @pytest.mark.parametrize("capacity", ["0", "-1", "-9223372036854775808", None, "null"])
-def test_d64_a_capacity_below_one_or_none_deletes_nothing(capacity):
+def test_an_update_without_a_capacity_of_at_least_one_is_ignored(capacity):
     agent = Agent()
     agent.wire.say(message(new_capacity=capacity))
     assert agent.total() == 100
@@ -491,13 +490,13 @@ def test_d64_a_capacity_below_one_or_none_deletes_nothing(capacity):
 
 
 @pytest.mark.parametrize("capacity", [100, 101, 10**9, 2**63 - 1])
-def test_dl12_what_is_not_below_what_there_is_raises_nothing(capacity):
+def test_an_update_that_is_not_lower_changes_nothing(capacity):
     agent = Agent()
     agent.wire.say(message(new_capacity=str(capacity)))
     assert agent.total() == 100
 
 
-def test_d63_a_reduction_never_raises_what_was_cut_further():
+def test_a_reduction_never_raises_a_total_that_was_cut_further():
     agent = Agent()
     agent.wire.say(message(new_capacity="25"))
     agent.clock.advance(0.1)
@@ -505,8 +504,8 @@ def test_d63_a_reduction_never_raises_what_was_cut_further():
     assert agent.total() == 25
 
 
-def test_d63_a_reduction_that_claims_to_have_grown_back_raises_nothing():
-    """Of a cut that we know, and of one that we have missed."""
+def test_a_reduction_that_claims_growth_does_not_raise_the_total():
+    """Neither for a cut that the agent knows nor for one that it has missed."""
     for epoch in (1, 2, 7, 2**61):
         agent = Agent()
         agent.limiter.announce_reduced("shared-api", "429")
@@ -516,7 +515,7 @@ def test_d63_a_reduction_that_claims_to_have_grown_back_raises_nothing():
         agent.limiter.close()
 
 
-def test_dl12_own_messages_and_foreign_resources_change_nothing():
+def test_updates_of_its_own_id_and_of_unknown_resources_change_nothing():
     agent = Agent()
     agent.wire.say(message(agent_id='"agent-1"'))
     agent.wire.say(message(resource='"another-api"'))
@@ -524,7 +523,7 @@ def test_dl12_own_messages_and_foreign_resources_change_nothing():
     assert agent.limiter.get_capacity("another-api") is None
 
 
-def test_d73_an_older_update_of_the_same_sender_is_ignored():
+def test_an_older_update_of_the_same_sender_is_ignored():
     agent = Agent()
     agent.wire.say(message(new_capacity="50", timestamp=f'"{now_as_go(ago=1)}"'))
     agent.wire.say(message(new_capacity="30", timestamp=f'"{now_as_go(ago=60)}"'))
@@ -532,7 +531,7 @@ def test_d73_an_older_update_of_the_same_sender_is_ignored():
     assert agent.ignored() == 1
 
 
-def test_d73_a_replayed_update_is_ignored_once_capacity_came_back():
+def test_a_replayed_update_is_ignored_after_recovery():
     agent = Agent()
     data = message()
     agent.wire.say(data)
@@ -546,8 +545,8 @@ def test_d73_a_replayed_update_is_ignored_once_capacity_came_back():
     assert agent.total() == 100
 
 
-def test_a_message_of_another_case_is_as_go_reads_it_or_nothing():
-    """Go takes keys in any case; none of its agents writes them so (trap 5 of the porting notes)."""
+def test_an_update_with_field_names_in_capitals_is_read_as_go_does_or_dropped():
+    """Go takes keys in any case; none of its agents writes capitals."""
     agent = Agent()
     agent.wire.say(
         message().replace(b'"resource"', b'"Resource"').replace(b'"new_capacity"', b'"NEW_CAPACITY"')
@@ -555,14 +554,14 @@ def test_a_message_of_another_case_is_as_go_reads_it_or_nothing():
     assert agent.total() in (50, 100)
 
 
-def test_a_reason_that_is_not_utf_8_is_as_go_reads_it_or_nothing():
-    """Go puts a mark in the place of what it cannot read; its agents never write such bytes."""
+def test_an_update_with_a_reason_that_is_not_utf_8_is_read_as_go_does_or_dropped():
+    """Go replaces bytes that it cannot read; its agents never write such bytes."""
     agent = Agent()
     agent.wire.say(message(reason='"XX"').replace(b"XX", b"\xff\xfe"))
     assert (agent.total(), agent.ignored()) in ((50, 0), (100, 1))
 
 
-# -- hostile ones
+# -- hostile messages
 
 
 HOSTILE_EXTRAS = ["epoch", "sequence", "factor", "retry_after", "run", "level"]
@@ -587,7 +586,7 @@ HOSTILE_VALUES = [
 
 
 @pytest.mark.parametrize("field", HOSTILE_EXTRAS)
-def test_hostile_values_of_our_own_fields_never_loosen_anything(field):
+def test_hostile_values_of_extra_fields_never_raise_the_total(field):
     """Applied as a plain update, or dropped: never raised, never an exception, never a resource lost."""
     for value in HOSTILE_VALUES:
         agent = Agent()
@@ -600,10 +599,10 @@ def test_hostile_values_of_our_own_fields_never_loosen_anything(field):
         agent.limiter.close()
 
 
-def test_malformed_messages_on_every_other_subject_change_nothing_and_are_counted():
+def test_malformed_messages_on_all_other_subjects_change_nothing_and_are_counted():
     agent = Agent()
     subjects = {subject for subject, _ in agent.wire.listening} - {CAPACITY}
-    assert subjects  # agents that share have to talk
+    assert subjects
     for data in NOT_MESSAGES.values():
         if len(data) > 500_000:
             continue
@@ -626,7 +625,7 @@ json_values = st.recursive(
 
 @settings(max_examples=40)
 @given(data=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_noise_changes_nothing(data):
+def test_random_bytes_and_random_json_change_nothing(data):
     agent = Agent()
     for subject in {subject for subject, _ in agent.wire.listening}:
         agent.wire.say(data, subject)
@@ -638,7 +637,7 @@ def test_noise_changes_nothing(data):
 
 @settings(max_examples=50)
 @given(at=st.integers(0, 10**6), byte=st.integers(0, 255), which=st.integers(0, 10**6))
-def test_a_message_of_our_own_with_one_byte_changed_is_harmless(at, byte, which):
+def test_an_own_message_with_one_changed_byte_does_no_harm(at, byte, which):
     """Whatever it becomes: no exception, no resource lost, nothing above what was configured."""
     agent = Agent()
     agent.limiter.announce_reduced("shared-api", "429", retry_after=1)
@@ -656,11 +655,11 @@ def test_a_message_of_our_own_with_one_byte_changed_is_harmless(at, byte, which)
     other.limiter.close()
 
 
-def test_a_flood_is_counted_and_nothing_grows():
+def test_a_flood_of_messages_is_counted_and_adds_no_resources():
     agent = Agent()
-    letters = string.ascii_letters
+    alphabet = string.ascii_letters
     for n in range(3_000):
-        name = "".join(letters[(n >> (5 * k)) & 31] for k in range(4))
+        name = "".join(alphabet[(n >> (5 * k)) & 31] for k in range(4))
         agent.wire.say(message(resource=f'"{name}"', agent_id=f'"{name}"'))
         agent.wire.say(b"{" * 50)
     assert agent.total() == 100
