@@ -1,6 +1,6 @@
 """What one uncontended admission costs, beside the cheapest thing that could do it and beside peers.
 
-One thread, nobody waiting, limits far away. The floors are what Python itself must do for
+One thread, no waiting callers, limits far away. The floors are what Python itself must do for
 anything of the kind: take a lock and read the clock; enter and leave a semaphore. Everything
 runs inside one event loop, so that `await` is measured without starting a loop. The time of
 the `for` statement around the call, some 20 ns, is in every figure, the floors included.
@@ -26,7 +26,7 @@ LOCK = "lock + monotonic_ns()"
 SEMAPHORE = "threading.Semaphore: with"
 ASYNC_SEMAPHORE = "asyncio.Semaphore: async with"
 
-# Permits that hold a place are kept so long, then settled outside the time taken. The
+# Permits that hold a place are kept for this many calls, then settled outside the time taken. The
 # default Dispatch has 400 places.
 HELD = 400
 
@@ -120,7 +120,7 @@ def holds(gate: Dispatch) -> Callable[[int], int]:
 
 
 def holds_weighed(gate: Dispatch) -> Callable[[int], int]:
-    """The same for a call of 500 bytes and 100 tokens."""
+    """`try_admit` for a call of 500 bytes and 100 tokens, settled outside the time taken."""
     try_admit = gate.try_admit
 
     def batch(times: int) -> int:
@@ -183,7 +183,7 @@ def admits_async(gate: Dispatch) -> Callable[[int], Any]:
     return batch
 
 
-# -- who is measured
+# -- the candidates
 
 
 def floors() -> list[Candidate]:
@@ -201,7 +201,7 @@ def floors() -> list[Candidate]:
 
 
 def acquiring() -> list[Candidate]:
-    """Only the way in."""
+    """Candidates that are admitted and not settled in the time taken."""
     return [
         Candidate("try_admit, one rate", calls(full_bucket().try_admit), LOCK, target=2.5),
         Candidate("try_admit, one rate in use", calls(bucket_in_use().try_admit), LOCK),
@@ -212,7 +212,7 @@ def acquiring() -> list[Candidate]:
 
 
 def cycles() -> list[Candidate]:
-    """In and out again."""
+    """Candidates that are admitted and settled in the time taken."""
     return [
         Candidate("try_admit + settle, one rate", settles(full_bucket()), SEMAPHORE),
         Candidate("try_admit + settle, default + rate", settles(layered()), SEMAPHORE),
@@ -241,7 +241,7 @@ def print_against_floors(candidates: Sequence[Candidate], floors: dict[str, Cand
 
 
 def print_against_ours(theirs: Sequence[Candidate], full: Candidate, in_use: Candidate) -> None:
-    """Above one: slower than we are, doing the same."""
+    """How many times as long as headgate each peer takes; above one is slower."""
     rows = []
     for peer in theirs:
         ratio = peer.ratio_to(in_use)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 THREADS = 64
 PLACES = 4
-CHUNK = 20  # operations between two looks at the stop sign
+CHUNK = 20  # operations between two looks at whether to stop
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Outcome:
 
 
 class Inside:
-    """Counts who is inside, and the most there ever were.
+    """Counts the calls in flight, and the most there ever were.
 
     Without a lock, which would queue the threads before they meet: each step on the list and
-    the set is atomic, and the list never holds more than are inside.
+    the set is atomic, and the list never holds more calls than are in flight.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def in_threads(count: int, seconds: float, chunk: Callable[[], object], each: in
 
 
 def alternate(runs: dict[Any, Callable[[], Outcome]], repeats: int) -> dict[Any, Outcome]:
-    """Run all, several times, forwards and backwards in turn. The median of each figure, the most inside."""
+    """Run all candidates several times; the median of each figure, and the most calls in flight."""
     outcomes: dict[Any, list[Outcome]] = {name: [] for name in runs}
     for turn in range(repeats):
         for name in runs if turn % 2 == 0 else reversed(runs):

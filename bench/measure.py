@@ -52,7 +52,7 @@ async def interleave(candidates: Sequence[Candidate], *, rounds: int, times: int
 
 async def _one_round(candidates: Sequence[Candidate], times: int) -> None:
     for candidate in candidates:
-        # As timeit does: whose allocation happens to start a collection is a matter of luck.
+        # As timeit does: which candidate's allocation starts a collection is a matter of luck.
         gc.collect()
         gc.disable()
         try:

@@ -7,8 +7,8 @@ over the bare call of the same round: the `for` statement and the function itsel
 
 All are set alike: three retries with exponential delays from 1 s to 60 s and jitter (opnieuw: within
 60 s), or five failures in a row and 30 s of rest. Decorators are compared with our decorator, `call`
-with our `call`. Who cannot do a thing is not in its table: hyx only awaits, pybreaker awaits only with
-tornado, and circuitbreaker's own `call` does not look whether the circuit is open.
+with our `call`. A library that cannot do a thing is not in its table: hyx only awaits, pybreaker awaits
+only with tornado, and circuitbreaker's own `call` does not look whether the circuit is open.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def bare_async(x: int) -> int:
 
 
 def calls(fn: Callable[[int], object], share: int = 1) -> Callable[[int], int]:
-    """Only one call of every `share` is made."""
+    """A batch that makes only one call in `share` and counts it `share` times."""
 
     def batch(times: int) -> int:
         start = perf_counter_ns()
@@ -102,11 +102,11 @@ def awaits_through(call: Callable[..., Any]) -> Callable[[int], Any]:
     return batch
 
 
-# -- who is measured
+# -- the candidates
 
 
 class Field(NamedTuple):
-    """Those that do the same, and the bare call they do it to."""
+    """Candidates that do the same, and the bare call that they wrap."""
 
     title: str
     bare: Candidate
@@ -114,7 +114,7 @@ class Field(NamedTuple):
 
 
 def field(title: str, bare_batch: Callable[[int], Any], batches: dict[str, Callable[[int], Any]]) -> Field:
-    """Each is compared with the one of ours that is called the same way."""
+    """Candidates, each compared with the one of headgate that is called the same way."""
     candidates = []
     for name, batch in batches.items():
         way = name.partition(", ")[2]
@@ -254,7 +254,7 @@ def print_field(title: str, least: Candidate, candidates: list[Candidate]) -> No
 
 async def main(*, rounds: int, times: int) -> None:
     fields = [*retries(), *breakers(), *clients()]
-    # So many libraries are loaded that searching them for garbage would take longer than a batch.
+    # With this many libraries loaded, a garbage collection would take longer than a batch.
     gc.collect()
     gc.freeze()
     await interleave(

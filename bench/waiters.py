@@ -2,7 +2,7 @@
 
 Three things are looked at. A counted run, on a clock whose parkers count: are waiters let in in
 the order they joined, does any stretch of time hold more than the limit, is the permitted
-rate used, is any task woken for nothing? Timed runs, without counting: CPU per admission, from the
+rate used, is any task woken in vain? Timed runs, without counting: CPU per admission, from the
 moment all tasks wait until the last is done, beside asyncio.Semaphore(1) handing the same tasks on.
 And memory: what one waiting task takes, beside one that waits for a bare future.
 
@@ -42,7 +42,7 @@ SECOND = 1_000_000_000
 
 
 class Counts:
-    """How often the gate did what, and to whom: waiters are numbered as they join."""
+    """What the gate did, and to which waiter; waiters are numbered as they join."""
 
     def __init__(self) -> None:
         self.joined = 0
@@ -91,7 +91,7 @@ def rate_only(clock: SystemClock) -> Dispatch:
 
 
 def empty_bucket(gate: Dispatch) -> list[int]:
-    """Take all there is, and answer when each was taken."""
+    """Take all units of the rate; return the moments of admission."""
     taken = []
     while (permit := gate.try_admit()) is not None:
         taken.append(permit._taken_at)  # the moment the rule was asked about, not when we got to run
@@ -114,7 +114,7 @@ def most_at_once(taken: Sequence[int]) -> float:
 
 
 def most_since_start(taken: Sequence[int]) -> float:
-    """The same for stretches that begin with the first admission."""
+    """The largest excess in stretches that begin with the first admission."""
     return max((i + 1) * SECOND - RATE * (at - taken[0]) for i, at in enumerate(taken)) / SECOND
 
 
@@ -140,7 +140,7 @@ async def counted_run(count: int) -> None:
 
     # Tasks start in the order they were made, so the i-th task is the i-th to join.
     taken = at_once + by_task
-    # One may be let in between joining and going to sleep: that one needs no waking.
+    # A task that is admitted between joining and going to sleep need not be woken.
     in_order = taken == sorted(taken) and counts.woken == sorted(counts.woken)
     use = rate_used(taken, burst=RATE)
     print(f"{count:,} tasks at {RATE}/s, burst {RATE}, after {len(at_once):,} calls emptied the bucket:")
@@ -187,7 +187,7 @@ async def timed(
     if waiting() != count:
         sys.exit(f"error: {count - waiting()} of {count} tasks did not wait; is the machine very busy?")
     made = time.process_time_ns()
-    gc.collect()  # what making the tasks left to the collector is not to fall due while they are let in
+    gc.collect()  # garbage of making the tasks is not to be collected while they are admitted
     all_wait = time.process_time_ns()
     release()
     await tasks[-1]  # first come, first served: the last is done last, and awaiting all would cost more
@@ -215,7 +215,7 @@ async def released_run(count: int) -> Cpu:
     batch = RATE * SystemClock.quantum // SECOND
 
     async def waiter() -> None:
-        await semaphore.acquire()  # a rate: nobody gives it back
+        await semaphore.acquire()  # a rate is not given back
 
     def release() -> None:
         for _ in range(batch):
@@ -267,7 +267,7 @@ async def one_place_run(count: int) -> Cpu:
 
 async def rate_run(count: int) -> Cpu:
     gate = rate_only(SystemClock())
-    # A call that turns out to have cost more leaves debt: nobody goes until it is paid, which
+    # A call that turns out to have cost more leaves debt: no task goes until it is paid, which
     # gives all tasks the time to join. Then they go at the rate, without a burst.
     seconds_to_join = 1 + count // 12_500
     gate.try_admit().settle(cost=RATE + RATE * seconds_to_join)
