@@ -1,4 +1,6 @@
-"""Stores in every place there is: their URLs, and opened. One server serves all tests of a file."""
+"""Stores of every kind: their URLs, and opened. One server serves all tests of a file."""
+
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +14,13 @@ from headgate.sharing.sqlite import SqliteStore
 def server():
     with Server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    """A plain client of redis-py, to look at the server from outside."""
+    with closing(server.client()) as client:
+        yield client
 
 
 @pytest.fixture
@@ -60,5 +69,5 @@ PLACES = {"memory": in_memory, "sqlite": in_a_file, "redis": on_a_server}
 
 @pytest.fixture(params=PLACES)
 def opened(request):
-    """Opens a store of one place, as one more process would."""
+    """Return a function that opens a store of one kind, as another process would."""
     return PLACES[request.param](request)

@@ -1,7 +1,7 @@
 """Several processes of one program that share something, from a common beginning to a common end.
 
-Each is given its options as JSON, says "ready", and is told in one line when to begin and to end. Times are
-of the monotonic clock, which all processes of a machine have in common.
+Each is given its options as JSON, prints "ready", and reads a line that says when to begin and to end. Times
+are of the monotonic clock, which all processes of a machine have in common.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 class Processes:
     def __init__(self, program, options):
-        """One process for each of the options. They begin when they are told, a moment from now."""
+        """Start one process for each of the options. They begin when they are told, a moment from now."""
         command = [sys.executable, str(Path(__file__).with_name(program))]
         self.running = [
             subprocess.Popen(
@@ -30,7 +30,7 @@ class Processes:
         process.stdin.flush()
 
     def tell_all(self, seconds):
-        """From when, and until when."""
+        """Tell all of them when to begin and when to end."""
         for process in self.running:
             self.tell(process, f"{self.begin} {self.begin + seconds}")
 
@@ -38,18 +38,18 @@ class Processes:
         time.sleep(max(0.0, self.begin + seconds - time.monotonic()))
 
     def kill(self, process):
-        """kill -9. What it had said, and nobody had read."""
+        """kill -9. Return what it had printed and was not read yet."""
         self.running.remove(process)
         process.kill()
         return process.communicate()[0]
 
     def said(self):
-        """All that each of them said, when they have ended well."""
+        """Return all that each of them printed, when they have ended well."""
         for process in self.running:
             said, _ = process.communicate(timeout=60)
             assert process.returncode == 0
             yield said
 
     def results(self):
-        """What each of them said last."""
+        """Return the last line of each."""
         return [json.loads(said.splitlines()[-1]) for said in self.said()]

@@ -1,4 +1,4 @@
-"""A process that shares a Dispatch, run by the tests: does as it is told and prints what happened as JSON.
+"""A process that shares a Dispatch: takes its options as JSON, and prints what happened as JSON.
 
 Times are of the monotonic clock, which all processes of a machine have in common.
 """
@@ -14,7 +14,7 @@ from headgate.gate.parking import LoopParker
 
 
 class WrongClock(SystemClock):
-    """The machine's clock, so many seconds off."""
+    """The machine's clock, `off` seconds ahead."""
 
     def __init__(self, off):
         self.now = lambda: time.monotonic_ns() + int(off * 1e9)

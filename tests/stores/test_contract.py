@@ -1,31 +1,24 @@
-"""What every store does alike. One more store is one more line of PLACES, in conftest.py.
+"""What every kind of store does. PLACES in conftest.py lists the kinds.
 
-Stores tell time by their own clocks, so the rates here are slow: a unit takes an hour and more.
+Stores have their own clocks, so the rates here are slow: a unit takes an hour and more.
 """
 
 import asyncio
 import json
-import threading
-from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
 import pytest
 
 import pool_questions
-from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.errors import StoreError
-from headgate.http import read_signal
-from headgate.sharing.courier import COURIER
-from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.state import Pool
-from headgate.testing import ManualClock, Recorder
-from patience import PATIENCE, eventually, happens
+from patience import PATIENCE, happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
-SLOW = [[1_000, 365 * DAY, 1_000]]  # 900 may be booked, and none comes back while a test runs
+SLOW = [[1_000, 365 * DAY, 1_000]]  # 900 may be granted, and none is earned while a test runs
 NO_LIMITS = [0, 0, 0, 0]
 
 
@@ -38,7 +31,7 @@ question = partial(pool_questions.question, rates=SLOW)
 
 
 def on(opened, scenario, stores=1):
-    """Run a scenario with so many stores of one place; close them whatever happens."""
+    """Run a scenario with several stores of one place, and close them in any case."""
 
     async def main():
         many = [opened() for _ in range(stores)]
@@ -51,8 +44,8 @@ def on(opened, scenario, stores=1):
     return asyncio.run(main())
 
 
-async def booked(store, key):
-    """How many units of SLOW are gone, found by asking: everything tried is given back."""
+async def charged(store, key):
+    """Return how many units of SLOW are gone, found by asking. All that is granted is returned."""
     low, high = 0, 900
     while low < high:
         middle = (low + high + 1) // 2
@@ -69,8 +62,8 @@ async def booked(store, key):
 # -- asking
 
 
-def test_it_answers_as_the_rule_does(opened, key):
-    """2b: whatever does not depend on how much time has passed, to the byte."""
+def test_a_store_answers_as_answer_py_does(opened, key):
+    """In all that does not depend on how much time has passed."""
     story = [
         question(batches=[[100]] * 9, wants=[3, 50], limits=[10, 2, 100, SECOND]),
         question("b", wants=[9, 99], uses=[0, 0], batches=[[1]]),
@@ -98,17 +91,17 @@ def test_it_answers_as_the_rule_does(opened, key):
     on(opened, scenario)
 
 
-def test_it_counts_every_unit_once(opened, key):
+def test_a_store_counts_every_unit_once(opened, key):
     async def scenario(store):
         for n in range(20):
             await store.ask(key, question(f"m{n % 3}", batches=[[n]]))
-        assert await booked(store, key) == sum(range(20))
+        assert await charged(store, key) == sum(range(20))
 
     on(opened, scenario)
 
 
-def test_two_of_one_place_decide_as_one(opened, key):
-    """B2, M1: as two processes would."""
+def test_two_stores_of_one_place_count_every_unit_once(opened, key):
+    """As two processes would have them."""
 
     async def scenario(one, other):
         for n in range(15):
@@ -116,24 +109,24 @@ def test_two_of_one_place_decide_as_one(opened, key):
                 one.ask(key, question("a", batches=[[10]])), other.ask(key, question("b", batches=[[10]]))
             )
             if n == 7:
-                assert await booked(other, key) == 160
-        assert await booked(one, key) == await booked(other, key) == 300
+                assert await charged(other, key) == 160
+        assert await charged(one, key) == await charged(other, key) == 300
 
     on(opened, scenario, stores=2)
 
 
-def test_many_ask_at_once_and_each_gets_its_own_answer(opened, key):
+def test_questions_asked_at_once_get_their_own_answers(opened, key):
     async def scenario(store):
         asks = [store.ask(key, question(f"m{n}", batches=[[1]], wants=[n, 0])) for n in range(60)]
         answers = await asyncio.gather(*asks)
         assert [given["places"] for given in answers] == list(range(60))
-        assert await booked(store, key) == 60
+        assert await charged(store, key) == 60
 
     on(opened, scenario)
 
 
-def test_keys_share_nothing(opened, key):
-    """Whatever is in them."""
+def test_different_keys_share_nothing(opened, key):
+    """Keys with any characters in them."""
     keys = [key, f"{key} ", f"{key}:{{}}", f"{key} ключ", f"{key}%_'\"", f"{key}\n"]
 
     async def scenario(store):
@@ -141,38 +134,37 @@ def test_keys_share_nothing(opened, key):
             await store.ask(each, question(batches=[[100]], window=60 * SECOND))
             given = await store.ask(f"{each}/", question())
             assert (given["members"], given["window_left"], given["window_generation"]) == (1, 0, 0)
-            assert await booked(store, each) == 100
+            assert await charged(store, each) == 100
 
     on(opened, scenario)
 
 
 def test_a_question_asked_again_gets_the_same_answer_and_is_decided_once(opened, key):
-    """B14: by the same store or by another connection to its place."""
+    """By the same store, or by another one of the same place."""
 
     async def scenario(one, other):
         asked = question(batches=[[50]] * 2, returned=[[[1, 0]]], owed=[3], window=60 * SECOND, wants=[3, 3])
         first = json.loads(json.dumps(await one.ask(key, asked)))
         for store in (one, other, one):
             assert json.loads(json.dumps(await store.ask(key, asked))) == first
-        assert await booked(one, key) == 103
+        assert await charged(one, key) == 103
 
     on(opened, scenario, stores=2)
 
 
-def test_a_goodbye_asked_again_gives_back_once(opened, key):
-    """B14."""
+def test_a_last_question_asked_again_returns_units_once(opened, key):
 
     async def scenario(store):
         given = await store.ask(key, question(batches=[[100]]))
         goodbye = question(returned=[[[60, given["first_stamp"]]]], leaves=True)
         for _ in range(3):
             await store.ask(key, goodbye)
-        assert await booked(store, key) == 40
+        assert await charged(store, key) == 40
 
     on(opened, scenario)
 
 
-def test_places_and_bytes_of_all_together_are_within_the_limit_and_a_goodbye_frees_them(opened, key):
+def test_places_and_bytes_of_all_members_are_within_the_limit_until_one_leaves(opened, key):
     limits = [10, 0, 100, 0]
 
     async def scenario(one, other):
@@ -187,8 +179,8 @@ def test_places_and_bytes_of_all_together_are_within_the_limit_and_a_goodbye_fre
     on(opened, scenario, stores=2)
 
 
-def test_the_places_of_a_member_that_died_come_back_after_its_lease(opened, key):
-    """B3: a lease of fifty milliseconds, and somebody who asks until it is over."""
+def test_places_of_an_expired_member_are_free_after_its_lease(opened, key):
+    """A lease of fifty milliseconds, and another member that asks until it has ended."""
 
     async def scenario(store):
         await store.ask(key, question("dead", limits=[4, 0, 0, 0], wants=[4, 0], lease=50_000))
@@ -199,8 +191,8 @@ def test_the_places_of_a_member_that_died_come_back_after_its_lease(opened, key)
     on(opened, scenario)
 
 
-def test_time_passes_by_the_store_s_own_clock(opened, key):
-    """DESIGN 6: a window of fifty milliseconds is over for everybody, after that and not before."""
+def test_a_window_ends_by_the_clock_of_the_store(opened, key):
+    """A window of fifty milliseconds."""
 
     async def scenario(one, other):
         first = await one.ask(key, question(window=60 * SECOND))
@@ -220,7 +212,7 @@ def test_time_passes_by_the_store_s_own_clock(opened, key):
     ("amount", "units"), [(150_000_000, 7), (150_000_000, 149_999_999), (999_999_937, 10**9)]
 )
 def test_large_numbers_are_exact(opened, key, amount, units):
-    """B17: half of the burst at a time of 150 million tokens a day, and more."""
+    """Half of the burst at a time, of 150 million tokens a day and more."""
     rates = [[amount, DAY, 2 * amount]]
 
     async def scenario(store):
@@ -233,7 +225,7 @@ def test_large_numbers_are_exact(opened, key, amount, units):
     on(opened, scenario)
 
 
-def test_limits_set_by_one_are_told_to_the_other_until_it_knows(opened, key):
+def test_limits_set_by_one_member_are_told_to_another_until_it_knows_them(opened, key):
     new = [[[77, DAY, 70]], [3, 2, 1, 0]]
 
     async def scenario(one, other):
@@ -252,14 +244,13 @@ def unreadable(**facts):
 
 
 @pytest.mark.parametrize("facts", [{"batches": [["many"]]}, {"wants": ...}, {"uses": [None, None]}])
-def test_what_cannot_be_read_is_a_store_error_and_changes_nothing(opened, key, facts):
-    """DESIGN 12, B20, P7."""
+def test_a_question_that_cannot_be_read_is_a_store_error_and_changes_nothing(opened, key, facts):
 
     async def scenario(store):
         await store.ask(key, question(batches=[[10]]))
         with pytest.raises(StoreError):
             await store.ask(key, unreadable(**facts))
-        assert await booked(store, key) == 10
+        assert await charged(store, key) == 10
         assert (await store.ask(key, question()))["window_generation"] == 0
 
     on(opened, scenario)
@@ -268,8 +259,7 @@ def test_what_cannot_be_read_is_a_store_error_and_changes_nothing(opened, key, f
 # -- news
 
 
-def test_a_window_and_other_limits_are_news_to_the_others(opened, key):
-    """D-09: from one process to the next; what is asserted is that it comes."""
+def test_listeners_hear_of_windows_and_new_limits_of_other_processes(opened, key):
 
     async def scenario(one, other):
         news = asyncio.Event()
@@ -290,7 +280,7 @@ def test_a_window_and_other_limits_are_news_to_the_others(opened, key):
     on(opened, scenario, stores=2)
 
 
-def test_news_of_one_key_are_none_of_another_and_every_listener_hears_them(opened, key):
+def test_every_listener_of_a_key_hears_its_news_and_no_other(opened, key):
     async def scenario(one, other):
         first, second, elsewhere = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for name in (key, f"{key}/"):
@@ -309,7 +299,7 @@ def test_news_of_one_key_are_none_of_another_and_every_listener_hears_them(opene
     on(opened, scenario, stores=2)
 
 
-def test_what_changes_neither_window_nor_limits_is_no_news(opened, key):
+def test_a_change_of_neither_window_nor_limits_is_not_told_to_listeners(opened, key):
     async def scenario(one, other):
         heard = []
         await one.ask(key, question())
@@ -324,7 +314,7 @@ def test_what_changes_neither_window_nor_limits_is_no_news(opened, key):
     on(opened, scenario, stores=2)
 
 
-def test_a_listener_that_fails_neither_silences_the_others_nor_spoils_an_answer(opened, key):
+def test_a_listener_that_fails_does_not_silence_the_others_or_fail_an_answer(opened, key):
     async def scenario(one, other):
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         news = asyncio.Event()
@@ -343,7 +333,7 @@ def test_a_listener_that_fails_neither_silences_the_others_nor_spoils_an_answer(
 # -- closing
 
 
-def test_closing_twice_or_unused_is_fine(opened):
+def test_a_store_may_be_closed_twice_and_without_use(opened):
     async def main():
         store = opened()
         await store.close()
@@ -352,243 +342,13 @@ def test_closing_twice_or_unused_is_fine(opened):
     asyncio.run(main())
 
 
-def test_another_of_the_same_place_goes_on_where_a_closed_one_stopped(opened, key):
+def test_a_store_goes_on_where_a_closed_one_of_the_same_place_stopped(opened, key):
     async def first(store):
         await store.ask(key, question(batches=[[100]], window=60 * SECOND))
 
     async def second(store):
-        assert await booked(store, key) == 100
+        assert await charged(store, key) == 100
         assert 0 < (await store.ask(key, question("b")))["window_left"] <= 60 * SECOND
 
     on(opened, first)
     on(opened, second)
-
-
-# -- a Dispatch over any of them
-
-
-@pytest.fixture
-def gates(opened):
-    made, stores = [], []
-
-    def make(key, **options):
-        options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None, **options}
-        stores.append(opened())
-        made.append(Dispatch(key, store=stores[-1], **options))
-        return made[-1]
-
-    yield make
-    for gate in made:
-        gate.close()
-    for store in stores:
-        COURIER.wait_for(store.close, PATIENCE)
-
-
-def test_two_share_one_burst_and_never_have_more_together(gates, key):
-    """M1: nine tenths of the burst, whoever comes; then nobody gets any more for days."""
-    pair = [gates(key, rates=Rate(100, 365 * 86_400, burst=20)) for _ in range(2)]
-    got, full = 0, set()
-    for n in range(60):
-        gate = pair[n % 2]
-        if gate in full:
-            continue
-        try:
-            with gate.admit(timeout=0.7):
-                got += 1
-        except WaitTimeout:
-            full.add(gate)
-    assert len(full) == 2
-    assert 18 <= got <= 20
-
-
-def test_those_who_never_wait_get_something_too(gates, key):
-    """DESIGN 2: `try_admit` never waits; nobody else is there, and the burst is untouched."""
-    gate = gates(key, rates="1000/s burst 1000")
-    tick = threading.Event()
-    assert any(gate.try_admit() or tick.wait(0.002) for _ in range(300))
-
-
-def test_a_window_closed_by_one_holds_the_other(gates, key):
-    one, other = (gates(key, rates="1000/day", pause=True) for _ in range(2))
-    one.set_backoff(60)
-    eventually(other.window.should_backoff, "the other hears of it")
-    one.window.clear()
-    eventually(lambda: not other.window.should_backoff(), "the other hears that it is over")
-
-
-def test_rates_set_by_one_are_those_of_the_other(gates, key):
-    one, other = (gates(key, rates="1000/day") for _ in range(2))
-    one.set_rates("77/day")
-    eventually(lambda: other.snapshot().rates[0].limit == 77, "the other hears of it")
-
-
-def test_everybody_is_told_that_one_has_set_other_rates(gates, key):
-    """DESIGN 2: an event says so."""
-    recorder = Recorder()
-    one, _other = gates(key, rates="1000/day"), gates(key, rates="1000/day", observer=recorder)
-    one.set_rates("77/day")
-    eventually(lambda: recorder.of(events.Retuned), "the other's observer hears of it")
-    assert recorder.of(events.Retuned)[-1].rates == (str(Rate.parse("77/day")),)
-
-
-def stated(limit):
-    headers = {"x-ratelimit-limit-requests": str(limit), "x-ratelimit-remaining-requests": str(limit - 1)}
-    return read_signal(200, headers)
-
-
-def test_a_limit_that_one_response_states_is_everybody_s(gates, key):
-    """A lower one is heeded by all, and still shared. Whoever lowered it raises it, to what was set."""
-    one, other = (gates(key, rates="6000/minute") for _ in range(2))
-    one.observe(stated(600))
-    eventually(lambda: other.snapshot().rates[0].limit == 600, "the other goes by it")
-    assert one.snapshot().rates[0].level <= 60  # what this one has of it, not all of it
-    one.observe(stated(9000))
-    eventually(lambda: other.snapshot().rates[0].limit == 6000, "it is raised again")
-
-
-def test_a_response_raises_nothing_that_somebody_else_has_set(gates, key):
-    one, other = (gates(key, rates="6000/minute") for _ in range(2))
-    other.set_rates("60/minute")
-    eventually(lambda: one.snapshot().rates[0].limit == 60, "it was lowered by hand")
-    one.observe(stated(600))
-    one.observe(stated(5000))
-    assert one.snapshot().rates[0].limit == 60
-
-
-def test_rates_that_count_other_things_cannot_share_a_key(gates, key):
-    """Five hundred requests are not five hundred tokens."""
-    one = gates(key, rates="500/minute")
-    with one.admit(timeout=PATIENCE), pytest.raises(InvalidConfig, match=r"rates are of requests"):
-        gates(key, rates="200_000 tokens/minute")
-    assert one.snapshot().rates[0].limit == 500
-
-
-def test_calls_under_way_keep_their_places_although_their_gate_was_closed(gates, key):
-    """R-8, B3: closing refuses those who come; those inside are inside until they leave."""
-    one, other = (gates(key, concurrency=1) for _ in range(2))
-    permit = one.admit(timeout=PATIENCE).__enter__()
-    one.close()
-    with pytest.raises(WaitTimeout), other.admit(timeout=0.4):
-        pass
-    permit.settle()
-    with other.admit(timeout=PATIENCE):
-        pass
-
-
-# -- a Dispatch, where the time of the store can be moved
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(1_000)
-
-
-@pytest.fixture
-def shared(clock):
-    """Makes one more of those who share everything, in time that is moved by hand."""
-    store, made = MemoryStore(clock), []
-
-    def make(**options):
-        options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None, **options}
-        made.append(Dispatch("key", store=store, clock=clock, **options))
-        return made[-1]
-
-    yield make
-    for gate in made:
-        gate.close()
-
-
-def settle_down(*gates):
-    """Wait until nobody has anything to ask."""
-    eventually(lambda: not any(gate._link._working for gate in gates), "all is said")
-
-
-def test_one_that_was_idle_for_longer_than_its_lease_uses_no_place_that_others_have(shared, clock):
-    """B30, R-8: four places in all, and two members; the first did nothing for ten seconds."""
-    first = shared(concurrency=4)
-    settle_down(first)
-    clock.advance(10)
-    second = shared(concurrency=4)
-    settle_down(second)
-    inside = [
-        permit for gate in (second, first) for _ in range(4) if (permit := gate.try_admit()) is not None
-    ]
-    for permit in inside:
-        permit.settle()
-    assert len(inside) <= 4
-
-
-def test_bytes_in_flight_of_all_together_are_within_the_budget(shared):
-    """R-8: only what is larger than the whole budget runs alone, and then it is alone."""
-    first, second = shared(byte_budget=1_000), shared(byte_budget=1_000)
-    inside = [permit for gate in (first, second) if (permit := gate.try_admit(bytes=900)) is not None]
-    for permit in inside:
-        permit.settle()
-    assert len(inside) == 1
-
-
-def test_a_waiter_goes_when_somebody_raises_a_rate_that_would_have_kept_it_for_an_hour(shared, clock):
-    """DESIGN 2: other limits retune the pool, waiters included."""
-    first, second = shared(rates="1/hour burst 1"), shared(rates="1/hour burst 1")
-    with first.admit(timeout=PATIENCE):
-        pass
-    went = threading.Event()
-
-    def wait():
-        with first.admit():
-            went.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    eventually(lambda: first.snapshot().waiting == 1, "one waits")
-    second.set_rates("3600000/hour burst 1000")
-
-    def goes():
-        clock.advance(0.1)
-        return went.is_set()
-
-    eventually(goes, "the one who waited goes")
-    assert clock.seconds() < 1_000 + 3_000
-    thread.join(PATIENCE)
-
-
-# -- how often a store is asked again
-
-
-@pytest.mark.parametrize("inside", [1, 3])
-def test_acquire_backoff_paces_how_often_a_store_is_asked_for_places_that_others_have(inside):
-    """R-17: those who wait here are woken; only the store is asked again, and again."""
-    store = MemoryStore()
-    options = {"throttled_concurrency": None, "byte_budget": None, "concurrency": inside, "store": store}
-    holder = Dispatch("key", **options)
-    held = ExitStack()
-    for _ in range(inside):
-        held.enter_context(holder.admit(timeout=PATIENCE))
-    usual = Dispatch("key", **options)
-    patient = Dispatch("key", acquire_backoff=Backoff(0.5, strategy="constant"), **options)
-    went = []
-
-    def wait(gate):
-        with gate.admit(timeout=PATIENCE):
-            went.append(gate)
-
-    threads = [threading.Thread(target=wait, args=(gate,)) for gate in (usual, patient)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: usual._link.asked >= 12, "the usual one has asked often")
-    assert patient._link.asked <= 4
-    held.close()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert set(went) == {usual, patient}
-    for gate in (holder, usual, patient):
-        gate.close()
-
-
-@pytest.mark.parametrize(
-    "options", [{"acquire_backoff": Backoff(1)}, {"acquire_backoff": 0.5, "store": "memory:pace"}]
-)
-def test_acquire_backoff_is_a_backoff_and_for_those_who_share(options):
-    """DESIGN 12."""
-    with pytest.raises(InvalidConfig, match="acquire_backoff"):
-        Dispatch("key", **options)

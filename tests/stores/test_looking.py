@@ -1,4 +1,4 @@
-"""The reading side of every store: what there is, and that looking changes nothing."""
+"""`keys` and `look` of every kind of store: what they show, and that they change nothing."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ KEYS = ["api.openai.com", "ключ {}", "a:{b}", "it's 100%_*", "line\nbreak"]
 
 
 class Looker:
-    """One who looks into a store, from a loop of its own; and the gates of others who share by it."""
+    """An onlooker of a store, with an event loop of its own; and gates that share by that store."""
 
     def __init__(self, store, where=None):
         self._store = store
@@ -73,7 +73,7 @@ def store(request):
         yield looker
 
 
-def test_what_a_gate_has_told_is_seen(store):
+def test_look_shows_what_a_gate_has_told_its_pool(store):
     gate = store.gate("api", concurrency=64, byte_budget=None)
     with gate.admit(tokens=700, timeout=5):
         seen = view_of(store.look("api"))
@@ -87,7 +87,7 @@ def test_what_a_gate_has_told_is_seen(store):
     gate.close()
 
 
-def test_a_window_is_seen(store):
+def test_look_shows_a_window(store):
     gate = store.gate("api", pause=True)
     gate.set_backoff(60)
     eventually(lambda: view_of(store.look("api")).window, "it is told")
@@ -96,7 +96,7 @@ def test_a_window_is_seen(store):
     gate.close()
 
 
-def test_all_keys_are_found_whatever_is_in_them(store):
+def test_keys_with_any_characters_are_found(store):
     for key in KEYS:
         store.gate(key).close()
     assert sorted(store.keys()) == sorted(KEYS)
@@ -105,8 +105,8 @@ def test_all_keys_are_found_whatever_is_in_them(store):
     assert store.look(uuid4().hex) is None
 
 
-def test_looking_changes_nothing(store):
-    """Two looks differ by the time alone, and a third who asks finds what it would have found."""
+def test_look_changes_nothing(store):
+    """Two looks differ by the time alone."""
     gate = store.gate("api", concurrency=5)
     gate.close()
     eventually(
@@ -123,7 +123,7 @@ def test_looking_changes_nothing(store):
 # -- in a file
 
 
-def test_looking_makes_no_file(tmp_path):
+def test_look_makes_no_file(tmp_path):
     with looking_at(tmp_path / "none.db") as store:
         with pytest.raises(StoreError, match="does not exist"):
             store.keys()
@@ -132,7 +132,7 @@ def test_looking_makes_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path):
+def test_look_leaves_a_file_of_another_program_alone(tmp_path):
     path = tmp_path / "other.db"
     path.write_bytes(b"a diary" * 500)
     with looking_at(path) as store, pytest.raises(StoreError, match="cannot be read as a store"):
@@ -140,7 +140,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
     assert path.read_bytes() == b"a diary" * 500
 
 
-def test_a_state_that_cannot_be_read(tmp_path):
+def test_look_at_a_state_that_cannot_be_read_is_a_store_error(tmp_path):
     path = tmp_path / "limits.db"
     with looking_at(path) as store:
         store.gate("api").close()
@@ -153,14 +153,14 @@ def test_a_state_that_cannot_be_read(tmp_path):
 # -- on a server
 
 
-def test_the_script_looks_and_does_nothing_else(server):
+def test_the_script_of_look_only_reads(server):
     """It touches its declared key only."""
     assert "redis.call('TIME')" in LOOK
     assert LOOK.count("redis.") == 2
     assert "redis.pcall('GET', KEYS[1])" in LOOK
 
 
-def test_what_others_keep_on_the_server_is_no_pool(server):
+def test_keys_of_other_programs_on_the_server_are_not_pools(server):
     with closing(server.client()) as client:
         client.flushall()
         client.set("headgate:{text}", "hello")
@@ -174,7 +174,7 @@ def test_what_others_keep_on_the_server_is_no_pool(server):
 
 
 @pytest.mark.parametrize("password", ["wrong", "s3cret"])
-def test_a_password_is_needed_and_never_shown(password):
+def test_look_at_a_server_with_a_password_does_not_show_it(password):
     with (
         Server("--requirepass", "s3cret") as server,
         Looker(RedisStore(f"redis://:{password}@127.0.0.1:{server.port}/0")) as store,

@@ -1,4 +1,4 @@
-"""A window of its own in a store: set by one, heard by all, also by a Dispatch of that key."""
+"""BackoffWindow(store=, key=): signals reach all windows and gates of the key."""
 
 import asyncio
 from uuid import uuid4
@@ -17,8 +17,8 @@ def key():
     return f"key {uuid4().hex}"
 
 
-def test_what_one_signals_closes_the_window_of_all(any_store, key):
-    """BW, 2d: extends, never shortens; a clear reaches everybody too."""
+def test_a_signal_to_one_window_reaches_all_of_its_key(any_store, key):
+    """A signal extends and never shortens. Clearing reaches all of them too."""
     one, other = (BackoffWindow(store=any_store, key=key) for _ in range(2))
     one.set(60, reason="429")
     eventually(other.should_backoff, "the other hears of it")
@@ -30,7 +30,7 @@ def test_what_one_signals_closes_the_window_of_all(any_store, key):
     eventually(lambda: not other.should_backoff(), "the other hears that it is over")
 
 
-def test_other_keys_hear_nothing(any_store, key):
+def test_a_window_of_another_key_hears_nothing(any_store, key):
     one, other = BackoffWindow(store=any_store, key=key), BackoffWindow(store=any_store, key="another")
     one.set(60)
     third = BackoffWindow(store=any_store, key=key)
@@ -38,8 +38,8 @@ def test_other_keys_hear_nothing(any_store, key):
     assert not other.should_backoff()
 
 
-def test_a_newcomer_knows_at_once(any_store, key):
-    """D-09: it survives those who opened it."""
+def test_a_new_window_is_active_at_once_if_its_key_is(any_store, key):
+    """Also after all the others of that key were dropped."""
     first = BackoffWindow(store=any_store, key=key)
     first.set(60)
     second = BackoffWindow(store=any_store, key=key)
@@ -48,8 +48,8 @@ def test_a_newcomer_knows_at_once(any_store, key):
     assert 0 < BackoffWindow(store=any_store, key=key).remaining <= 60
 
 
-def test_a_dispatch_of_that_key_shares_it_and_keeps_its_limits(any_store, key):
-    """DESIGN 2: equal keys share everything, window included; a window brings no limits of its own."""
+def test_a_dispatch_shares_the_window_of_its_key_and_keeps_its_limits(any_store, key):
+    """A window sets no limits."""
     window = BackoffWindow(store=any_store, key=key)
     gate = Dispatch(key, rates="77/day", pause=True, store=any_store)
     try:
@@ -64,7 +64,7 @@ def test_a_dispatch_of_that_key_shares_it_and_keeps_its_limits(any_store, key):
         gate.close()
 
 
-def test_what_is_over_is_over_for_all_and_nothing_is_said(key):
+def test_a_window_ends_for_all_at_the_same_time_and_may_start_again(key):
     clock = ManualClock(1_000)
     store = MemoryStore(clock)
     one, other = (BackoffWindow(store=store, key=key, clock=clock) for _ in range(2))
@@ -77,8 +77,8 @@ def test_what_is_over_is_over_for_all_and_nothing_is_said(key):
     eventually(one.should_backoff, "the next one")
 
 
-def test_a_store_that_is_away_is_told_when_it_is_back(key):
-    """What was signalled meanwhile closes it here at once, and for the others later."""
+def test_a_signal_during_a_loss_of_the_store_is_told_when_it_is_back(key):
+    """It holds here at once, and for the others later."""
 
     class Away(MemoryStore):
         away = False
@@ -98,7 +98,7 @@ def test_a_store_that_is_away_is_told_when_it_is_back(key):
     eventually(other.should_backoff, "the other hears of it")
 
 
-def test_waiting_is_as_in_one_process(any_store, key):
+def test_a_waiting_task_goes_on_when_another_window_of_the_key_is_cleared(any_store, key):
     one, other = (BackoffWindow(store=any_store, key=key) for _ in range(2))
     one.set(60)
     eventually(other.should_backoff, "the other hears of it")
@@ -113,7 +113,7 @@ def test_waiting_is_as_in_one_process(any_store, key):
 
 
 @needs_fork
-def test_a_forked_child_hears_and_is_heard(sqlite, key):
+def test_a_signal_of_a_forked_child_reaches_the_parent(sqlite, key):
     window = BackoffWindow(store=sqlite, key=key)
 
     def child():
@@ -133,6 +133,6 @@ def test_a_store_needs_a_key_and_a_key_a_store(options):
         BackoffWindow(**options)
 
 
-def test_a_store_that_is_not_there_is_a_clear_error(key):
+def test_a_server_that_cannot_be_reached_is_named_without_its_password(key):
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:1"):
         BackoffWindow(store="redis://:secret@127.0.0.1:1/0", key=key)

@@ -1,6 +1,6 @@
-"""One Dispatch in several processes: together within the limits, whatever happens to any of them (D-09).
+"""One Dispatch in several processes: all together stay within the limits.
 
-Real processes, real stores, real time; what is asserted are counts and bounds, never speeds.
+Real processes, real stores, real time; counts and bounds are asserted, never speeds.
 """
 
 import random
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.alone
 
 
 def together(many, seconds, *, store, off=0, **options):
-    """Several processes that share one key; of each, by how much its clock is off."""
+    """Start processes that share one key, with clocks that are `off` seconds apart."""
     options = {"key": fresh(), "store": store, "tasks": 50, **options}
     processes = Processes("sharer.py", [{**options, "off": off * (n - 1)} for n in range(many)])
     processes.tell_all(seconds)
@@ -41,7 +41,7 @@ def times_of(results, begin):
 
 
 def worst_excess(times, rate, burst):
-    """The most that any window held beyond burst + rate * its length."""
+    """Return the most that any stretch of time held beyond burst + rate * its length."""
     lowest, worst = float("inf"), float("-inf")
     for i, at in enumerate(times):
         lowest = min(lowest, i - rate * at)
@@ -59,12 +59,12 @@ def most_inside(results):
     return most
 
 
-def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
+def test_four_processes_share_a_rate_evenly_and_use_no_more_and_little_less(store):
     processes = together(4, 5, store=store, rates=["500/s"])
     results = processes.results()
     times = times_of(results, processes.begin)
     assert worst_excess(times, 500, 500) <= 0
-    # On a machine of its own 98 % and more, in parts within 10 %; a busy one may do less.
+    # A machine that does nothing else reaches 98 % and more, in shares within 10 %.
     steady = [at for at in times if 1 <= at < 5]
     assert len(steady) >= 0.8 * 500 * 4
     begin = processes.begin
@@ -73,8 +73,8 @@ def test_four_processes_share_a_rate_fully_fairly_and_never_beyond_it(store):
     assert sum(result["asked"] for result in results) <= 0.1 * len(times)
 
 
-def test_clocks_that_are_five_seconds_off_grant_nothing_and_cost_nothing(server):
-    """B2, M14: one process is five seconds behind, one right, one five seconds ahead."""
+def test_processes_whose_clocks_are_five_seconds_apart_share_a_rate(server):
+    """One clock is five seconds behind, one right, and one five seconds ahead."""
     processes = together(3, 3, store=server.url, rates=["300/s"], tasks=20, off=5)
     results = processes.results()
     times = times_of(results, processes.begin)
@@ -117,8 +117,8 @@ def test_places_are_shared_equally_and_all_of_them_used(sqlite):
     assert min(counts) >= 0.6 * max(counts)  # ten places for three: four, three and three
 
 
-def test_a_process_killed_at_any_moment_costs_no_more_than_its_lease(server):
-    """B3: kill -9. What it held comes back, and nobody exceeds anything."""
+def test_places_of_a_killed_process_are_used_by_the_others_after_its_lease(server):
+    """kill -9."""
     dice = random.Random(7)
     processes = together(3, 6.5, store=server.url, rates=["200/s"], concurrency=12, takes=0.05, tasks=12)
     processes.wait_until(0.5 + dice.random() / 2)
@@ -131,8 +131,8 @@ def test_a_process_killed_at_any_moment_costs_no_more_than_its_lease(server):
     assert len([at for at in times if 5 <= at < 6.5]) >= 0.6 * 200 * 1.5
 
 
-def test_without_the_store_everybody_goes_on_within_the_limit():
-    """on_loss="share": nobody waits for ever, in sum no more than the limit, and it is right afterwards."""
+def test_without_the_store_processes_go_on_within_the_limit():
+    """on_loss="share": no call is refused, all together use no more than the limit, also after the return."""
     with Server() as server:
         processes = together(3, 8, store=server.url, rates=["200/s"], tasks=20, timeout=3)
         processes.wait_until(2)
@@ -147,8 +147,8 @@ def test_without_the_store_everybody_goes_on_within_the_limit():
     assert len([at for at in times if 6.5 <= at < 8]) >= 0.7 * 200 * 1.5  # with it again
 
 
-def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store):
-    """Rule 11, M7: nobody before its end, and nobody with a burst."""
+def test_after_a_window_calls_of_all_processes_come_back_at_the_rate(store):
+    """None before its end, and no burst."""
     key = fresh()
     processes = together(3, 4, store=store, key=key, rates=["200/s"], pause=True, tasks=20)
     with sharing(key, store, rates=["200/s"], pause=True) as gate:
@@ -159,8 +159,8 @@ def test_after_a_window_the_crowd_of_all_processes_comes_back_at_the_rate(store)
     times = times_of(results, processes.begin)
     assert not [at for at in times if end - 1.3 <= at < end - 0.001]
     after = [at for at in times if at >= end]
-    # Since the end no more than the rate allows, however late the machine was with some of them: on one of
-    # its own not a single call. Whoever waits too long for the store goes by himself, and says so later.
+    # Since the end no more than the rate allows. On a busy machine a process may wait too long for the store
+    # and go by its share of the limits: it tells the pool of these calls later.
     assert max(n - 200 * (at - end) for n, at in enumerate(after)) <= 200 // 10
     assert len([at for at in after if end + 1 <= at < end + 2]) >= 0.6 * 200
     parts = [sum(at - processes.begin >= end for at in result["times"]) for result in results]
@@ -180,7 +180,7 @@ def sharing(key, store, **options):
         gate.close()
 
 
-def test_equal_keys_share_and_others_do_not(any_store):
+def test_gates_of_equal_keys_share_and_others_do_not(any_store):
     key = fresh()
     with (
         sharing(key, any_store, rates=["2/minute burst 2"]) as one,
@@ -195,8 +195,7 @@ def test_equal_keys_share_and_others_do_not(any_store):
             pass
 
 
-def test_a_window_closed_by_one_is_closed_for_all_and_outlives_them(any_store):
-    """D-09."""
+def test_a_window_set_at_one_gate_is_active_at_all_and_outlives_them(any_store):
     key = fresh()
     with sharing(key, any_store, pause=True) as one, sharing(key, any_store, pause=True) as other:
         one.set_backoff(60, reason="429")
@@ -210,14 +209,14 @@ def test_a_window_closed_by_one_is_closed_for_all_and_outlives_them(any_store):
             eventually(lambda: not last.window.should_backoff(), "the last hears that it is over")
 
 
-def test_limits_set_by_one_are_everybodys(any_store):
+def test_rates_set_at_one_gate_hold_for_all(any_store):
     key = fresh()
     with sharing(key, any_store) as one, sharing(key, any_store) as other:
         one.set_rates(["7/minute burst 7"])
         eventually(lambda: other.snapshot().rates[0].limit == 7, "the other goes by them")
 
 
-def test_what_was_not_used_goes_back(any_store):
+def test_units_that_a_call_did_not_use_are_returned(any_store):
     """A permit settled for less than its estimate leaves the rest to the others."""
     key = fresh()
     rates = ["1000 tokens/minute burst 1000"]
@@ -241,7 +240,7 @@ def test_a_forked_child_is_another_member(store):
         visit()
 
 
-def test_loss_and_return_are_told():
+def test_events_tell_of_the_loss_and_the_return_of_the_store():
     with Server() as server:
         seen = Recorder()
         with sharing(fresh(), server.url, rates=["50/s"], observer=seen) as gate:
@@ -256,13 +255,13 @@ def test_loss_and_return_are_told():
 
 
 @pytest.mark.parametrize(("on_loss", "goes"), [("open", True), ("closed", False)])
-def test_on_loss_may_be_open_or_closed(on_loss, goes):
+def test_on_loss_open_admits_all_calls_and_closed_none(on_loss, goes):
     with Server() as server:
         seen = Recorder()
         rates = ["10/minute burst 10"]
         with sharing(fresh(), server.url, rates=rates, on_loss=on_loss, observer=seen) as gate:
             server.kill()
-            gate.set_backoff(0)  # something to tell, so that the loss is noticed
+            gate.set_backoff(0)  # a signal has to be told, so the loss is noticed
 
             def lost():
                 visit(gate)
@@ -293,8 +292,8 @@ builtins.last = Late(permit)
 """
 
 
-def test_a_process_ends_although_a_finalizer_settles_a_permit_at_the_very_end(store):
-    """When no other thread runs any more, and none can be started."""
+def test_a_process_ends_although_a_finalizer_settles_a_permit_while_it_ends(store):
+    """No other thread runs then, and none can be started."""
     command = [sys.executable, "-c", LAST_WORDS, store]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (
@@ -305,18 +304,18 @@ def test_a_process_ends_although_a_finalizer_settles_a_permit_at_the_very_end(st
 
 
 class Losable(MemoryStore):
-    """A store that may be away for a while."""
+    """A store that cannot be asked while `away` is set."""
 
     away = False
 
     async def ask(self, key, question):
         if self.away:
-            raise StoreError("nobody is there")
+            raise StoreError("away")
         return await super().ask(key, question)
 
 
-def test_a_store_that_is_lost_during_a_window_brings_no_burst_at_its_end():
-    """Rule 11, M7: what each goes by then is a part of the limits, and nothing is saved up of it either."""
+def test_a_store_lost_during_a_window_causes_no_burst_at_its_end():
+    """The gate goes by its share of the limits, of which nothing is saved up."""
     clock, seen = ManualClock(), Recorder()
     store = Losable(clock)
     with sharing(fresh(), store, rates=["100/s"], pause=True, clock=clock, observer=seen) as gate:
@@ -332,7 +331,7 @@ def test_a_store_that_is_lost_during_a_window_brings_no_burst_at_its_end():
         assert sum(visit(gate) for _ in range(30)) == 1
 
 
-def test_a_window_that_ended_while_the_store_was_lost_is_no_news_when_it_is_back():
+def test_a_window_that_ended_while_the_store_was_lost_is_not_told_when_it_is_back():
     clock, seen, heard = ManualClock(), Recorder(), Recorder()
     store, key = Losable(clock), fresh()
     with (
@@ -350,13 +349,13 @@ def test_a_window_that_ended_while_the_store_was_lost_is_no_news_when_it_is_back
             return seen.of(ev.StoreRegained)
 
         eventually(back, "the return is noticed")
-        one.set_rates(["7/s"])  # and the other hears all there is to hear
+        one.set_rates(["7/s"])  # when the other hears of these, it has heard all there is
         eventually(lambda: other.snapshot().rates[0].limit == 7, "the other goes by them")
         assert other.window.generation == 0
         assert not heard.of(ev.WindowSet)
 
 
-def test_a_signal_that_comes_while_a_question_is_written_is_told_with_the_next(monkeypatch):
+def test_a_signal_that_comes_while_a_question_is_made_is_told_with_the_next_one(monkeypatch):
     store, key = MemoryStore(), fresh()
     with sharing(key, store) as one, sharing(key, store) as other:
         link, terms = one._link, one._link._terms
@@ -375,7 +374,7 @@ def test_a_signal_that_comes_while_a_question_is_written_is_told_with_the_next(m
         signalling.join()
 
 
-def test_a_signal_that_comes_while_another_is_heard_of_is_told_too():
+def test_a_local_signal_that_comes_while_a_shared_one_is_heard_is_told_too():
     store, key = MemoryStore(), fresh()
     late = threading.Event()
 
@@ -392,7 +391,7 @@ def test_a_signal_that_comes_while_another_is_heard_of_is_told_too():
         assert late.is_set()
 
 
-def test_windows_alone_tell_what_comes_while_they_hear_of_another():
+def test_a_local_signal_to_a_window_that_comes_while_a_shared_one_is_heard_is_told_too():
     store, key = MemoryStore(), fresh()
 
     def slow(event):
@@ -407,7 +406,7 @@ def test_windows_alone_tell_what_comes_while_they_hear_of_another():
 
 
 def visit(gate):
-    """Come in, if there is a place, and go."""
+    """Enter and leave, if there is room. Return whether there was."""
     permit = gate.try_admit()
     if permit is not None:
         permit.settle()
@@ -426,7 +425,7 @@ def visit(gate):
         ("redis://user:secret@127.0.0.1:1/0", StoreError, "127.0.0.1:1/0"),
     ],
 )
-def test_a_store_that_cannot_be_is_refused_by_name_and_without_its_password(url, error, says):
+def test_a_store_that_cannot_be_used_is_named_without_its_password(url, error, says):
     with pytest.raises(error, match=says) as caught:
         Dispatch("api", store=url)
     assert "secret" not in str(caught.value)
@@ -441,6 +440,6 @@ def test_a_store_that_cannot_be_is_refused_by_name_and_without_its_password(url,
         ({"rates": "auto"}, "auto"),
     ],
 )
-def test_what_cannot_be_shared_says_so(options, says):
+def test_options_that_cannot_be_shared_are_refused(options, says):
     with pytest.raises(InvalidConfig, match=says):
         Dispatch(options.pop("key", "api"), store="memory:errors", **options)

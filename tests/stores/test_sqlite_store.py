@@ -1,4 +1,4 @@
-"""The store in a file: many processes at once, killed at any instant, and what else may be in it."""
+"""The store in a file: many processes, kills, forks, restarts of the machine, idle pools, and errors."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ SECOND = 1_000_000
 YEAR = 365 * 86_400 * SECOND
 SLOW = [[1_000_000, YEAR, 1_000_000]]  # as the asker's
 
-# A process of its own. URL MEMBER COUNT: asks for one unit so often (0: until killed), and prints a line
-# for each answer. URL MEMBER window: starts a window of a minute.
+# A process with the arguments URL MEMBER COUNT asks for one unit COUNT times (0: until it is killed), and
+# prints a line for each answer. URL MEMBER window: starts a window of a minute.
 ASKER = """
 import asyncio, sys
 from headgate.sharing.pool.question import empty_question
@@ -55,7 +55,7 @@ question = partial(pool_questions.question, rates=SLOW, lease=600 * SECOND)
 
 
 def read(state):
-    """The pool that the file has as a text."""
+    """Return the pool that the file keeps as a text."""
     return Pool.unpacked(json.loads(state))
 
 
@@ -69,7 +69,7 @@ def url_of(path):
 
 
 def ask(path, *questions, key="key"):
-    """Put questions to the store in that file, by a connection of its own; the last answer."""
+    """Put questions to the store in that file, by a connection of their own, and return the last answer."""
 
     async def main():
         store = SqliteStore(url_of(path))
@@ -84,7 +84,7 @@ def ask(path, *questions, key="key"):
 
 
 def missing(path):
-    """How many units of the slow rate are gone, read from the file by other means."""
+    """Return how many units of the slow rate are gone, read from the file without the store."""
     with sqlite3.connect(path) as connection:
         pool = read(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
         ahead = connection.execute("SELECT ahead FROM clock").fetchone()[0]
@@ -94,7 +94,7 @@ def missing(path):
 
 
 def check(path):
-    """Not a page is broken."""
+    """Check that no page of the file is broken."""
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
@@ -109,8 +109,8 @@ def start(path, member, what):
 # -- many processes
 
 
-def test_four_processes_at_once_and_every_unit_is_counted_once(path):
-    """M1: two hundred questions each, into one file; nobody is told that it is busy."""
+def test_four_processes_at_once_count_every_unit_once(path):
+    """Two hundred questions each, into one file, and no error that it is busy."""
     askers = [start(path, f"m{n}", 200) for n in range(4)]
     for asker in askers:
         output, _ = asker.communicate(timeout=60)
@@ -120,8 +120,8 @@ def test_four_processes_at_once_and_every_unit_is_counted_once(path):
     check(path)
 
 
-def test_killed_at_any_instant_it_is_neither_broken_nor_does_it_count_wrongly(path):
-    """B3, B14: ten times kill -9 among others who go on; one answer more may have been decided than read."""
+def test_a_file_whose_writer_is_killed_is_not_broken_and_counts_every_unit(path):
+    """kill -9, ten times, while others go on. One answer more may have been decided than read."""
     dice = random.Random(6)
     bystander = start(path, "bystander", 0)
     answered = 0
@@ -151,8 +151,7 @@ def test_killed_at_any_instant_it_is_neither_broken_nor_does_it_count_wrongly(pa
     check(path)
 
 
-def test_news_of_another_process_arrive(path):
-    """D-09: what is asserted is that they come."""
+def test_a_listener_hears_of_a_change_by_another_process(path):
 
     async def main():
         store = SqliteStore(url_of(path))
@@ -174,8 +173,8 @@ def test_news_of_another_process_arrive(path):
     asyncio.run(main())
 
 
-def test_one_who_holds_the_file_for_long_costs_an_error_and_nothing_else(path):
-    """B16: within the time it waits, then as before."""
+def test_a_file_that_is_locked_for_long_is_an_error_and_nothing_else(path):
+    """Within the time that a question waits for the lock. Afterwards all is as before."""
     ask(path, question(batches=[[5]]))
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -189,8 +188,7 @@ def test_one_who_holds_the_file_for_long_costs_an_error_and_nothing_else(path):
     assert missing(path) == 6
 
 
-def test_one_who_holds_the_file_does_not_hold_the_loop(path):
-    """DESIGN 7: whoever waits for the file does it in a thread of its own."""
+def test_a_locked_file_does_not_block_the_event_loop(path):
     ask(path, question())
     holder = sqlite3.connect(path, isolation_level=None)
 
@@ -215,8 +213,8 @@ def test_one_who_holds_the_file_does_not_hold_the_loop(path):
 
 
 @needs_fork
-def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
-    """B29: a connection of its own, another member; the file is as it should be for both."""
+def test_parent_and_forked_child_share_one_pool(path):
+    """The child has a connection of its own, and is another member."""
     options = {"concurrency": None, "throttled_concurrency": None, "byte_budget": None}
     gate = Dispatch("key", rates="1000000/day", store=url_of(path), **options)
     try:
@@ -245,8 +243,7 @@ def test_a_forked_child_asks_by_itself_and_parent_and_child_use_one_pool(path):
 
 
 @needs_fork
-def test_a_store_made_before_the_fork_answers_in_the_child(path):
-    """B29: Dispatch(store=SqliteStore(...)) is allowed; `_pid` is noted, and never looked at."""
+def test_a_store_made_before_a_fork_answers_in_the_child(path):
     store = SqliteStore(url_of(path))
     asyncio.run(store.ask("key", question()))
 
@@ -260,8 +257,8 @@ def test_a_store_made_before_the_fork_answers_in_the_child(path):
 
 
 @needs_fork
-def test_a_child_inherits_no_open_file_and_the_parent_opens_its_own_again(path):
-    """B29: SQLite keeps a process's locks in its memory, and a child has all of that."""
+def test_a_child_inherits_no_open_file_and_the_parent_opens_its_file_again(path):
+    """SQLite keeps a process's locks in its memory, and a child has a copy of that."""
     store = SqliteStore(url_of(path))
     asyncio.run(store.ask("key", question()))
     assert store._connection is not None
@@ -277,8 +274,8 @@ def test_a_child_inherits_no_open_file_and_the_parent_opens_its_own_again(path):
     check(path)
 
 
-def test_a_file_that_was_opened_again_is_looked_at_for_news(path):
-    """Each connection counts for itself what others wrote: the same number again says nothing."""
+def test_news_are_looked_for_after_the_file_was_opened_again(path):
+    """Each connection counts the writes of others for itself, so an equal number says nothing."""
     store, other = SqliteStore(url_of(path)), SqliteStore(url_of(path))
     asyncio.run(store.ask("key", question()))
     seen = store._data_version()
@@ -288,13 +285,13 @@ def test_a_file_that_was_opened_again_is_looked_at_for_news(path):
 
 
 @needs_fork
-def test_a_fork_waits_for_whoever_is_inside_sqlite_and_nobody_goes_in_meanwhile(path):
-    """B29: a child would wait for ever for a lock of a thread that is not there."""
+def test_a_fork_waits_for_threads_inside_sqlite_and_keeps_others_out(path):
+    """The child would wait without end for a lock of a thread that it does not have."""
     store, did, inside = SqliteStore(url_of(path)), [], threading.Event()
 
     def first():
         inside.set()
-        eventually(lambda: sqlite._in_use._forking, "somebody forks")
+        eventually(lambda: sqlite._in_use._forking, "a thread forks")
         did.append("first")
 
     async def both():
@@ -314,8 +311,7 @@ def test_a_fork_waits_for_whoever_is_inside_sqlite_and_nobody_goes_in_meanwhile(
 
 
 @needs_fork
-def test_children_forked_while_others_use_files_all_answer(tmp_path):
-    """B29: at any moment, of one whose threads are busy with SQLite."""
+def test_children_forked_while_threads_use_sqlite_can_use_it_too(tmp_path):
     stores = [SqliteStore(url_of(tmp_path / f"{n}.db")) for n in range(2)]
     stop = threading.Event()
 
@@ -343,7 +339,7 @@ def test_children_forked_while_others_use_files_all_answer(tmp_path):
 
 @needs_fork
 def test_a_forked_child_has_no_place_before_it_was_granted_one(path):
-    """B29, R-8: four places in all. The parent is in all of them; the child has asked for nothing yet."""
+    """The parent holds all four places, and the child has asked for nothing yet."""
     options = {"throttled_concurrency": None, "byte_budget": None}
     gate = Dispatch("key", concurrency=4, store=url_of(path), **options)
     try:
@@ -368,7 +364,7 @@ def test_a_forked_child_has_no_place_before_it_was_granted_one(path):
 
 
 def counted_from_another_start(path, by, ago):
-    """As if the machine had been started anew since: another name, another zero of its clock."""
+    """Change the file as if the machine had been restarted: another boot, and another zero of its clock."""
     connection = sqlite3.connect(path)
     for key, state in connection.execute("SELECT key, state FROM pools").fetchall():
         pool = read(state)
@@ -383,8 +379,8 @@ def counted_from_another_start(path, by, ago):
 
 
 @pytest.mark.parametrize("by", [-(10**15), -(10**9), 10**9, 10**15])
-def test_after_a_restart_of_the_machine_everything_is_as_old_as_it_is(path, by):
-    """D-09, D-75: units used, a window, leases: by the time that passed outside."""
+def test_after_a_restart_of_the_machine_times_go_on_by_the_wall_clock(path, by):
+    """Used units, a window and leases."""
     ask(path, question(batches=[[500]], window=3_600 * SECOND, limits=[4, 0, 0, 0], wants=[4, 0]))
     counted_from_another_start(path, by, ago=100 * SECOND)
     given = ask(path, question("b", wants=[4, 0]))
@@ -395,8 +391,8 @@ def test_after_a_restart_of_the_machine_everything_is_as_old_as_it_is(path, by):
     assert ask(path, question("b", wants=[4, 0]))["places"] == 4
 
 
-def test_a_wall_clock_that_was_set_back_meanwhile_gives_nothing_back(path):
-    """B1: then no time has passed."""
+def test_a_wall_clock_set_back_during_a_restart_counts_as_no_time(path):
+    """No unit is earned, and the window does not become shorter."""
     ask(path, question(batches=[[500]], window=3_600 * SECOND))
     counted_from_another_start(path, -(10**12), ago=-3_600 * SECOND)
     assert 3_599 * SECOND < ask(path, question("b"))["window_left"] <= 3_600 * SECOND
@@ -463,7 +459,7 @@ def test_a_url_without_a_path_says_what_to_write(url):
         SqliteStore(url)
 
 
-def test_relative_and_absolute_paths_and_names_of_any_kind(tmp_path, monkeypatch):
+def test_paths_may_be_relative_and_have_any_characters(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("limits.db", "mit leerzeichen.db", "ключ 🦆.db", "per%20cent?.db"):
         ask(name, question(batches=[[1]]))
@@ -485,14 +481,14 @@ def test_a_file_that_may_not_be_written_is_a_store_error(path):
         ask(path, question())
 
 
-def test_a_file_of_something_else_is_a_store_error_and_stays_as_it_is(path):
+def test_a_file_of_another_program_is_a_store_error_and_stays_as_it_is(path):
     path.write_text("dear diary, " * 500)
     with pytest.raises(StoreError, match="not a database"):
         ask(path, question())
     assert path.read_text() == "dear diary, " * 500
 
 
-def test_a_table_of_that_name_made_by_others_is_a_store_error_and_stays_as_it_is(path):
+def test_a_table_called_pools_of_another_program_is_a_store_error(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE pools (name TEXT, depth INTEGER)")
     connection.execute("INSERT INTO pools VALUES ('municipal', 2)")
@@ -507,7 +503,7 @@ def test_a_table_of_that_name_made_by_others_is_a_store_error_and_stays_as_it_is
 
 @pytest.mark.parametrize("state", ["", "{", "[]", "7", '{"rates": []}', "[4]", "[3, []]", "null", None])
 def test_a_state_that_cannot_be_read_is_a_store_error_and_other_keys_go_on(path, state):
-    """DESIGN 12: hostile files never raise anything else."""
+    """A hostile file never raises anything else."""
     ask(path, question(), key="key")
     ask(path, question(batches=[[3]]), key="other")
     connection = sqlite3.connect(path)
@@ -531,8 +527,8 @@ def test_a_broken_page_is_a_store_error(path):
         ask(path, question())
 
 
-def test_a_file_that_is_taken_away_begins_anew_for_whoever_opens_it(path):
-    """B12: as a store that lost its memory; nobody crashes."""
+def test_a_deleted_file_is_made_anew(path):
+    """As a store that lost its memory."""
     ask(path, question(batches=[[3]]))
     for each in path.parent.iterdir():
         each.unlink()
@@ -552,8 +548,7 @@ def test_after_closing_a_question_is_a_store_error(path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it is /proc that shows what is open")
-def test_closing_lets_go_of_the_file(path):
-    """Store.close: let go of whatever is held."""
+def test_close_closes_the_file(path):
     stores = []
 
     async def main():
@@ -575,8 +570,8 @@ def is_open(path):
     return False
 
 
-def test_those_who_come_at_the_same_moment_make_one_file(tmp_path):
-    """SQLite does not wait for its own locks while a new file is made: whoever is second tries again."""
+def test_stores_opened_at_the_same_moment_make_one_file(tmp_path):
+    """SQLite does not wait for its own locks while a new file is made: the second store tries again."""
 
     async def all_at_once(url):
         stores = [SqliteStore(url) for _ in range(8)]

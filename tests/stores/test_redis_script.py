@@ -1,0 +1,272 @@
+"""The script for Valkey and Redis, on a real server: it decides as pool/answer.py does, to the byte."""
+
+import json
+from random import Random
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headgate.errors import StoreError
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.state import Pool
+from headgate.sharing.redis import CONSTANTS, SCRIPT
+from stores.on_redis import DAY, SECOND, START, on, question
+
+CLOCK = "local now = microseconds(redis.call('TIME'))\n"
+
+AT = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[3])\n")
+
+
+def text(given):
+    return json.dumps(given, separators=(",", ":")).encode()
+
+
+class Twins:
+    """The same questions to the script on the server and to `answer` here, at the same moments."""
+
+    def __init__(self, client):
+        self.client = client
+        self.key = f"headgate:{{{uuid4().hex}}}"
+        self.script = client.register_script(AT)
+        self.pool = Pool()
+
+    def ask(self, asked, now):
+        theirs = self.script(keys=[self.key], args=[json.dumps(asked), CONSTANTS, now])
+        ours = text(answer(self.pool, asked, now))
+        assert theirs == ours
+        return json.loads(theirs)
+
+
+@pytest.fixture
+def twins(client):
+    return Twins(client)
+
+
+def test_the_script_reads_the_clock_of_the_server_in_one_line():
+    """No argument of a question is a time of day. The tests put their clock in place of this line."""
+    assert SCRIPT.count(CLOCK) == 1
+    assert SCRIPT.count("'TIME'") == 1
+    assert "ARGV[3]" not in SCRIPT
+
+
+class Dice:
+    """Choices by a seeded Random, for long sequences. Those of `Drawn` are by Hypothesis."""
+
+    def __init__(self, seed):
+        self.number, self.among = (random := Random(seed)).randint, random.choice
+
+
+class Drawn:
+    def __init__(self, data):
+        self.number = lambda low, high: data.draw(st.integers(low, high))
+        self.among = lambda choices: data.draw(st.sampled_from(choices))
+
+
+AMOUNTS = [1, 3, 7, 60, 1_000, 999_983, 1_000_000, 150_000_000, 1_000_000_000, 300_000_000_007]
+
+PERIODS = [SECOND, 999_983, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, DAY, 30 * DAY]
+
+AGES = [0, 1, 2, 5, 1_000, 50_000, SECOND, 10 * SECOND, 100 * SECOND]
+
+LEASES = [10 * SECOND, 3 * SECOND, SECOND, 50_000, 1, 3_600 * SECOND]
+
+STEPS = [
+    (0, 3_000),
+    (0, 300_000),
+    (0, 20 * SECOND),
+    (-5 * SECOND, 0),
+    (-3_600 * SECOND, 3_600 * SECOND),
+    (0, 40 * DAY),
+]
+
+
+def some_limits(pick):
+    rates = []
+    for _ in range(pick.number(0, 3)):
+        amount = pick.among(AMOUNTS)
+        rates.append([amount, pick.among(PERIODS), pick.among([amount, pick.number(1, 2 * amount)])])
+    limits = [pick.among([0, 1, 3, 10, 400]), pick.among([0, 1, 2, 10]), pick.among([0, 100, 5 << 20])]
+    return rates, [*limits, pick.among([0, 10 * SECOND])]
+
+
+def some_question(pick, pool, asked):
+    """Return a question that makes sense to the pool as it is now, or one that was asked before."""
+    who = pick.among("abcd")
+    last, fitted = asked.get(who, (None, None))
+    in_force = [rate.terms for rate in pool.rates]
+    if last is not None and fitted == in_force and not pick.number(0, 7):
+        return last  # as if its reply had been lost
+    wanted, limits = some_limits(pick)
+    retune = not pick.number(0, 9)
+    rates = wanted if retune or not pool.version else in_force
+    few = [max(1, rate[2] // 8) for rate in rates]
+    many = [min(10**9, 3 * rate[0]) for rate in rates]
+    most = pick.among([few, few, many])
+    asked["number"] = asked.get("number", 0) + 1
+    new = question(
+        who,
+        asked["number"],
+        rates=wanted,
+        limits=limits,
+        set=[wanted, limits] if retune else None,
+        version=pick.among([0, pool.version]),
+        lease=pick.among(LEASES),
+        window=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
+        returned=[
+            [[pick.number(0, top), pool.stamp - pick.among(AGES)] for _ in range(pick.number(0, 2))]
+            for top in many
+        ],
+        owed=[pick.number(0, top) if not pick.number(0, 3) else 0 for top in many],
+        batches=[[pick.number(0, top) for top in most] for _ in range(pick.number(0, 6))],
+        waits_for_window=bool(pick.number(0, 1)),
+        uses=[pick.number(0, 5), pick.among([0, 60, 10**6])],
+        wants=[pick.number(0, 12), pick.among([0, 1, 99, 10**7])],
+        spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
+        next_bytes=pick.among([0, 1, 70, 10**7]),
+        leaves=not pick.number(0, 9),
+    )
+    asked[who] = new, rates
+    return new
+
+
+def compare(client, pick, length):
+    twins = Twins(client)
+    asked, now = {}, START
+    for _ in range(length):
+        now += pick.number(*pick.among(STEPS))
+        twins.ask(some_question(pick, twins.pool, asked), now)
+    client.delete(twins.key)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_the_script_and_answer_py_give_the_same_bytes(client, data):
+    """Any questions, repeated questions and steps of the clock."""
+    pick = Drawn(data)
+    compare(client, pick, pick.number(1, 12))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_script_and_answer_py_agree_over_many_questions(client, seed):
+    """Marks are merged, members come and go, limits change many times."""
+    for each in range(25):
+        compare(client, Dice(f"{seed} {each}"), 40)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_script_and_answer_py_agree_on_returns_to_a_busy_pool(client, seed):
+    """More low-water marks than a rate remembers, and returns to all of them."""
+    twins, pick, now = Twins(client), Dice(seed), START
+    facts = {
+        "rates": [[1_000, 60 * SECOND, 500], [77_777, 60 * SECOND, 70_000]],
+        "limits": [40, 5, 0, SECOND],
+    }
+    for number in range(150):
+        now += pick.number(0, 100_000)
+        back = [
+            [[pick.number(0, 9), twins.pool.stamp - pick.number(0, 4 * SECOND)]] if pick.number(0, 1) else []
+            for _ in range(2)
+        ]
+        batches = [[pick.number(0, 4), pick.number(0, 300)] for _ in range(pick.number(0, 3))]
+        wants = [pick.number(0, 30), 0]
+        twins.ask(
+            question(pick.among("abc"), number, returned=back, batches=batches, wants=wants, **facts), now
+        )
+
+
+@pytest.mark.parametrize(
+    ("amount", "period", "units"),
+    [
+        (150_000_000, 60 * SECOND, 149_999_999),
+        (150_000_000, 60 * SECOND, 10**9),
+        (149_999_993, 60 * SECOND, 10**9),
+        (10**9, DAY, 10**9),
+        (999_999_937, 30 * DAY, 999_999_929),
+        (2, 60 * SECOND, 10**9 // 60),
+        (2**41 - 21, 365 * DAY, 2**41 - 23),
+        (2**50 - 27, SECOND, 2**50 - 35),
+    ],
+)
+def test_products_beyond_what_a_double_holds_are_exact(twins, amount, period, units):
+    """Units × period is above 2^53 here, and not one microsecond is lost."""
+    facts = {"rates": [[amount, period, amount]]}
+    twins.ask(question(number=1, batches=[[1], [units]], **facts), START)
+    twins.ask(question(number=2, owed=[units], **facts), START + 1)
+    stamp = twins.pool.stamp
+    back = [[[units, stamp - 1], [units - 1, stamp]]]
+    twins.ask(question(number=3, returned=back, batches=[[7]], **facts), START + 1)
+    retuned = [[[amount - 1, period, amount]], [0, 0, 0, 0]]
+    twins.ask(question(number=4, set=retuned, batches=[[1]], **facts), START + 2)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"rates": [[1, 30 * DAY, 1]], "batches": [[10**9]]},
+        {"rates": [[2**52 - 1, 365 * DAY, 5]], "batches": [[2**52 - 3]]},
+        {"rates": [[10, SECOND, 5]], "batches": [[2**60]]},
+        {"rates": [[0, SECOND, 5]], "batches": [[1]]},
+        {"window": 2**53},
+        {"lease": 2**53},
+        {"wants": [2**53, 0]},
+    ],
+)
+def test_a_number_that_a_double_cannot_hold_is_refused_and_changes_nothing(server, client, facts):
+    """A StoreError, never a wrong number."""
+    key = uuid4().hex
+
+    async def scenario(store):
+        with pytest.raises(StoreError, match=r"cannot answer.*headgate: a "):
+            await store.ask(key, question(**facts))
+
+    on(server, scenario)
+    assert not client.exists(f"headgate:{{{key}}}")
+
+
+def test_more_than_eight_thousand_batches_and_members(twins):
+    """Lua's `unpack` onto the stack ends at about 8,000."""
+    rates = [[10**9, SECOND, 10**9]]
+    given = twins.ask(question(rates=rates, batches=[[1]] * 9_000), START)
+    assert len(given["starts"]) == 9_000
+    for n in range(300):
+        twins.ask(
+            question(f"member {n}", rates=rates, batches=[[1]], wants=[1, 1], limits=[9, 0, 9, 0]), START + n
+        )
+
+
+def test_a_question_asked_again_changes_nothing(twins, client):
+    """The same bytes stay on the server, and their time to live is not renewed."""
+    asked = question(batches=[[10]] * 3, window=SECOND)
+    first = twins.ask(asked, START)
+    before = client.get(twins.key)
+    assert twins.ask(asked, START + 60 * SECOND) == first
+    assert client.get(twins.key) == before
+
+
+def test_the_largest_ids_and_members_of_any_name(twins):
+    for number in (1, 2**31, 2**53 - 1):
+        asked = question("ü 🦆", number, batches=[[1]])
+        assert twins.ask(asked, START) == twins.ask(asked, START)
+
+
+def test_an_idle_pool_is_small(client, capsys):
+    """Four rates, and one member that has left; and what another member adds."""
+    twins = Twins(client)
+    four = [
+        [500, 60 * SECOND, 500],
+        [200_000, 60 * SECOND, 33_000],
+        [10_000, 60 * SECOND, 5_000],
+        [99, DAY, 99],
+    ]
+    twins.ask(
+        question(rates=four, batches=[[1, 100, 10, 1]], limits=[64, 10, 5 << 20, 10 * SECOND], leaves=True),
+        START,
+    )
+    idle = client.memory_usage(twins.key)
+    assert idle <= 900  # its last answer is kept until its lease ends
+    twins.ask(question(uuid4().hex, rates=four, batches=[[1, 100, 10, 1]] * 20), START)
+    assert (
+        client.memory_usage(twins.key) <= idle + 1_800
+    )  # a mark for each batch, while they are not earned back
