@@ -1,21 +1,21 @@
-"""A real valkey-server and a line to it, and everything that can happen to either.
+"""A real valkey-server, a proxy to it, and all that can happen to either.
 
 with Server() as server:            # on loopback, a free port, its data in a directory of its own
     server.kill(); server.start()   # SIGKILL, and back with what was on disk
     server.restart(data=False)      # back with nothing
     server.stop(); server.go_on()   # SIGSTOP: it accepts connections and says nothing; SIGCONT
 
-with Proxy(server.port) as line:    # in a thread of its own, so that any loop or process may use it
-    line.url                        # what to open instead of server.url
-    line.delay = 0.05               # seconds, each way
-    line.faults.extend(["lose"])    # what happens to the next questions, one each:
-                                    #   "lose"   done by the server, the reply lost, the line cut
-                                    #   "mute"   done by the server, the reply lost, the line still up
+with Proxy(server.port) as proxy:   # in a thread of its own, so that any loop or process may use it
+    proxy.url                       # to be opened instead of server.url
+    proxy.delay = 0.05              # seconds, each way
+    proxy.faults.extend(["lose"])   # what happens to the next questions, one each:
+                                    #   "lose"   done by the server, the reply lost, the connection cut
+                                    #   "mute"   done by the server, the reply lost, the connection still up
                                     #   "twice"  sent to the server twice, one reply
                                     #   "pass"   nothing
-    line.cut()                      # all connections, now
-    line.open = False               # new connections are cut at once
-    line.dead = True                # nothing passes, nobody is told
+    proxy.cut()                     # all connections, now
+    proxy.open = False              # new connections are cut at once
+    proxy.dead = True               # nothing passes, and neither side is told
 """
 
 import asyncio
@@ -125,16 +125,16 @@ class Server:
 
 
 class Proxy:
-    """A loopback line to a server, for RESP2. Faults befall questions (EVAL, EVALSHA) and nothing else."""
+    """A loopback proxy of a server, for RESP2. Faults happen to questions (EVAL, EVALSHA) only."""
 
     def __init__(self, to):
         self.delay = 0.0
         self.faults = deque()
         self.open = True
         self.dead = False
-        self.asked = 0  # how many questions have come this way
+        self.asked = 0  # how many questions have passed
         self._to = to
-        self._lines = set()
+        self._connections = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -154,14 +154,14 @@ class Proxy:
     def cut(self):
         self._do(self._cut())
 
-    def _do(self, errand):
-        return asyncio.run_coroutine_threadsafe(errand, self._loop).result(PATIENCE)
+    def _do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     async def _cut(self):
-        lines = list(self._lines)
-        for line in lines:
-            line.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
     async def _end(self):
         self._listener.close()
@@ -169,8 +169,8 @@ class Proxy:
         await self._listener.wait_closed()
 
     async def _accept(self, reader, writer):
-        line = asyncio.current_task()
-        self._lines.add(line)
+        connection = asyncio.current_task()
+        self._connections.add(connection)
         far = None
         try:
             if self.open:
@@ -188,9 +188,9 @@ class Proxy:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
-            pass  # the server is down, or the line was cut
+            pass  # the server is down, or the connection was cut
         finally:
-            self._lines.discard(line)
+            self._connections.discard(connection)
             for end in (writer, far):
                 if end is not None:
                     end.close()
@@ -204,7 +204,7 @@ class Proxy:
                 self.asked += 1
                 fate = self.faults.popleft() if self.faults else "pass"
             self._send(there, request)
-            if b"SUBSCRIBE" not in command:  # what is said there is not said in reply
+            if b"SUBSCRIBE" not in command:  # messages to subscribers are not replies
                 fates.append(fate)
             if fate == "twice":
                 self._send(there, request)

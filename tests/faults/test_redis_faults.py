@@ -1,7 +1,7 @@
-"""A real server that is killed, stopped, emptied and flushed, and a line that loses, doubles and cuts.
+"""A real server that is killed, stopped, emptied and flushed, and a proxy that loses, doubles and cuts.
 
-Time is the server's own here, so nothing is said about how fast. What is counted is counted on a rate that
-gives back one unit in 86 seconds: whatever is charged stays charged for as long as a test takes.
+The time is that of the server, so no speed is asserted. Units are counted on a rate that earns one in 86
+seconds: what is charged stays charged for as long as a test takes.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ import pytest
 import pool_questions
 from faults.rig import Proxy, Server, free_port
 from headgate.errors import StoreError
-from headgate.sharing import redis as room
+from headgate.sharing import redis as redis_store
 from headgate.sharing.redis import RedisStore
 from patience import eventually, happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
-SLOW = [[1_000, DAY, 1_000]]  # of which 900 may be booked at once
+SLOW = [[1_000, DAY, 1_000]]  # of which 900 are granted at once
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def server():
 
 
 @pytest.fixture
-def line(server):
-    with Proxy(server.port) as line:
-        yield line
+def proxy(server):
+    with Proxy(server.port) as proxy:
+        yield proxy
 
 
 question = partial(pool_questions.question, rates=SLOW)
@@ -49,17 +49,17 @@ async def opened(url, **options):
 
 
 async def charged(url, key="k"):
-    """How many units of the slow rate are gone, asked over a line of its own. Takes the rest."""
+    """Return how many units of the slow rate are gone, over a connection of its own. Takes the rest."""
     async with opened(url) as store:
         given = await store.ask(key, question("auditor", 1, batches=[[1]] * 1_000))
         return 900 - given["starts"].count(0)
 
 
-EVER = 1 << 52  # a stamp that is later than any
+LATEST = 1 << 52  # a stamp that is later than any
 
 
 async def take(store, member, numbers, key="k"):
-    """One unit by each question; what could not be asked is asked again, by the same number."""
+    """Take one unit by each question, and ask those that failed again by the same number."""
     for number in numbers:
         asked = question(member, number, batches=[[1]])
         for _ in range(200):
@@ -74,30 +74,30 @@ async def take(store, member, numbers, key="k"):
             raise AssertionError("never answered")
 
 
-# -- the line
+# -- the connection
 
 
 @pytest.mark.parametrize("fault", ["lose", "twice", "pass"])
-def test_a_reply_lost_after_the_decision_is_asked_for_again_and_decided_once(server, line, fault):
-    """B14: exactly once by id, without anybody above the store noticing."""
+def test_a_question_whose_reply_is_lost_is_sent_again_and_decided_once(server, proxy, fault):
+    """The caller of the store notices nothing."""
 
     async def main():
-        async with opened(line.url) as store:
+        async with opened(proxy.url) as store:
             for number in range(100):
-                line.faults.extend([fault, "pass"] if fault == "lose" else [fault])
+                proxy.faults.extend([fault, "pass"] if fault == "lose" else [fault])
                 assert (await store.ask("k", question("a", number, batches=[[1]])))["starts"] == [0]
         assert await charged(server.url) == 100
 
     asyncio.run(main())
 
 
-def test_when_the_second_reply_is_lost_too_it_is_an_error_and_still_decided_once(server, line):
-    """B14: the outcome was unknown; by the same id it is the same answer."""
+def test_a_question_whose_reply_is_lost_twice_is_an_error_and_decided_once(server, proxy):
+    """Whether it was decided is unknown; asked again by the same id, it gets the same answer."""
 
     async def main():
-        async with opened(line.url) as store:
+        async with opened(proxy.url) as store:
             asked = question("a", 1, batches=[[5]])
-            line.faults.extend(["lose", "lose"])
+            proxy.faults.extend(["lose", "lose"])
             with pytest.raises(StoreError, match="cannot be reached"):
                 await store.ask("k", asked)
             assert (await store.ask("k", asked))["starts"] == [0]
@@ -106,13 +106,13 @@ def test_when_the_second_reply_is_lost_too_it_is_an_error_and_still_decided_once
     asyncio.run(main())
 
 
-def test_a_reply_that_never_comes_is_an_error_in_time(server, line):
-    """B14, B16: the line is up and silent. Asked again, over a new line: decided once."""
+def test_a_reply_that_never_comes_is_an_error_within_the_timeout(server, proxy):
+    """The connection is there and silent. Asked again over a new one, the question is decided once."""
 
     async def main():
-        async with opened(line.url, timeout=0.1) as store:
+        async with opened(proxy.url, timeout=0.1) as store:
             asked = question("a", 1, batches=[[5]])
-            line.faults.append("mute")
+            proxy.faults.append("mute")
             with pytest.raises(StoreError, match="does not answer in time"):
                 await store.ask("k", asked)
             assert (await store.ask("k", asked))["starts"] == [0]
@@ -121,45 +121,46 @@ def test_a_reply_that_never_comes_is_an_error_in_time(server, line):
     asyncio.run(main())
 
 
-def test_a_goodbye_whose_reply_was_lost_gives_back_once(server, line):
-    """B14, B19: what a member gives back as it leaves must not be given back again by the retry."""
+def test_a_last_question_whose_reply_is_lost_returns_units_once(server, proxy):
 
     async def main():
-        async with opened(line.url) as store:
+        async with opened(proxy.url) as store:
             await take(store, "a", range(10))
-            line.faults.append("lose")
-            await store.ask("k", question("a", 10, returned=[[[3, EVER]]], leaves=True))
+            proxy.faults.append("lose")
+            await store.ask("k", question("a", 10, returned=[[[3, LATEST]]], leaves=True))
         assert await charged(server.url) == 7
 
     asyncio.run(main())
 
 
 def test_a_question_that_arrives_after_the_next_one_is_not_decided(server):
-    """B14, B16: as when a stopped server goes on, and reads the line that was given up after the new one."""
+    """As when a stopped server goes on, and reads the connection that was given up after the new one."""
 
     async def main():
         async with opened(server.url) as store:
             await take(store, "a", range(10))
-            given_up = question("a", 10, returned=[[[3, EVER]]])
+            given_up = question("a", 10, returned=[[[3, LATEST]]])
             await store.ask("k", given_up)
             await store.ask("k", question("a", 11))
-            with closing(server.client()) as client:  # and now the first copy of it is read
-                client.eval(room.SCRIPT, 1, "headgate:{k}", json.dumps(given_up), room.CONSTANTS)
+            with closing(server.client()) as client:  # the first copy of it arrives
+                client.eval(
+                    redis_store.SCRIPT, 1, "headgate:{k}", json.dumps(given_up), redis_store.CONSTANTS
+                )
         assert await charged(server.url) == 7
 
     asyncio.run(main())
 
 
-def test_a_line_that_is_cut_all_the_time_loses_and_doubles_nothing(server, line):
-    """B14: two members, each on its own line, cut at any moment."""
+def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(server, proxy):
+    """Two members, each with its own connection, cut at any moment."""
 
     async def main():
-        async with opened(line.url) as one, opened(line.url) as two:
+        async with opened(proxy.url) as one, opened(proxy.url) as two:
             done = asyncio.Event()
 
             async def cut():
                 while not done.is_set():
-                    await asyncio.to_thread(line.cut)
+                    await asyncio.to_thread(proxy.cut)
                     await asyncio.sleep(0.003)
 
             cutting = asyncio.create_task(cut())
@@ -171,28 +172,28 @@ def test_a_line_that_is_cut_all_the_time_loses_and_doubles_nothing(server, line)
     asyncio.run(main())
 
 
-def test_a_slow_line_is_not_a_broken_one(server, line):
+def test_a_slow_connection_is_not_taken_for_a_broken_one(server, proxy):
     async def main():
-        line.delay = 0.03
-        async with opened(line.url) as store:
+        proxy.delay = 0.03
+        async with opened(proxy.url) as store:
             await asyncio.gather(*(take(store, f"m{n}", [1]) for n in range(200)))
-        assert line.asked < 400  # they travelled together, but for the first
+        assert proxy.asked < 400  # all but the first were sent together
         assert await charged(server.url) == 200
 
     asyncio.run(main())
 
 
-def test_a_dead_line_is_an_error_for_everyone_who_waits(server, line):
-    """B16: whoever came while the first was waiting does not wait for a timeout of its own."""
+def test_a_dead_connection_is_an_error_for_all_questions_that_wait(server, proxy):
+    """Questions that came later do not wait for a timeout of their own."""
 
     async def main():
-        async with opened(line.url, timeout=0.1, connect_timeout=0.1) as store:
+        async with opened(proxy.url, timeout=0.1, connect_timeout=0.1) as store:
             await take(store, "a", [0])
-            line.dead = True
+            proxy.dead = True
             asks = [store.ask("k", question(f"m{n}", 1)) for n in range(300)]
             for reply in await asyncio.gather(*asks, return_exceptions=True):
                 assert isinstance(reply, StoreError)
-            line.dead = False
+            proxy.dead = False
             await take(store, "a", [1])
 
     asyncio.run(main())
@@ -201,8 +202,8 @@ def test_a_dead_line_is_an_error_for_everyone_who_waits(server, line):
 # -- the server
 
 
-def test_a_script_that_is_forgotten_is_sent_again(server):
-    """B13: SCRIPT FLUSH every few milliseconds."""
+def test_a_script_that_the_server_forgot_is_sent_again(server):
+    """SCRIPT FLUSH every few milliseconds."""
 
     async def main():
         done = threading.Event()
@@ -228,8 +229,8 @@ def test_a_script_that_is_forgotten_is_sent_again(server):
     asyncio.run(main())
 
 
-def test_a_stopped_server_is_an_error_in_time_and_what_it_does_later_is_done_once(server):
-    """B16, B14: SIGSTOP. It reads the question when it goes on, whoever has hung up by then."""
+def test_a_stopped_server_is_an_error_in_time_and_decides_once_when_it_goes_on(server):
+    """SIGSTOP. It reads the question when it goes on, although the connection was closed."""
 
     async def main():
         async with opened(server.url, timeout=0.15, connect_timeout=0.15) as store:
@@ -246,8 +247,8 @@ def test_a_stopped_server_is_an_error_in_time_and_what_it_does_later_is_done_onc
     asyncio.run(main())
 
 
-def test_a_server_stopped_before_the_first_question(server):
-    """B16: the kernel accepts connections for it."""
+def test_a_server_that_is_stopped_before_the_first_question_is_an_error_in_time(server):
+    """The kernel accepts connections for it."""
 
     async def main():
         async with opened(server.url, timeout=0.1, connect_timeout=0.1) as store:
@@ -260,8 +261,8 @@ def test_a_server_stopped_before_the_first_question(server):
     asyncio.run(main())
 
 
-def test_a_server_that_comes_back_with_its_data_has_counted_everything(server):
-    """B12: killed in the middle of it, twice."""
+def test_a_killed_server_that_comes_back_with_its_data_has_counted_every_unit(server):
+    """Killed twice between questions."""
 
     async def main():
         async with opened(server.url) as store:
@@ -276,8 +277,8 @@ def test_a_server_that_comes_back_with_its_data_has_counted_everything(server):
 
 
 @pytest.mark.parametrize("loss", ["restart", "flushall", "expired"])
-def test_a_pool_that_is_lost_begins_anew_with_the_limits_of_whoever_asks(server, loss):
-    """B12: at most the burst once more, and no error."""
+def test_a_pool_that_is_lost_begins_anew_with_the_limits_of_the_next_member(server, loss):
+    """At most the burst once more, and no error."""
 
     async def main():
         async with opened(server.url) as store:
@@ -295,7 +296,7 @@ def test_a_pool_that_is_lost_begins_anew_with_the_limits_of_whoever_asks(server,
 
 
 def test_a_pool_that_was_evicted_begins_anew(server):
-    """B12: maxmemory with a policy that throws anything away."""
+    """maxmemory, with a policy that evicts any key."""
 
     async def main():
         async with opened(server.url) as store:
@@ -314,8 +315,8 @@ def test_a_pool_that_was_evicted_begins_anew(server):
     asyncio.run(main())
 
 
-def test_a_server_without_memory_says_so_and_changes_nothing(server):
-    """B12: noeviction. Neither a wrong answer nor a decision that was not kept."""
+def test_a_server_without_memory_is_an_error_and_changes_nothing(server):
+    """noeviction: neither a wrong answer nor a decision that was not kept."""
 
     async def main():
         async with opened(server.url) as store:
@@ -331,8 +332,8 @@ def test_a_server_without_memory_says_so_and_changes_nothing(server):
     asyncio.run(main())
 
 
-def test_a_primary_that_became_a_replica_is_left_for_whoever_has_its_name_now(server):
-    """B12: after a failover the old line leads to a server that may not write."""
+def test_a_primary_that_became_a_replica_is_left_for_the_server_that_has_its_name(server):
+    """After a failover the old connection leads to a server that may not write."""
 
     async def main():
         async with opened(server.url) as store:
@@ -341,15 +342,15 @@ def test_a_primary_that_became_a_replica_is_left_for_whoever_has_its_name_now(se
                 client.execute_command("REPLICAOF", "127.0.0.1", "1")
                 with pytest.raises(StoreError, match="cannot answer"):
                     await store.ask("k", question("a", 2))
-                eventually(lambda: len(client.client_list(_type="normal")) == 1, "the line is down")
+                eventually(lambda: len(client.client_list(_type="normal")) == 1, "the proxy is down")
                 client.execute_command("REPLICAOF", "NO", "ONE")
             await take(store, "a", [2])
 
     asyncio.run(main())
 
 
-def test_a_cluster_of_one_decides_as_a_single_server():
-    """B13: one slot for each key, and nothing undeclared."""
+def test_a_cluster_of_one_node_decides_like_a_single_server():
+    """All keys of a script are in one slot, and all are declared."""
     with (
         Server("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as cluster,
         closing(cluster.client()) as client,
@@ -376,24 +377,24 @@ def test_a_cluster_of_one_decides_as_a_single_server():
 # -- listening
 
 
-def test_a_listener_is_told_after_every_loss_of_its_line(server, line):
-    """DESIGN rule 7: what happened meanwhile was not heard, so whoever listens has to look."""
+def test_a_listener_is_called_after_every_loss_of_its_connection(server, proxy):
+    """What happened in between was not heard, so the listener has to look."""
 
     async def main():
         news = asyncio.Event()
-        async with opened(line.url) as store, opened(server.url) as other:
+        async with opened(proxy.url) as store, opened(server.url) as other:
             await store.listen("k", news.set)
             await happens(news)
             for number in range(3):
-                await asyncio.to_thread(line.cut)
+                await asyncio.to_thread(proxy.cut)
                 await happens(news)
                 await other.ask("k", question("b", number, window=(number + 1) * SECOND))
                 await happens(news)
-            line.open = False
-            await asyncio.to_thread(line.cut)
+            proxy.open = False
+            await asyncio.to_thread(proxy.cut)
             await other.ask("k", question("b", 9, window=60 * SECOND))
             assert not news.is_set()
-            line.open = True
+            proxy.open = True
             await happens(news)
 
     asyncio.run(main())
@@ -413,24 +414,24 @@ def test_a_listener_survives_a_restart_of_the_server(server):
     asyncio.run(main())
 
 
-def test_a_listener_whose_line_died_silently_notices(server, line, monkeypatch):
-    """B16: no reset, no end: only silence. It looks after a while, here a shorter one."""
-    monkeypatch.setattr(room, "_QUIET", 0.05)
+def test_a_listener_notices_a_connection_that_died_silently(server, proxy, monkeypatch):
+    """No reset and no end, only silence. It asks the server after a while, here a shorter one."""
+    monkeypatch.setattr(redis_store, "_QUIET", 0.05)
 
     async def main():
         news = asyncio.Event()
-        async with opened(line.url, timeout=0.1, connect_timeout=0.1) as store:
+        async with opened(proxy.url, timeout=0.1, connect_timeout=0.1) as store:
             await store.listen("k", news.set)
             await happens(news)
-            line.dead = True
-            await asyncio.sleep(0.3)  # it hangs up in the meantime, and finds nobody
-            line.dead = False
+            proxy.dead = True
+            await asyncio.sleep(0.3)  # it closes the connection, and finds no server
+            proxy.dead = False
             await happens(news)
 
     asyncio.run(main())
 
 
-def test_a_listener_may_be_there_before_the_server(server):
+def test_a_listener_may_be_started_before_the_server(server):
     server.kill()
 
     async def main():
@@ -445,7 +446,7 @@ def test_a_listener_may_be_there_before_the_server(server):
     asyncio.run(main())
 
 
-def test_closing_while_the_server_is_stopped_takes_nobody_down(server):
+def test_a_store_can_be_closed_while_the_server_is_stopped(server):
     async def main():
         async with opened(server.url, timeout=0.1, connect_timeout=0.1) as store:
             await store.listen("k", lambda: None)
