@@ -31,7 +31,7 @@ class Reduction:
         self.original = tuple(rates)
         self._growth = growth
         self._interval = interval
-        self._cut_to = [_cut(rate.amount, factor) for rate in rates]
+        self._cut_to = [cut_by(rate.amount, factor) for rate in rates]
         self._cut_at = now
 
     def cut_again(self, factor: tuple[int, int], now: int) -> bool:
@@ -41,7 +41,7 @@ class Reduction:
         """
         if now - self._cut_at < self._interval:
             return False
-        self._cut_to = [_cut(rate.amount, factor) for rate in self.rates(now)]
+        self._cut_to = [cut_by(rate.amount, factor) for rate in self.rates(now)]
         self._cut_at = now
         return True
 
@@ -49,17 +49,19 @@ class Reduction:
         """The rates in force now. Bursts are cut and grow with the amounts."""
         steps = max(0, now - self._cut_at) // self._interval
         return tuple(
-            rate_of(rate, self._grown(amount, rate.amount, steps))
+            rate_of(rate, min(rate.amount, grow_by(amount, self._growth, steps, rate.amount)))
             for rate, amount in zip(self.original, self._cut_to, strict=True)
         )
 
-    def _grown(self, amount: int, original: int, steps: int) -> int:
-        numerator, denominator = self._growth
-        while steps and amount < original:
-            amount = max(amount + 1, amount * numerator // denominator)
-            steps -= 1
-        return min(amount, original)
 
-
-def _cut(amount: int, factor: tuple[int, int]) -> int:
+def cut_by(amount: int, factor: tuple[int, int]) -> int:
+    """That fraction of an amount, at least one."""
     return max(1, amount * factor[0] // factor[1])
+
+
+def grow_by(amount: int, growth: tuple[int, int], steps: int, enough: int) -> int:
+    """Multiply `steps` times, growing by at least one each time; stop at the step that reaches `enough`."""
+    while steps and amount < enough:
+        amount = max(amount + 1, amount * growth[0] // growth[1])
+        steps -= 1
+    return amount

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ..arguments import SECOND
+from ..limiters.reduction import cut_by, grow_by
 
 # Larger numbers were not written by this library.
 _LARGEST = 1 << 62
@@ -79,14 +80,10 @@ class Stepwise:
     def cut(self, total: int, level: Level | None, base: int) -> Level:
         """One cut further, from this total."""
         total = min(total, base)
-        return Level(1 if level is None else level.epoch + 1, base, _cut(total, self._factor), total, 0)
+        return Level(1 if level is None else level.epoch + 1, base, cut_by(total, self._factor), total, 0)
 
     def total(self, level: Level) -> int:
-        numerator, denominator = self._growth
-        amount, steps = level.floor, level.grown // self.interval
-        while steps and amount < level.base:
-            amount = max(amount + 1, amount * numerator // denominator)
-            steps -= 1
+        amount = grow_by(level.floor, self._growth, level.grown // self.interval, level.base)
         return amount if self._beyond else min(amount, level.base)
 
 
@@ -121,7 +118,7 @@ class Cubic:
             elif 5 * level.floor > 4 * level.goal:  # the last one was small
                 factor = max(factor, Fraction(*self._larger))
         return Level(
-            1 if level is None else level.epoch + 1, base, _cut(total, factor.as_integer_ratio()), total, 0
+            1 if level is None else level.epoch + 1, base, cut_by(total, factor.as_integer_ratio()), total, 0
         )
 
     def total(self, level: Level) -> int:
@@ -132,10 +129,6 @@ class Cubic:
             depth = max(depth, level.base * 3 // 10)
         total = max(level.floor, level.goal + depth * progress // self._regrow**3)
         return total if self._beyond and total < 2 * level.base else min(total, level.base)
-
-
-def _cut(amount: int, factor: tuple[int, int]) -> int:
-    return max(1, amount * factor[0] // factor[1])
 
 
 class Total:

@@ -61,19 +61,6 @@ class MemberShare:
     A member uses its share while it has a lease, and its safe share without one.
     """
 
-    __slots__ = (
-        "answered",
-        "claim",
-        "heard_at",
-        "number",
-        "offers",
-        "place",
-        "seq",
-        "target",
-        "wants",
-        "weight",
-    )
-
     def __init__(self, share: int, safe: int, now: int) -> None:
         self.heard_at = now
         self.seq = -1  # number of its last report
@@ -116,8 +103,6 @@ class Shares:
     A member that was silent for `patience` has no lease any more, only its safe share; after `forget` it is
     removed. `unknown` is reserved for safe shares of members that this leader has not heard yet.
     """
-
-    __slots__ = ("_forget", "_own", "_patience", "_planned", "members", "unknown", "unknown_until")
 
     def __init__(self, own: str, patience: int, forget: int) -> None:
         self.members: dict[str, MemberShare] = {}

@@ -33,22 +33,16 @@ class Transport:
         self.capacity = f"{prefix}capacity"  # the subject of updates, which Go agents use too
         self._members = f"{prefix}swarm"
         self.greetings = self._subject(GREETERS)  # the subject on which newcomers ask
+        # Seconds within which every agent that is there has received a question and answered it; and whether
+        # the bus may fall into parts without connection.
+        self.settles = float(getattr(bus, "settles", 0.5))
+        self.splits = bool(getattr(bus, "splits", False))
         self._bus = bus
         self._run = run
         self._secret = secret
         self._lock = threading.Lock()
         self._subscriptions: list[Any] = []
         self._as_leader: Any = None
-
-    @property
-    def settles(self) -> float:
-        """Seconds within which every agent that is there has received a question and answered it."""
-        return float(getattr(self._bus, "settles", 0.5))
-
-    @property
-    def splits(self) -> bool:
-        """Whether the bus may fall into parts without connection."""
-        return bool(getattr(self._bus, "splits", False))
 
     # -- listening
 
