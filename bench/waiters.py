@@ -312,7 +312,7 @@ RUNS = {
     PACED: rate_run,
     TIMER: timer_run,
 }
-LIMITED = (JUMPING, PACED)  # what may cost so much more than a semaphore, which has no limit to keep
+LIMITED = (JUMPING, PACED)  # may cost more than a semaphore, which has no limit to keep
 
 
 async def timed_runs(count: int, repeats: int) -> None:

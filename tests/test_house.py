@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "swarm": {*GROUND, "limiters", "gate", "sharing", "swarm"},
     "cli": {*GROUND, *PUBLIC, "gate", "sharing", "responses", "http", "sandbox", "cli"},
     "__main__": {"cli"},
-    "sandbox": {*GROUND, "gate", "responses", "sandbox"},
+    "sandbox": {*GROUND, "gate", "sandbox"},
     "testing": {*GROUND, "gate", "sandbox", "sharing", "swarm"},
     "__init__": {*GROUND, *PUBLIC, "gate", "responses"},
 }

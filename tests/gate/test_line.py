@@ -460,7 +460,7 @@ backlogs = st.lists(
 def test_no_two_tenants_with_tickets_in_line_drift_apart(tenants):
     """
     |service_i/w_i - service_j/w_j| <= c_max/w_i + c_max/w_j over every stretch in which both
-    have tickets waiting, for those who were there from the start and those who came later.
+    have tickets waiting, for tenants that were there from the start and for later ones.
     """
     line = Line()
     c_max = max(size for _, sizes, _ in tenants for size in sizes)

@@ -83,7 +83,7 @@ def test_each_admitted_task_continues_in_its_own_context(loop):
         holder = gate.try_admit()
         tasks = [asyncio.create_task(visitor(i)) for i in range(5)]
         await until_waiting(gate, 5)
-        who.set("the one who left")
+        who.set("the task that left")
         holder.settle()
         await asyncio.gather(*tasks)
 

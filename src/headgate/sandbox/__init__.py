@@ -5,7 +5,7 @@
         ...
         print(api.report().use)
 
-It enforces its limits exactly, remembers everything it saw, and misbehaves on request.
+It enforces its limits exactly, records every request, and fails on request.
 """
 
 from .fake import FakeProvider, Reply

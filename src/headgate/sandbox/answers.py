@@ -1,6 +1,6 @@
 """How requests are answered, step by step: replies, streams, refusals, and the faults that strike them.
 
-There is no clock and no I/O: `now` comes back from whatever carries the steps out.
+There is no clock and no I/O: `now` is sent back by the server or the test that carries the steps out.
 """
 
 from __future__ import annotations

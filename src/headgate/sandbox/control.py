@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 ROOT = "/__sandbox/"
 
 _HELP = {
-    "GET report": "what was seen; report?times for every moment too",
-    "POST reset": "count anew",
+    "GET report": "the report; report?times with every moment",
+    "POST reset": "start counting again",
     "GET limits": "the limits in force",
     "PUT limits": 'others, e.g. {"requests": "300/minute", "concurrency": null}',
-    "GET faults": "those under way",
+    "GET faults": "the faults that are not over",
     "POST faults": 'one more, e.g. {"kind": "storm", "duration": 5}',
-    "DELETE faults": "no more faults",
+    "DELETE faults": "remove all faults",
 }
 
 
