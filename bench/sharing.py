@@ -1,7 +1,7 @@
 """One process and a shared limit that is far away: acquires a second, and questions to the store for each.
 
-The peers ask the server for every acquire; we ask for what the next moment needs. All on one
-valkey-server, in one run, interleaved.
+The peers ask the server for every acquire; headgate asks for batches. All use one valkey-server, in one run,
+interleaved.
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""What is known beyond one process: files, stores and buses.
+"""What processes share: stores, the pools and records in them, and this process's part in each.
 
-Rules of this room: it speaks in values, and whoever decides never waits for it under a lock.
-Nothing here is loaded until something is shared.
+Nothing here is loaded before something is shared. Only the courier's thread waits for a store.
 """

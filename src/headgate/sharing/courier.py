@@ -49,9 +49,11 @@ class Courier:
         """Have the errand done. It handles its errors itself; what it raises is only logged."""
         self.soon(lambda: self.start(errand))
 
-    def part(self, errand: Errand) -> None:
+    def send_last(self, errand: Errand) -> None:
         """Have the errand done, and let the end of the process wait for it, for a moment."""
         self.soon(lambda: self.start(errand, last=True))
+
+    part = send_last
 
     def soon(self, act: Callable[[], object]) -> None:
         """Call a plain function on the loop."""
@@ -65,7 +67,7 @@ class Courier:
         return asyncio.run_coroutine_threadsafe(errand(), self._running_loop()).result(timeout)
 
     def start(self, errand: Errand, *, last: bool = False) -> None:
-        """Do what `send` does, or `part` if `last`, at once: on the courier's thread only."""
+        """Do what `send` does, or `send_last` if `last`, at once: on the courier's thread only."""
         task = asyncio.get_running_loop().create_task(errand())
         self._errands.add(task)  # a loop alone does not keep its tasks alive
         if last:

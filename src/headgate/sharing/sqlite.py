@@ -371,7 +371,7 @@ def _deliver(done: asyncio.Future[Any], result: object, error: BaseException | N
 
 
 class _InUse:
-    """Counts the threads inside SQLite. A fork waits until there are none, and keeps them out meanwhile.
+    """Counts the threads inside SQLite. A fork waits until there are none, and keeps others out.
 
     A child has its parent's memory, where SQLite remembers which locks the process has: with a file open the
     child would believe that it holds them, and within a call of SQLite it would wait for a thread that is not

@@ -6,8 +6,8 @@
 -- reply    the time in microseconds, 1 if all were as seen and else 0, then mark and text of each by now;
 --          the text is left out where it is the one that was given
 --
--- A record is kept as its mark, a space, its text. Asked twice by the same mark, it is written once. What is
--- something else has a mark and a text that nobody has written.
+-- A record is kept as its mark, a space, its text. Asked twice by the same mark, it is written once. A key with
+-- anything else has the mark '?', which no process writes.
 
 local mark = ARGV[1]
 local marks, texts, seen, keep = {}, {}, {}, {}
@@ -38,7 +38,7 @@ elseif written > 0 and same then
       redis.call('SET', key, mark .. ' ' .. ARGV[3 * i + 2], 'PX', keep[i])
     end
   end
-  -- Whoever may not publish is still answered: the others hear of it when they next ask.
+  -- A user who may not publish is still answered: other processes hear of it when they next ask.
   redis.pcall('PUBLISH', ARGV[2], mark)
 end
 
