@@ -187,6 +187,31 @@ def test_a_cut_never_lets_a_call_go_sooner(many):
     assert min(later - sooner for sooner, later in pairwise(went)) >= 0.999
 
 
+# -- timers
+
+
+def test_a_timer_that_an_earlier_one_replaced_sets_no_other():
+    """Otherwise every change that needs an earlier timer would leave one more timer for good."""
+
+    class Counting(ManualClock):
+        timers = 0
+
+        def call_at(self, at, act):
+            self.timers += 1
+            return super().call_at(at, act)
+
+    clock = Counting()
+    agent = DistributedLimiter(bus=MemoryBus(), agent_id="one", clock=clock)
+    for n in range(20):
+        agent.set_capacity(f"api-{n}", 100, 60)
+        clock.advance(0.01)
+    clock.advance(60)
+    before = clock.timers
+    clock.advance(60)
+    assert clock.timers - before == 20 * 60  # one heartbeat a second for each resource
+    agent.close()
+
+
 # -- losses and leaders
 
 

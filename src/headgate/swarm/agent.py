@@ -380,7 +380,9 @@ class Agent:
 
     def _ring(self) -> None:
         with self._lock:
-            self._rings_at = None
+            # A timer that an earlier one has replaced may still ring: then the one that is set stays.
+            if self._rings_at is not None and self._clock.now() >= self._rings_at:
+                self._rings_at = None
         self._tick()
 
     def _tick(self) -> None:
