@@ -53,8 +53,6 @@ class Courier:
         """Have the errand done, and let the end of the process wait for it, for a moment."""
         self.soon(lambda: self.start(errand, last=True))
 
-    part = send_last
-
     def soon(self, act: Callable[[], object]) -> None:
         """Call a plain function on the loop."""
         # While the interpreter ends, finalizers still bring work. No other thread runs then: to start one, or

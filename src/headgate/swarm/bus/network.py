@@ -77,7 +77,7 @@ class NetworkBus:
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed and self._client is not None:
-            COURIER.part(self._end)
+            COURIER.send_last(self._end)
 
     def _tell(self, *, connected: bool) -> None:
         for notify in [] if self._closed else list(self._watchers):
