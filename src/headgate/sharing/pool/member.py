@@ -216,7 +216,7 @@ class Link:
             COURIER.wait_for(greet, timeout + 1)
         except Exception as error:
             if isinstance(self._where, str):
-                COURIER.part(self._store.close)  # it was opened for this one alone
+                COURIER.send_last(self._store.close)  # it was opened for this one alone
             if isinstance(error, TimeoutError):
                 raise StoreError(f"{self._name} did not answer within {timeout:g} s") from None
             raise
@@ -249,7 +249,7 @@ class Link:
         """Say goodbye, if there is time."""
         if not self._closed:
             self._closed = True
-            COURIER.part(self._farewell)
+            COURIER.send_last(self._farewell)
 
     # -- on the courier's loop
 

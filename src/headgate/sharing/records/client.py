@@ -564,6 +564,6 @@ _parents: list[Store] = []
 
 def _let_go(store: Store, pid: int) -> None:
     if pid == os.getpid():
-        COURIER.part(store.close)
+        COURIER.send_last(store.close)
     else:
         _parents.append(store)  # in a forked child: it is the parent's, and not to be closed here
