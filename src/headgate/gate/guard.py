@@ -76,18 +76,21 @@ class Guard:
                 return
             self._take_all_back()
 
-    def _take_all_back(self) -> None:
+    def take_back_pending(self, now: int) -> None:
+        """Under the lock: take back what was left so far, for an act of `run` that depends on it."""
         pending = self.pending
+        while pending:
+            self._take_back(pending[0], now)
+            pending.popleft()  # only now: an item whose return was interrupted is taken back again
+
+    def _take_all_back(self) -> None:
         try:
             # A thread that takes the lock between the look and this line holds it for arithmetic only,
             # and waits for another guard's lock only if that was free when it looked: no deadlock.
             with self.lock:
                 if self.interrupted:
                     self._repair_locked()
-                now = self._now()
-                while pending:
-                    self._take_back(pending[0], now)
-                    pending.popleft()  # only now: an item whose return was interrupted is taken back again
+                self.take_back_pending(self._now())
         except BaseException:
             self.interrupted = True
             self._mend()
