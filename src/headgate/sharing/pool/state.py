@@ -46,16 +46,6 @@ class MemberState:
     answered: int = 0  # the id of its last question
     answer: Answer | None = None
 
-    def packed(self) -> list[Any]:
-        """Return the fields without their names; places and bytes stand side by side."""
-        expires, last_start, holds, wants, *others = _fields(self)
-        return [expires, last_start, *holds, *wants, *others]
-
-    @classmethod
-    def unpacked(cls, packed: list[Any]) -> MemberState:
-        expires, last_start, held_places, held_bytes, wanted_places, wanted_bytes, *others = packed
-        return cls(expires, last_start, [held_places, held_bytes], [wanted_places, wanted_bytes], *others)
-
 
 @dataclass(slots=True)
 class Pool:
@@ -78,7 +68,7 @@ class Pool:
             self.limits,
             self.units,
             self.version,
-            {name: member.packed() for name, member in self.members.items()},
+            {name: _fields(member) for name, member in self.members.items()},
             _fields(self.window),
             self.stamp,
             self.now,
@@ -95,7 +85,7 @@ class Pool:
             PoolLimits(*limits),
             units,
             version,
-            {name: MemberState.unpacked(member) for name, member in members.items()},
+            {name: MemberState(*member) for name, member in members.items()},
             PoolWindow(*window),
             stamp,
             now,

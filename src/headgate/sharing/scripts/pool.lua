@@ -24,7 +24,7 @@ local function new_pool()
 end
 
 local function new_member(expires)
-  return {expires, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false}
+  return {expires, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function shift(pool, by)
@@ -304,7 +304,7 @@ local function share_of(pool, who, kind, limit, now)
   local members, wants, names = pool.members, {}, {}
   for name, member in pairs(members) do
     names[#names + 1] = name
-    wants[#wants + 1] = member[WANTS[kind]]
+    wants[#wants + 1] = member[WANTS][kind]
   end
   table.sort(wants)
   local left, sharing, share = limit, #names, 0
@@ -327,7 +327,7 @@ local function share_of(pool, who, kind, limit, now)
   left = limit
   for _, name in ipairs(names) do
     local member = members[name]
-    local want = member[WANTS[kind]]
+    local want = member[WANTS][kind]
     local even = min(want, share)
     local most = even
     if want > share then
@@ -344,7 +344,7 @@ local function share_of(pool, who, kind, limit, now)
     if name == who then
       own, even_own = most, even
     else
-      held = held + max(member[HOLDS[kind]], most)
+      held = held + max(member[HOLDS][kind], most)
     end
   end
   own = max(0, min(own, limit - held))
@@ -367,13 +367,13 @@ local function hold(pool, who, member, question, now)
     local used, limit = exact(question.uses[kind]), most[kind]
     local want = used + exact(question.wants[kind])
     local target = want + exact(question.spare[kind])
-    member[WANTS[kind]] = want
+    member[WANTS][kind] = want
     if limit > 0 then
       local left = limit
       for name, other in pairs(pool.members) do
         if name ~= who then
-          left = left - max(other[HOLDS[kind]], other[WANTS[kind]])
-          crowded = crowded or other[WANTS[kind]] > other[HOLDS[kind]]
+          left = left - max(other[HOLDS][kind], other[WANTS][kind])
+          crowded = crowded or other[WANTS][kind] > other[HOLDS][kind]
         end
       end
       if want <= left then
@@ -382,7 +382,7 @@ local function hold(pool, who, member, question, now)
         target = share_of(pool, who, kind, limit, now)
       end
     end
-    member[HOLDS[kind]] = max(used, target)
+    member[HOLDS][kind] = max(used, target)
     granted[kind] = target
   end
   return granted[PLACES], granted[BYTES], crowded

@@ -3,9 +3,8 @@
 -- A rate.
 local AMOUNT, PERIOD, BURST, FULL_AT, FULL_STAMP, STAMPS, LOWS = 1, 2, 3, 4, 5, 6, 7
 -- A member.
-local EXPIRES, LAST_START, PUT_OFF, NEXT_BYTES, TURN, IN_FLIGHT, WAITING = 1, 2, 7, 8, 9, 10, 11
-local HOLDS, WANTS = {3, 4}, {5, 6} -- of each: places, bytes
-local ANSWERED, ANSWER = 12, 13
+local EXPIRES, LAST_START, HOLDS, WANTS, PUT_OFF, NEXT_BYTES, TURN, IN_FLIGHT, WAITING = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ANSWERED, ANSWER = 10, 11
 -- What a member holds, uses and wants.
 local PLACES, BYTES = 1, 2
 -- The window. Where there is no time, there is false.
