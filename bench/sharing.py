@@ -30,7 +30,7 @@ def ours(url, seconds):
             with gate.admit(timeout=5):
                 pass
         done += 50
-    asked = gate._link.asked
+    asked = gate._member.questions
     gate.close()
     return done / seconds, asked / done
 

@@ -94,7 +94,7 @@ def empty_bucket(gate: Dispatch) -> list[int]:
     """Take all units of the rate; return the moments of admission."""
     taken = []
     while (permit := gate.try_admit()) is not None:
-        taken.append(permit._taken_at)  # the moment the rule was asked about, not when we got to run
+        taken.append(permit.taken_at)  # the moment the rule was asked about, not when we got to run
     return taken
 
 
@@ -131,7 +131,7 @@ async def counted_run(count: int) -> None:
 
     async def waiter(i: int) -> None:
         async with gate.admit() as permit:
-            by_task[i] = permit._taken_at
+            by_task[i] = permit.taken_at
 
     tasks = [asyncio.create_task(waiter(i)) for i in range(count)]
     at_once = empty_bucket(gate)  # before the first task runs

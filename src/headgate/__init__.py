@@ -1,8 +1,10 @@
 """One gate for everything that calls a rate-limited API: threads, event loops, one decision."""
 
 from .backoff import Backoff
-from .dispatch.backoff_window import BackoffWindow, WindowRegistry
-from .dispatch.dispatch import Dispatch, DispatchSnapshot, RateLevel
+from .dispatch.backoff_window import BackoffWindow
+from .dispatch.dispatch import Dispatch
+from .dispatch.snapshot import DispatchSnapshot, RateLevel
+from .dispatch.window_registry import WindowRegistry
 from .errors import (
     BudgetExceeded,
     CapacityExhausted,
@@ -26,10 +28,8 @@ from .limits import Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .breaker.breaker import CircuitBreaker, CircuitState
-    from .breaker.registry import BreakerRegistry
-    from .budgets.book import BudgetBook
-    from .budgets.budget import Reservation, TokenBudget
+    from .breaker.breaker import BreakerRegistry, CircuitBreaker, CircuitState
+    from .budgets.budget import BudgetBook, Reservation, TokenBudget
     from .client import ResilienceConfig, ResilientClient
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
@@ -90,8 +90,8 @@ __all__ = [
 
 # Loaded when first asked for: those who only limit a rate should not wait for the rest.
 _LATER = {
-    "BreakerRegistry": "breaker.registry",
-    "BudgetBook": "budgets.book",
+    "BreakerRegistry": "breaker.breaker",
+    "BudgetBook": "budgets.budget",
     "Capacity": "limiters.resource",
     "CapacityUpdate": "swarm",
     "CircuitBreaker": "breaker.breaker",

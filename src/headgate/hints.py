@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Any, Literal, NoReturn, Self, Unpack
+    from typing import Any, Literal, NoReturn, Self
 
     from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T
 
@@ -46,12 +46,11 @@ __all__ = [
     "Sequence",
     "Store",
     "T",
-    "Unpack",
     "later",
 ]
 
 _MODULES = {
-    "typing": ("Any", "Literal", "NoReturn", "Self", "Unpack"),
+    "typing": ("Any", "Literal", "NoReturn", "Self"),
     "headgate.typing": ("Bus", "Clock", "Jitter", "Observer", "P", "R", "Rates", "Seconds", "Store", "T"),
 }
 

@@ -250,3 +250,25 @@ def _read_many(columns: Mapping[str, int], bytes: int, tokens: int, cost: object
             )
         row[columns[unit]] = amount(value, f"cost[{unit!r}]")
     return tuple(row)
+
+
+def read_actual_cost(
+    columns: Mapping[str, int],
+    estimate: tuple[int, ...],
+    tokens: int | None,
+    bytes: int | None,
+    cost: int | Mapping[str, int] | None,
+) -> tuple[int, ...]:
+    """What a call cost: the facts that are given, and the estimate for the rest."""
+    row = [*estimate, *(0,) * (len(columns) - len(estimate))]
+    if cost is not None and not isinstance(cost, int):
+        given = read_cost(columns, 0, 0, cost)
+        for unit in cost:
+            row[columns[unit]] = given[columns[unit]]
+    elif cost is not None:
+        row[REQUESTS] = amount(cost, "cost")
+    if tokens is not None:
+        row[TOKENS] = amount(tokens, "tokens")
+    if bytes is not None:
+        row[BYTES] = amount(max(0, bytes) if isinstance(bytes, int) else bytes, "bytes")
+    return tuple(row)

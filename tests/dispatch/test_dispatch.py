@@ -134,7 +134,7 @@ def test_a_cost_that_is_not_an_amount_is_refused_and_takes_nothing(arguments, cl
 def test_positional_amounts_are_refused_because_they_do_not_say_what_they_count(clock):
     dispatch = Dispatch(clock=clock)
     for method in (dispatch.admit, dispatch.try_admit):
-        with pytest.raises(TypeError, match=r"write \w+\(tokens=1200\) or"):
+        with pytest.raises(TypeError, match="positional argument"):
             method(1200)
 
 
@@ -233,7 +233,7 @@ def test_a_call_that_need_not_wait_joins_no_line(clock):
     for _ in range(1000):
         with dispatch.admit() as permit:
             assert permit.waited == 0.0
-    assert dispatch._line._bands == []
+    assert dispatch.callers.line.tickets() == []
 
 
 # -- snapshots
@@ -380,9 +380,9 @@ def test_a_permit_that_is_dropped_gives_its_place_back_with_a_warning(clock):
     dispatch = only_places(1, clock=clock)
     permit = dispatch.try_admit()
     assert dispatch.snapshot().in_flight == 1
-    with pytest.warns(ResourceWarning, match="dropped without settle"):
-        del permit
-    assert dispatch.snapshot().in_flight == 0
+    del permit
+    with pytest.warns(ResourceWarning, match="dropped without settle"):  # not from a finalizer
+        assert dispatch.snapshot().in_flight == 0
 
 
 def test_an_unused_dispatch_is_freed_without_a_garbage_collection():

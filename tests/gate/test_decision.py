@@ -39,7 +39,7 @@ def build(parts):
         rates.append(RateRule(Rate(100, burst=150, unit="tokens"), 1))
     return Rules(
         window=window,
-        tail=2 * SECOND,
+        throttled_for=2 * SECOND,
         reentry=Reentry(window, SECOND) if "pause" in parts else None,
         places=ConcurrencyRule(6, 2) if "places" in parts else None,
         weight=WeightRule(100, penalty=5) if "weight" in parts else None,
@@ -167,10 +167,10 @@ def test_a_gate_without_rules_admits_every_call():
 
 def test_the_throttled_mode_is_judged_at_the_instant_of_admission():
     """
-    A window of 1 s that starts at 10 s, with a tail of 2 s: throttled from 10 s to 13 s exactly.
+    A window of 1 s that starts at 10 s, with a throttled_for of 2 s: throttled from 10 s to 13 s exactly.
     """
     window = Window()
-    rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(100, 100))
+    rules = Rules(window=window, throttled_for=2 * SECOND, places=ConcurrencyRule(100, 100))
     assert rules.enter(ONE, 9 * SECOND) == ADMITTED
     window.set(SECOND, 10 * SECOND)
 
@@ -189,7 +189,7 @@ def test_while_throttled_bytes_count_more_and_are_given_back_as_they_were_charge
     back 80 though the throttling is over by then.
     """
     window = Window()
-    rules = Rules(window=window, tail=0, weight=WeightRule(100, penalty=20))
+    rules = Rules(window=window, throttled_for=0, weight=WeightRule(100, penalty=20))
     window.set(SECOND, 0)
     assert rules.enter((1, 0, 4), 0) == THROTTLED
     assert rules.weight.in_flight == 80
@@ -206,7 +206,7 @@ def test_while_throttled_bytes_count_more_and_are_given_back_as_they_were_charge
 
 def test_with_a_pause_no_call_enters_before_the_end_of_the_window():
     window = Window()
-    rules = Rules(window=window, tail=2 * SECOND, reentry=Reentry(window, 0))
+    rules = Rules(window=window, throttled_for=2 * SECOND, reentry=Reentry(window, 0))
     window.set(SECOND, 0)
 
     assert rules.enter(ONE, SECOND - 1) == REFUSED
@@ -216,7 +216,9 @@ def test_with_a_pause_no_call_enters_before_the_end_of_the_window():
 
 def test_a_gate_without_throttled_limits_is_never_throttled():
     window = Window()
-    rules = Rules(window=window, tail=2 * SECOND, rates=[RateRule(Rate(10), 0), RateRule(Rate(99, 60), 0)])
+    rules = Rules(
+        window=window, throttled_for=2 * SECOND, rates=[RateRule(Rate(10), 0), RateRule(Rate(99, 60), 0)]
+    )
     window.set(SECOND, 0)
 
     assert rules.enter(ONE, 0) == ADMITTED
@@ -224,7 +226,7 @@ def test_a_gate_without_throttled_limits_is_never_throttled():
 
 def test_the_rule_that_holds_a_call_back_is_named_with_the_moment_to_look_again():
     window = Window()
-    rules = Rules(window=window, tail=2 * SECOND, places=ConcurrencyRule(3, 1))
+    rules = Rules(window=window, throttled_for=2 * SECOND, places=ConcurrencyRule(3, 1))
     window.set(SECOND, 0)
     assert rules.enter(ONE, 0) == THROTTLED
     assert rules.held_by(ONE, 0) == ("throttled concurrency", 3 * SECOND)
@@ -237,7 +239,7 @@ def test_the_rule_that_holds_a_call_back_is_named_with_the_moment_to_look_again(
 @pytest.mark.parametrize("parts", EVERY_SUBSET, ids="+".join)
 def test_the_fast_path_gives_the_same_answers_as_all_rules(parts):
     """
-    Before a signal, while its window is active, in its tail, and after it.
+    Before a signal, while its window is active, in its throttled_for, and after it.
     """
     for now in (-1, 0, SECOND, 5 * SECOND):
         rules = build(parts)
@@ -256,7 +258,7 @@ def an_adaptive_gate(limit, rates=()):
     """Throttled for 1 s after a signal and 9 s more; the places grow back over 10 s."""
     window = Window()
     places = ConcurrencyRule(limit, None, adaptive=True, regrow=10 * SECOND)
-    return window, Rules(window=window, tail=9 * SECOND, places=places, rates=rates)
+    return window, Rules(window=window, throttled_for=9 * SECOND, places=places, rates=rates)
 
 
 def test_an_episode_cuts_the_places_and_they_grow_back():
@@ -386,11 +388,11 @@ def test_the_line_may_look_a_little_later_when_many_wait_for_a_rate():
     rules = Rules(places=ConcurrencyRule(1000, None), rates=[RateRule(Rate(100, burst=50), 0)])
     assert rules.enter((50, 0, 0), 0) == ADMITTED
 
-    assert rules.patience(ONE, 0, 15, "requests/second") == 0
-    assert rules.patience(ONE, 0, 160, "requests/second") == 100_000_000
-    assert rules.patience(ONE, 0, 1600, "requests/second") == 245_000_000
+    assert rules.coalesce_by(ONE, 0, 15, "requests/second") == 0
+    assert rules.coalesce_by(ONE, 0, 160, "requests/second") == 100_000_000
+    assert rules.coalesce_by(ONE, 0, 1600, "requests/second") == 245_000_000
     for other in ("concurrency", "window", None):
-        assert rules.patience(ONE, 0, 160, other) == 0
+        assert rules.coalesce_by(ONE, 0, 160, other) == 0
 
 
 def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
@@ -398,7 +400,7 @@ def test_the_line_looks_at_once_when_a_strict_window_is_among_the_rates():
     rules = Rules(rates=rates)
     assert rules.enter((50, 0, 0), 0) == ADMITTED
 
-    assert rules.patience(ONE, 0, 160, "requests/second") == 0
+    assert rules.coalesce_by(ONE, 0, 160, "requests/second") == 0
 
 
 def test_a_wait_for_a_rate_is_certain_while_no_call_is_in_flight():
@@ -448,7 +450,7 @@ def test_an_emptied_gate_has_no_call_in_flight_and_has_refunded_no_rate():
     window = Window()
     rules = Rules(
         window=window,
-        tail=SECOND,
+        throttled_for=SECOND,
         places=ConcurrencyRule(2, 1),
         weight=WeightRule(10, penalty=2),
         rates=[RateRule(Rate(10, burst=10), 0)],
@@ -488,7 +490,7 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
     # Since the last window: cost of the first call, all costs, units earned, moment of the first call.
     first, since, earned, ended = None, 0, 0, 0
     for what, gap, amount in story:
-        if not window.closed(now + gap):
+        if not window.active(now + gap):
             earned += (now + gap - max(now, window.until or 0)) * paused.rates[0].rate.amount
         now += gap
         if what == "close" and window.set(amount, now):
@@ -508,7 +510,7 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
                 earned += max(0, cost - amount) * SECOND
         elif what == "come" and paused.refusal((amount, 0, 0)) is None:
             mode = paused.enter((amount, 0, 0), now)
-            if window.closed(now):
+            if window.active(now):
                 assert mode == REFUSED
                 continue
             if mode != REFUSED:

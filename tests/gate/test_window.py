@@ -22,7 +22,7 @@ def test_a_window_that_was_never_set_is_not_active():
     window = Window()
 
     for now in (-(10**18), 0, 10**18):
-        assert not window.closed(now)
+        assert not window.active(now)
     assert window.until is None
     assert not window.ended(0)
     assert not window.clear(0)
@@ -36,9 +36,9 @@ def test_a_window_is_not_active_at_the_instant_of_its_end(start):
     window = Window()
     assert window.set(10 * SECOND, start) == "set"
 
-    assert window.closed(start)
-    assert window.closed(start + 10 * SECOND - 1)
-    assert not window.closed(start + 10 * SECOND)
+    assert window.active(start)
+    assert window.active(start + 10 * SECOND - 1)
+    assert not window.active(start + 10 * SECOND)
 
 
 def test_an_end_only_moves_later():
@@ -77,7 +77,7 @@ def test_a_window_of_no_length_is_never_active():
     window = Window()
     window.set(0, 5)
 
-    assert not window.closed(5)
+    assert not window.active(5)
     assert not window.ended(5)
     assert window.until == 5
 
@@ -104,7 +104,7 @@ def test_a_cleared_window_has_ended_and_may_start_again_with_an_earlier_end():
     window = Window()
     window.set(100, 0)
     assert window.clear(10)
-    assert not window.closed(10)
+    assert not window.active(10)
     assert not window.clear(10)
     assert not window.ended(200)
 
@@ -122,7 +122,7 @@ def test_a_clear_for_an_older_signal_does_not_undo_a_newer_one():
     assert not window.clear(2, generation=seen)
     assert before == facts(window)
     assert window.clear(2, generation=seen + 1)
-    assert not window.closed(2)
+    assert not window.active(2)
 
 
 def test_a_window_that_has_ended_cannot_be_cleared():
@@ -196,7 +196,7 @@ def test_a_late_refusal_of_an_old_call_begins_no_episode_though_the_window_has_e
     assert window.set(10, 500, sent_at=60) == "set"
 
     assert window.episode == 1
-    assert window.closed(505)
+    assert window.active(505)
 
 
 def test_a_signal_without_a_call_begins_an_episode_unless_the_window_is_active():

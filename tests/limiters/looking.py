@@ -12,4 +12,4 @@ def in_flight(limiter, resource="api"):
 def waiting(limiter, resource="api"):
     """How many callers stand in line: the limiter does not say, its gate does."""
     known = limiter._resources.get(resource)
-    return 0 if known is None else known.gate._line.waiting
+    return 0 if known is None else known.gate.waiting

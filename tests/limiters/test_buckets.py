@@ -497,7 +497,7 @@ def test_a_call_that_goes_on_at_a_new_gate_is_not_reported_as_refused(clock):
     gate = limiter._entrance("user")  # one who is about to ask ...
     with limiter.slot("another"):  # ... when the gate is retired
         pass
-    assert gate.gate._closed
+    assert gate.gate.closed
     slot = limiter.slot("user")
     entrances = iter([gate, limiter._entrance("user")])
     original = MemoryLimiter._entrance

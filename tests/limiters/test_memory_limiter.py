@@ -225,7 +225,7 @@ def test_limiters_of_resources_have_the_same_methods(kind):
 def test_a_call_fits_all_rates_or_takes_from_none(clock):
     limiter = MemoryLimiter(clock=clock)
     limiter.set_rates("api", ["100/minute burst 10", "1000 tokens/minute burst 100", "5/day burst 5"])
-    rules = limiter._resources["api"].gate._rules.rates
+    rules = limiter._resources["api"].gate.rules.rates
 
     def levels():
         return [rule.level(clock.now()) for rule in rules]

@@ -205,7 +205,7 @@ def test_threads_that_wait_go_as_places_come_free(threads, clock):
 
     for _ in range(6):
         threads.start(visit)
-    line = limiter._gate._line
+    line = limiter._gate.callers.line
     eventually(lambda: line.waiting == 4, "four wait")
     clock.advance(60)
     eventually(lambda: len(admitted) == 4, "two more go")
@@ -219,7 +219,7 @@ def test_while_one_thread_waits_others_may_try_and_wait_with_a_time_out(threads,
     limiter = RateLimiter(1, clock=clock)
     limiter.acquire()
     threads.start(limiter.acquire)
-    eventually(lambda: limiter._gate._line.waiting == 1, "one waits")
+    eventually(lambda: limiter._gate.waiting == 1, "one waits")
     others = InThreads()
     others.start(limiter.try_acquire)
     others.start(lambda: limiter.acquire(timeout=0))
@@ -276,7 +276,7 @@ def test_a_clock_that_goes_back_grants_nothing_and_delays_no_later_call():
 def test_the_memory_of_a_rate_limiter_does_not_grow_with_its_limit(clock):
     """A log of a million calls would have a million entries."""
     limiter = RateLimiter(1_000_000, clock=clock)
-    (rule,) = limiter._gate._rules.rates
+    (rule,) = limiter._gate.rules.rates
     for _ in range(5000):
         clock.advance(0.01)
         assert limiter.try_acquire()

@@ -174,7 +174,7 @@ def test_a_window_that_ends_wakes_waiting_threads_and_tasks(visitors, clock):
         """The window in the shape of a gate, so that visitors can wait at it."""
 
         def snapshot(self):
-            return type("Snapshot", (), {"waiting": window._gate._line.waiting})
+            return type("Snapshot", (), {"waiting": window._gate.waiting})
 
         def admit(self):
             return window._gate.admit()

@@ -17,7 +17,7 @@ def main(options):
         {"free": {"windows": options["user"], "max_tokens_per_request": None}},
         organizations={"acme": {"windows": options["organization"], "max_tokens_per_request": None}},
         store=options["store"],
-        key=options["key"],
+        name=options["name"],
     )
     print("ready", flush=True)
     begin, end = map(float, sys.stdin.readline().split())  # told when all are ready

@@ -14,7 +14,7 @@ def main(options):
     breaker = CircuitBreaker(
         options["threshold"],
         options["recovery"],
-        key=options["key"],
+        name=options["name"],
         store=options["store"],
         probe_timeout=options["probe_timeout"],
     )

@@ -53,7 +53,7 @@ async def main(options):
                 refused += 1
 
     await asyncio.gather(*(work() for _ in range(options["tasks"])))
-    asked = gate._link.asked
+    asked = gate._member.questions
     gate.close()
     print(json.dumps({"times": times, "ends": ends, "asked": asked, "refused": refused}), flush=True)
 

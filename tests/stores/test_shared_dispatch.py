@@ -152,7 +152,7 @@ def shared(clock):
 
 def settle_down(*gates):
     """Wait until no gate has anything to ask."""
-    eventually(lambda: not any(gate._link._working for gate in gates), "there is nothing more to ask")
+    eventually(lambda: not any(gate._member._working for gate in gates), "there is nothing more to ask")
 
 
 def test_a_gate_that_was_idle_for_longer_than_its_lease_uses_no_place_of_another(shared, clock):
@@ -226,8 +226,8 @@ def test_acquire_backoff_paces_questions_for_places_that_other_members_hold(insi
     threads = [threading.Thread(target=wait, args=(gate,)) for gate in (usual, patient)]
     for thread in threads:
         thread.start()
-    eventually(lambda: usual._link.asked >= 12, "the usual one has asked often")
-    assert patient._link.asked <= 4
+    eventually(lambda: usual._member.questions >= 12, "the usual one has asked often")
+    assert patient._member.questions <= 4
     held.close()
     for thread in threads:
         thread.join(PATIENCE)

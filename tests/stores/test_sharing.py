@@ -17,6 +17,8 @@ from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
 from headgate import events as ev
 from headgate.arguments import SECOND
+from headgate.gate.window import WindowSignal
+from headgate.sharing.pool import member
 from headgate.testing import ManualClock, MemoryStore, Recorder
 from patience import PATIENCE, eventually
 from stores.processes import Processes
@@ -358,16 +360,17 @@ def test_a_window_that_ended_while_the_store_was_lost_is_not_told_when_it_is_bac
 def test_a_signal_that_comes_while_a_question_is_made_is_told_with_the_next_one(monkeypatch):
     store, key = MemoryStore(), fresh()
     with sharing(key, store) as one, sharing(key, store) as other:
-        link, terms = one._link, one._link._terms
-        signalling = threading.Thread(target=link.signal, args=(one._now() + 30 * SECOND,))
+        state_demand = member.state_demand
+        signal = WindowSignal(until=one.clock.now() + 30 * SECOND, origin=None)
+        signalling = threading.Thread(target=one.supply.signalled, args=(signal,))
 
-        def interrupted():
+        def interrupted(*arguments):
             monkeypatch.undo()
             signalling.start()
             signalling.join(0.1)
-            return terms()
+            return state_demand(*arguments)
 
-        monkeypatch.setattr(link, "_terms", interrupted)
+        monkeypatch.setattr(member, "state_demand", interrupted)
         with one.admit(timeout=5):
             pass
         eventually(other.window.should_backoff, "the other hears of it")

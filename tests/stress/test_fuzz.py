@@ -52,7 +52,7 @@ class Crowd:
     def __init__(self, seed):
         self.seed = seed
         self.gate = Dispatch("fuzz", concurrency=PLACES, byte_budget=BUDGET, rates="50_000/s burst 20")
-        self.line = self.gate._line = WatchedLine()
+        self.line = self.gate.callers.line = WatchedLine()
         self.inside = 0
         self.most_inside = 0
         self.served = 0
@@ -313,7 +313,7 @@ def test_a_window_may_be_set_while_dispatches_of_it_are_made_in_another_thread()
         thread.join(PATIENCE)
 
 
-def test_a_granted_permit_that_is_collected_before_its_task_is_given_back_once():
+def test_a_ticket_that_was_granted_and_never_claimed_is_given_back_once():
     """The finalizers of the tasks of a closed loop run in any order."""
     gate = Dispatch("gate", concurrency=1)
     holder = gate.try_admit()
@@ -321,11 +321,12 @@ def test_a_granted_permit_that_is_collected_before_its_task_is_given_back_once()
 
     async def main():
         visit.send(None)  # joins the line
-        ticket = gate._line.first()
+        ticket = gate.callers.line.first()
         holder.settle()  # grants it; the task does not know it yet
-        ticket.granted.__del__()  # the permit is collected first
         assert gate.snapshot().in_flight == 1
-        gate._give_back(ticket.granted)  # the permit is given back once more
+        gate.give_back(ticket)
+        assert gate.snapshot().in_flight == 0
+        gate.give_back(ticket)  # once more
         visit.close()  # the task that is closed gives back nothing twice
 
     asyncio.run(main())

@@ -30,7 +30,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "_claim"), (Dispatch, "_tell_admitted")]
+    ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "claim"), (Dispatch, "tell_admitted")]
 )
 @pytest.mark.parametrize("world", ["thread", "task"])
 def test_a_caller_interrupted_just_after_its_admission_gives_its_place_back_at_once(

@@ -118,6 +118,11 @@ class Learner:
         self._ramp = self._refused = None
 
     @property
+    def has_learned(self) -> bool:
+        """Whether limits were learned that a new learner would not know."""
+        return self._configured is None or bool(self._told)
+
+    @property
     def automatic(self) -> bool:
         return self._configured is None
 

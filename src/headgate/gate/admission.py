@@ -1,14 +1,16 @@
 """What callers hold: an admission that is entered, and the permit it gives.
 
-Rules of this room: a permit is settled once, whoever does it and however often; every field is
-written without a call in between, so that nothing can come between taking and writing down.
+A permit is settled once, whichever thread does it and however often it is asked. The gate writes its
+fields one after the other without a call in between, so that no interrupt can fall between taking
+what a call costs and writing it down.
 """
 
 from __future__ import annotations
 
+from sys import getrefcount
 from weakref import ref
 
-from ..limits import read_cost
+from ..limits import read_actual_cost, read_cost
 from .decision import THROTTLED
 from .line import Ticket
 
@@ -21,34 +23,39 @@ if TYPE_CHECKING:
     from ..verdict import Verdict
     from .gate import Gate
 
+# The mode of a permit that holds nothing. A running one has the mode it was admitted in, ADMITTED or
+# THROTTLED, and a settled one the negative of that.
 SETTLED = 0
 
 
 class Permit:
     """The right to run now. Settle it when the call is over; a `with` block does it for you.
 
-    `waited` is how many seconds it took to get it, `throttled` whether it was given under the
+    `waited` is how many seconds the caller waited for it, `throttled` whether it was given under the
     tighter rules that follow a backoff signal.
     """
 
-    __slots__ = ("_cost", "_era", "_mode", "_scoped", "_taken_at", "_ticket", "_waited")
-    _cost: tuple[int, ...]
-    _era: ForkGeneration
-    _mode: int
-    _taken_at: int
-    # Only there while a task's ticket or `async with` block answers for the permit.
-    _scoped: bool
-    # Only there if the call had to wait: most do not, and storing takes time.
-    _ticket: Ticket
-    _waited: int
+    __slots__ = ("cost", "generation", "mode", "taken_at", "ticket", "wait_ns")
+    cost: tuple[int, ...]
+    generation: ForkGeneration
+    mode: int
+    taken_at: int
+    # These two are only there if the call waited: most do not, and writing them would take time.
+    ticket: Ticket
+    wait_ns: int
 
     @property
     def waited(self) -> float:
-        return getattr(self, "_waited", 0) / 1e9
+        return getattr(self, "wait_ns", 0) / 1e9
 
     @property
     def throttled(self) -> bool:
-        return abs(self._mode) == THROTTLED
+        return abs(self.mode) == THROTTLED
+
+    @property
+    def running(self) -> bool:
+        """Whether the permit has not been settled yet."""
+        return self.mode > SETTLED
 
     def settle(
         self,
@@ -61,18 +68,31 @@ class Permit:
         """The call is over: give the place back, and replace estimates by facts.
 
         What is not given is taken to have cost what was estimated. Only the first call does
-        anything. A verdict of `throttled(retry_after)` opens the gate's backoff window.
+        anything. A verdict of `throttled(retry_after)` starts the gate's backoff window.
         """
-        gate = self._era.gate()
+        gate = self.generation.gate()
         if gate is None:
-            return  # nobody is left to give it back to
+            return  # the gate is gone, and so is what the permit held
         actual = None
         if tokens is not None or bytes is not None or cost is not None:
-            actual = gate._actual_cost(self._cost, tokens, bytes, cost)
-        if self._mode > SETTLED:
-            gate._settle(self, actual)
+            actual = read_actual_cost(gate.columns, self.cost, tokens, bytes, cost)
+        if self.mode > SETTLED:
+            gate.settle(self, actual)
             if verdict is not None:
-                gate._learn(verdict, self._taken_at)
+                gate.learn(verdict, self.taken_at)
+
+    def cancel(self) -> None:
+        """The call was never sent: it cost nothing in any unit."""
+        gate = self.generation.gate()
+        if gate is not None and self.mode > SETTLED:
+            gate.settle(self, (0,) * len(self.cost))
+
+    def leave(self, costs: Mapping[str, int] | None = None) -> None:
+        """Settle from a finalizer: never waits, and leaves telling the observer to the next caller."""
+        gate = self.generation.gate()
+        if gate is not None and self.mode > SETTLED:
+            actual = None if costs is None else read_actual_cost(gate.columns, self.cost, None, None, costs)
+            gate.leave(self, actual)
 
     def __enter__(self) -> Self:
         return self
@@ -80,38 +100,71 @@ class Permit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self._mode > SETTLED:
+        if self.mode > SETTLED:
             self.settle()
 
     def __repr__(self) -> str:
-        state = "running" if self._mode > SETTLED else "settled"
-        gate = self._era.gate()
-        return f"<Permit of {None if gate is None else gate._key!r}, {state}, waited {self.waited:.3f} s>"
+        state = "running" if self.mode > SETTLED else "settled"
+        gate = self.generation.gate()
+        return f"<Permit of {None if gate is None else gate.key!r}, {state}, waited {self.waited:.3f} s>"
 
 
 class HoldingPermit(Permit):
-    """A permit that keeps others out as long as it is held, and so must not be lost.
+    """A permit that keeps others out while it is held: a dropped one gives its place back.
 
-    Not even if Ctrl-C strikes on the way into or out of a `with` block. A task is cancelled
-    instead of interrupted, so an `async with` answers for its permit by itself; and it must,
-    for the collector may come to the permit of an abandoned task before it ends the block.
+    It is dropped if Ctrl-C strikes on the way into or out of a `with` block, if an asynchronous
+    generator or exit stack is abandoned inside its block, or if the caller forgets to settle it.
     """
 
     __slots__ = ()
 
     def __del__(self) -> None:
         try:
-            mode = self._mode
+            mode = self.mode
         except AttributeError:
             return  # never given out: asking the rules was broken off
-        if mode > SETTLED and not hasattr(self, "_scoped"):
-            gate = self._era.gate()
-            if gate is not None:
-                gate._recover(self)
+        if mode > SETTLED:
+            if getrefcount(self) > _DROPPED:
+                # The collector found it, with objects that still refer to it. One of them may be a block
+                # that ends by itself when the collector comes to it, and gives the place back then.
+                _collected(self)
+            else:
+                self.recover()
+
+    def recover(self) -> None:
+        """Give the place of a dropped permit back, unless its block has done so."""
+        gate = self.generation.gate()
+        if gate is not None and self.mode > SETTLED:
+            gate.recover(self)
 
 
-_ON_ITS_WAY = Permit()  # stands for the permit that somebody waits for
-_ON_ITS_WAY._mode = SETTLED
+class _Sample:
+    """Measures the reference count that a finalizer sees of an object that was just dropped."""
+
+    count = 0
+
+    def __del__(self) -> None:
+        _Sample.count = getrefcount(self)
+
+
+_Sample()
+_DROPPED = _Sample.count
+
+
+def _collected(permit: HoldingPermit) -> None:
+    """Recover a permit at the end of the collection that found it."""
+    from gc import callbacks  # noqa: PLC0415 - only for permits that were lost
+
+    def recover(phase: str, _info: object) -> None:
+        if phase == "stop":
+            callbacks.remove(recover)
+            permit.recover()
+
+    callbacks.append(recover)
+
+
+_ON_ITS_WAY = Permit()  # stands for the permit of an admission whose caller waits
+_ON_ITS_WAY.mode = SETTLED
 
 _IN_USE = "this admission is in use already; call admit() once for every call"
 
@@ -119,90 +172,99 @@ _IN_USE = "this admission is in use already; call admit() once for every call"
 class Admission:
     """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
 
-    __slots__ = ("_bytes", "_cost", "_gate", "_permit", "_priority", "_tenant", "_timeout", "_tokens")
-    _bytes: int
-    _cost: int | Mapping[str, int] | None
-    _gate: Gate
-    _permit: Permit | None
-    _priority: int
-    _tenant: Hashable
-    _timeout: int | None
-    _tokens: int
+    __slots__ = ("bytes", "cost", "gate", "permit", "priority", "tenant", "timeout", "tokens")
+    bytes: int
+    cost: int | Mapping[str, int] | None
+    gate: Gate
+    permit: Permit | None
+    priority: int
+    tenant: Hashable
+    timeout: int | None
+    tokens: int
 
     def __enter__(self) -> Permit:
-        if self._permit is not None:
+        if self.permit is not None:
             raise RuntimeError(_IN_USE)
-        gate = self._gate
-        permit = gate.try_admit(None, self._bytes, self._tokens, self._cost, self._priority, self._tenant)
+        gate = self.gate
+        price = gate.unit_cost
+        if self.bytes or self.tokens or self.cost is not None:
+            price = read_cost(gate.columns, self.bytes, self.tokens, self.cost)
+        permit = gate.take(price, self.tenant)
         if permit is None:
-            ticket = self._take_ticket()
-            parker = ticket.parker = gate._clock.thread_parker(gate._ring, ticket)
-            self._permit = _ON_ITS_WAY
+            ticket = gate.ticket(price, self.priority, self.tenant)
+            parker = ticket.parker = gate.clock.thread_parker(gate.ring, ticket)
+            self.permit = _ON_ITS_WAY
             try:
-                gate._join(ticket, self._timeout)
+                gate.join(ticket, self.timeout)
                 parker.park()
                 parker.retire()
-                permit = gate._claim(ticket)
+                permit = gate.claim(ticket)
             except BaseException:
-                self._permit = None
-                gate._give_back(ticket)
+                self.permit = None
+                gate.give_back(ticket)
                 parker.retire()
                 raise
-        self._permit = permit
+        self.permit = permit
         return permit
 
     async def __aenter__(self) -> Permit:
-        if self._permit is not None:
+        if self.permit is not None:
             raise RuntimeError(_IN_USE)
-        gate = self._gate
-        permit = gate.try_admit(None, self._bytes, self._tokens, self._cost, self._priority, self._tenant)
+        gate = self.gate
+        price = gate.unit_cost
+        if self.bytes or self.tokens or self.cost is not None:
+            price = read_cost(gate.columns, self.bytes, self.tokens, self.cost)
+        permit = gate.take(price, self.tenant)
         if permit is None:
-            ticket = self._take_ticket()
-            parker = ticket.parker = gate._clock.loop_parker(gate._ring, ticket)
-            self._permit = _ON_ITS_WAY
+            ticket = gate.ticket(price, self.priority, self.tenant)
+            parker = ticket.parker = gate.clock.loop_parker(gate.ring, ticket)
+            self.permit = _ON_ITS_WAY
             try:
-                gate._join(ticket, self._timeout)
+                gate.join(ticket, self.timeout)
                 await parker
                 parker.retire()
-                permit = gate._claim(ticket)
+                permit = gate.claim(ticket)
             except BaseException:
-                self._permit = None
-                gate._give_back(ticket)
+                self.permit = None
+                gate.give_back(ticket)
                 parker.retire()
                 raise
-        self._permit = permit
-        permit._scoped = True
+        self.permit = permit
         return permit
 
-    def _take_ticket(self) -> Ticket:
-        gate = self._gate
-        cost = gate._one
-        if self._bytes or self._tokens or self._cost is not None:
-            cost = read_cost(gate._columns, self._bytes, self._tokens, self._cost)
-        share = 1 if gate._weights is None else gate._weights.get(self._tenant, 1)
-        return Ticket(cost, priority=self._priority, tenant=self._tenant, share=share)
+    def enter(self) -> Permit:
+        """Wait for a place without a block: the caller settles the permit."""
+        permit = self.__enter__()
+        self.permit = None
+        return permit
+
+    async def enter_async(self) -> Permit:
+        """Wait for a place in a task, without a block: the caller settles the permit."""
+        permit = await self.__aenter__()
+        self.permit = None
+        return permit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        permit = self._permit
-        self._permit = None
-        if permit is not None and permit._mode > SETTLED:
-            self._gate._settle(permit)
+        permit = self.permit
+        self.permit = None
+        if permit is not None and permit.mode > SETTLED:
+            self.gate.settle(permit)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        permit = self._permit
-        self._permit = None
-        if permit is not None and permit._mode > SETTLED:
-            self._gate._settle(permit)
+        permit = self.permit
+        self.permit = None
+        if permit is not None and permit.mode > SETTLED:
+            self.gate.settle(permit)
 
 
 class ForkGeneration:
-    """The life of a gate in one process. A fork begins another: earlier permits no longer count."""
+    """The life of a gate in one process. A fork begins another one: earlier permits no longer count."""
 
     __slots__ = ("gate",)
 
     def __init__(self, gate: Gate) -> None:
-        self.gate = ref(gate)  # a gate that nobody uses any more goes, without waiting for the collector
+        self.gate = ref(gate)  # weakly: a gate that is no longer used goes without waiting for the collector

@@ -79,7 +79,8 @@ class Rules:
         "places",
         "rates",
         "reentry",
-        "tail",
+        "throttled_for",
+        "valid_until",
         "weight",
         "window",
     )
@@ -88,7 +89,7 @@ class Rules:
         self,
         *,
         window: Window | None = None,
-        tail: int = 0,
+        throttled_for: int = 0,
         reentry: Reentry | None = None,
         places: ConcurrencyRule | None = None,
         weight: WeightRule | None = None,
@@ -96,11 +97,12 @@ class Rules:
         final: bool = False,
     ) -> None:
         self.window = window
-        self.tail = tail  # how long after its end a window still counts as recent
+        self.throttled_for = throttled_for  # how long after its end a window still counts as recent
         self.reentry = reentry  # given: nobody goes before the window ends
         self.places = places
         self.weight = weight
         self.final = final  # what was taken is never corrected afterwards
+        self.valid_until = FAR_OFF  # where limits are granted: until when
         self._resumed: int | None = None  # the end of the window that the rates have come back from
         self.set_rates(rates)
 
@@ -171,9 +173,9 @@ class Rules:
         places = self.places
         if places is not None and places.adaptive:
             self.hear_window()
-            if now >= until + self.tail and not places.fits_regrowing(now):
+            if now >= until + self.throttled_for and not places.fits_regrowing(now):
                 return REFUSED
-        if now < until + self.tail and (places is not None or self.weight is not None):
+        if now < until + self.throttled_for and (places is not None or self.weight is not None):
             return THROTTLED  # without either nothing would be any tighter
         return ADMITTED
 
@@ -192,9 +194,9 @@ class Rules:
         """Let the places know of what was signalled to the window."""
         places, window, until = self.places, self.window, self.throttled_until
         if places is not None and places.adaptive and window is not None and until is not None:
-            assert window.opened_at is not None
-            before = None if window.before is None else window.before + self.tail
-            places.hear(window.episode, window.opened_at, until, before)
+            assert window.started_at is not None
+            before = None if window.before is None else window.before + self.throttled_for
+            places.hear(window.episode, window.started_at, until, before)
 
     def throttled_places(self, now: int) -> int | None:
         """How many may be inside while throttled; None if throttling does not limit them."""
@@ -206,7 +208,7 @@ class Rules:
         """When the last signal stops being recent; None if there never was one."""
         if self.window is None or self.window.until is None:
             return None
-        return self.window.until + self.tail
+        return self.window.until + self.throttled_for
 
     def throttled(self, now: int) -> bool:
         """Is a signal recent?"""
@@ -227,7 +229,7 @@ class Rules:
         No rule: nothing does. No moment: when somebody leaves.
         """
         window, places, weight = self.window, self.places, self.weight
-        if self.reentry is not None and window is not None and window.closed(now):
+        if self.reentry is not None and window is not None and window.active(now):
             return "window", window.until
         if window is not None and window.until is not None:  # else there never was a signal
             self.hear_window()
@@ -262,7 +264,7 @@ class Rules:
                 binding, at = rate.name, earliest
         return binding, at
 
-    def patience(self, cost: tuple[int, ...], now: int, waiting: int, binding: str | None) -> int:
+    def coalesce_by(self, cost: tuple[int, ...], now: int, waiting: int, binding: str | None) -> int:
         """How much later than it could the line may look, so that several go in at once.
 
         No later than leaves every rate fully used, and than makes the wait of the last in

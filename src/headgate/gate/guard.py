@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
+from weakref import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,28 +21,58 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+def _nothing() -> None:
+    return None
+
+
+def _unbound(call: Callable[..., object] | None) -> Any:
+    """A function that takes the owner first, of a method or of a plain function."""
+    if call is None:
+        return None
+    if hasattr(call, "__func__"):
+        return call.__func__
+    return lambda _owner, *arguments: call(*arguments)
+
+
 class Guard:
     """Guards one object's state.
 
-    `take_back(item, now)` is called under the lock for each item that was left. `repair()` puts the
-    state in order, under the lock, after a change that an interrupt broke off. `effects()` is called
-    after the lock, also from finalizers: it may wake and set timers, but run no user code.
+    `take_back(item, now)` is called under the lock for each item that was left, then `taken_back(now)`
+    once for all of them. `repair(now)` puts the state in order, under the lock, after a change that an
+    interrupt broke off. `effects()` is called after the lock, also from finalizers: it may wake and set
+    timers, but run no user code. Methods are all of one object.
     """
 
-    __slots__ = ("_effects", "_now", "_repair", "_take_back", "interrupted", "lock", "pending")
+    __slots__ = (
+        "_effects",
+        "_now",
+        "_owner",
+        "_repair",
+        "_take_back",
+        "_taken_back",
+        "interrupted",
+        "lock",
+        "pending",
+    )
 
     def __init__(
         self,
         now: Callable[[], int],
         take_back: Callable[[Any, int], object],
         *,
+        taken_back: Callable[[int], object] | None = None,
         repair: Callable[[int], object] | None = None,
         effects: Callable[[], object] | None = None,
     ) -> None:
         self._now = now
-        self._take_back = take_back
-        self._repair = repair
-        self._effects = effects
+        # Weakly, by the object whose methods they are: an object that is no longer used, and its guard,
+        # go at once, without waiting for the collector.
+        owner = getattr(take_back, "__self__", None)
+        self._owner = _nothing if owner is None else ref(owner)
+        self._take_back = _unbound(take_back)
+        self._taken_back = _unbound(taken_back)
+        self._repair = _unbound(repair)
+        self._effects = _unbound(effects)
         self.lock = allocate_lock()
         self.pending: deque[Any] = deque()  # items that were left and not taken back yet
         self.interrupted = False  # a change was broken off, and the state is not repaired yet
@@ -51,11 +82,10 @@ class Guard:
         try:
             with self.lock:
                 if self.interrupted:
-                    self._repair_locked()
+                    self.repair_locked()
                 result = act(self._now())
         except BaseException:
-            self.interrupted = True  # if the stack is full, the next caller has to repair
-            self._mend()
+            self.broken_off()
             raise
         finally:
             self.finish()
@@ -70,39 +100,40 @@ class Guard:
         """Carry out effects and take back what was left, until there is neither."""
         while True:
             if self._effects is not None:
-                self._effects()
+                self._effects(self._owner())
             # A thread that holds the lock comes here when it has released it.
             if not self.pending or self.lock.locked():
                 return
             self._take_all_back()
 
-    def take_back_pending(self, now: int) -> None:
-        """Under the lock: take back what was left so far, for an act of `run` that depends on it."""
-        pending = self.pending
-        while pending:
-            self._take_back(pending[0], now)
-            pending.popleft()  # only now: an item whose return was interrupted is taken back again
-
     def _take_all_back(self) -> None:
+        pending = self.pending
         try:
             # A thread that takes the lock between the look and this line holds it for arithmetic only,
             # and waits for another guard's lock only if that was free when it looked: no deadlock.
             with self.lock:
                 if self.interrupted:
-                    self._repair_locked()
-                self.take_back_pending(self._now())
+                    self.repair_locked()
+                owner, now = self._owner(), self._now()
+                while pending:
+                    self._take_back(owner, pending[0], now)
+                    pending.popleft()  # only now: an item whose return was interrupted is taken back again
+                if self._taken_back is not None:
+                    self._taken_back(owner, now)
         except BaseException:
-            self.interrupted = True
-            self._mend()
+            self.broken_off()
             raise
 
-    def _mend(self) -> None:
+    def broken_off(self) -> None:
+        """A change raised half-way: put the state in order, or have the next caller do it."""
+        self.interrupted = True  # it stays so if nothing can be called here because the stack is full
         with self.lock:
-            self._repair_locked()
+            self.repair_locked()
 
-    def _repair_locked(self) -> None:
+    def repair_locked(self) -> None:
+        """Under the lock: put in order what was broken off."""
         if self._repair is not None:
-            self._repair(self._now())
+            self._repair(self._owner(), self._now())
         self.interrupted = False
 
     def after_fork(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ class Ticket:
     __slots__ = (
         "cost",
         "deadline",
-        "era",
         "flow",
-        "granted",
+        "generation",
+        "granted_at",
         "joined_at",
+        "mode",
         "parker",
         "priority",
         "refusal",
@@ -66,11 +68,12 @@ class Ticket:
         self.size = size  # how much of the gate's time it takes, for fairness among tenants
         self.share = share  # the weight of its tenant
         self.state = WAITING
-        self.era: object = None  # the life of the gate in which it joined
+        self.generation: Any = None  # the ForkGeneration of the gate in which it joined
         self.flow: Flow | None = None
-        self.granted: Any = None  # what the waiter finds when it wakes: a permit ...
-        self.refusal: Exception | None = None  # ... or why there is none
-        self.rule: str | None = None  # what held the line when it was let in
+        self.mode = 0  # what the rules answered when it was granted ...
+        self.granted_at = 0  # ... and when that was
+        self.refusal: Exception | None = None  # why it was refused while it waited
+        self.rule: str | None = None  # the rule that held the line when it was granted
         self.parker: Any = None  # where its waiter sleeps
 
 
@@ -285,6 +288,10 @@ class Line:
         waiting = [ticket for band in self._bands for ticket in band.tickets()]
         waiting.sort(key=lambda ticket: ticket.joined_at)
         return waiting
+
+    def costs(self, most: int) -> list[tuple[int, ...]]:
+        """The costs of waiting tickets, at most `most` of each priority."""
+        return [ticket.cost for band in self._bands for ticket in islice(band.tickets(), most)]
 
     def mended(self) -> Line:
         """The same people in a new line: for when a change of this one was broken off half-way."""

@@ -1,101 +1,128 @@
-"""Pure. Until when nobody goes, and how the crowd is let back in.
+"""Pure. The backoff window: until when calls are held back, and how they come back after it.
 
-Rules of this room: an end only moves later, until it is cleared; at the end itself the window
-is over. None means there never was one: no moment of time does.
+An end only moves later, until the window is cleared; at the end itself the window is over. None means
+that there never was a window.
 """
 
 from __future__ import annotations
+
+from ..frozen import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
 
+class WindowSignal(Frozen):
+    """A change of a window that travels between processes.
+
+    `until` is the end on the clock of the gate, None if the window was cleared. `origin` is what
+    brought the news here, None for a signal of this process: news never goes back where it came from.
+    """
+
+    __slots__ = ("origin", "until")
+    until: int | None
+    origin: object
+
+
 class Window:
-    """One deadline that everyone who calls the same API shares.
+    """One deadline that all callers of the same API share.
 
     `generation` grows with every signal that moved the end. `episode` grows only when a
     signal answers a call that was made after the last episode began: a hundred refusals of
     one burst are one episode.
     """
 
-    __slots__ = ("before", "ceiling", "episode", "generation", "opened_at", "unended", "until")
+    __slots__ = ("before", "ceiling", "episode", "generation", "origin", "started_at", "unended", "until")
 
     def __init__(self, ceiling: int | None = None) -> None:
         self.ceiling = ceiling
         self.until: int | None = None
-        self.opened_at: int | None = None
+        self.started_at: int | None = None
         self.before: int | None = None  # the end of the episode before this one
         self.generation = 0
         self.episode = 0
-        self.unended = False  # a window ran, or runs, whose end nobody has noticed yet
+        self.origin: object = None  # what brought the last change; None: a signal of this process
+        self.unended = False  # a window ran, or runs, whose end was not reported yet
 
-    def closed(self, now: int) -> bool:
-        """Is the window on: should nobody go?"""
+    def active(self, now: int) -> bool:
+        """Whether calls are held back."""
         return self.until is not None and now < self.until
 
+    @property
+    def state(self) -> tuple[int, int | None]:
+        """What is different after every change."""
+        return self.generation, self.until
+
+    def signal(self, now: int) -> WindowSignal:
+        """The window as it is now, to be passed on."""
+        return WindowSignal(until=self.until if self.active(now) else None, origin=self.origin)
+
     def set(
-        self, duration: int, now: int, *, sent_at: int | None = None
+        self, duration: int, now: int, *, sent_at: int | None = None, origin: object = None
     ) -> Literal["set", "extended"] | None:
-        """Nobody goes for so long from now. Answers what that changed, None for nothing."""
+        """Hold calls back for `duration` from now. Answers what that changed, None for nothing."""
         if self.ceiling is not None:
             duration = min(duration, self.ceiling)
-        was_closed = self.closed(now)
-        if self.opened_at is None or (sent_at > self.opened_at if sent_at is not None else not was_closed):
+        was_active = self.active(now)
+        if self.started_at is None or (sent_at > self.started_at if sent_at is not None else not was_active):
             self.episode += 1
-            self.opened_at = now
+            self.started_at = now
             self.before = self.until
         end = now + duration
         if self.until is not None and end <= self.until:
             return None
         self.until = end
         self.generation += 1
+        self.origin = origin
         self.unended = end > now
-        return "extended" if was_closed else "set"
+        return "extended" if was_active else "set"
 
-    def clear(self, now: int, *, generation: int | None = None) -> bool:
+    def clear(self, now: int, *, generation: int | None = None, origin: object = None) -> bool:
         """End the window now, unless a newer signal came than the one of that generation."""
-        if not self.closed(now) or (generation is not None and generation != self.generation):
+        if not self.active(now) or (generation is not None and generation != self.generation):
             return False
         self.until = now
+        self.origin = origin
         self.unended = False
         return True
 
     def ended(self, now: int) -> bool:
-        """Has the window run out since this was last asked? True once a window."""
-        if not self.unended or self.closed(now):
+        """Whether the window has run out since this was last asked. True once a window."""
+        if not self.unended or self.active(now):
             return False
         self.unended = False
         return True
 
 
 class Reentry:
-    """Lets those who waited for a window back in one by one, over `spread` after its end.
+    """Lets the callers that waited for a window back in one by one, over `spread` after its end.
 
-    Evenly, from the end on and never before it; whoever joins meanwhile goes last.
+    Evenly, from the end on and never before it; callers that join in that time go last.
     """
 
-    __slots__ = ("_crowd", "_next", "_spread", "_window", "_window_end")
+    __slots__ = ("_next", "_spread", "_waiting", "_window", "_window_end")
 
     def __init__(self, window: Window, spread: int) -> None:
         self._window = window
         self._spread = spread
-        self._window_end: int | None = None  # the end whose crowd is being let in
-        self._crowd = 1
-        self._next = 0  # how many of them have gone
+        self._window_end: int | None = None  # the end whose waiting callers are being let in
+        self._waiting = 1
+        self._next = 0  # how many of them have been let in
 
     def earliest(self, now: int, waiting: int) -> int:
-        """When may the first in line go? At or before now: at once."""
+        """When the first in line may go. At or before now: at once."""
         until = self._window.until
         if until is None:
             return now
         if now < until:
             return until
         if until != self._window_end:
-            self._window_end, self._crowd, self._next = until, max(1, waiting), 0
+            self._window_end, self._waiting, self._next = until, max(1, waiting), 0
         if now >= until + self._spread:
             return now
-        return until + min(self._spread, self._spread * self._next // self._crowd)
+        return until + min(self._spread, self._spread * self._next // self._waiting)
 
     def take(self) -> None:
+        """One of them goes."""
         self._next += 1

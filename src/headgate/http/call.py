@@ -96,7 +96,7 @@ class Call:
             self._repeat = "if refused"
         self._permit: Permit | None = None
         self._sent_at = 0.0
-        self._retried = RetriedCall(settings.policy, self.name, clock=gate._clock, on_retry=gate._observer)
+        self._retried = RetriedCall(settings.policy, self.name, clock=gate.clock, on_retry=gate.observer)
 
     def _reserve(self, request: Request | None) -> dict[str, int]:
         """The estimated cost, in the units that the gate counts."""
@@ -132,7 +132,7 @@ class Call:
     def begin(self, permit: Permit) -> None:
         """The gate has admitted the request: it is sent now."""
         self._permit = permit
-        self._sent_at = self.gate._clock.seconds()
+        self._sent_at = self.gate.clock.seconds()
 
     def answered(self, answer: Answer | AsyncAnswer, error_body: bytes | None) -> int | None:
         """Learn from a response. Returns nanoseconds to wait before a retry, None if the caller gets it."""
@@ -168,7 +168,7 @@ class Call:
         if permit is not None and sent:
             permit.settle()
         elif permit is not None:
-            permit.settle(cost=dict.fromkeys(self.gate._columns, 0))
+            permit.settle(cost=dict.fromkeys(self.gate.columns, 0))
         if not isinstance(error, Exception) or not self._settings.policy.max_retries:
             return None
         decision = self._retried.decide(
@@ -189,7 +189,7 @@ class Call:
             and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
             may_have_run=not signal.limited and self._repeat == "if refused",
             retry_after=retry_after,
-            held=signal.limited and self.gate._rules.reentry is not None,  # until its window ends
+            held=signal.limited and self.gate.rules.reentry is not None,  # until its window ends
         )
         return self._announced(decision)
 
@@ -243,7 +243,7 @@ class OpenResponse:
     def keep(self) -> None:
         if self._open and self._timeout is None:
             call = self._call
-            self._timeout = ReadTimeout(call.gate._clock, call.lease, ref(self), self._permit)
+            self._timeout = ReadTimeout(call.gate.clock, call.lease, ref(self), self._permit)
 
     def chunk(self, data: bytes) -> None:
         if self._open:
@@ -286,7 +286,7 @@ class OpenResponse:
 def _units(gate: Dispatch) -> dict[str, int]:
     """The units that the gate counts, each with the largest cost that one call can have."""
     most: dict[str, int] = {}
-    for rule in gate._rules.rates:
+    for rule in gate.rules.rates:
         rate = rule.rate
         most[rate.unit] = min(most.get(rate.unit, 1 << 62), max(rate.amount, rate.burst))
     return most

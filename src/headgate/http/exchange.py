@@ -59,7 +59,7 @@ class GatedSender:
                 if delay is None:
                     raise
             if delay:
-                sleep(call.gate._clock, delay)
+                sleep(call.gate.clock, delay)
 
     async def run_async(
         self,
@@ -93,7 +93,7 @@ class GatedSender:
                 if delay is None:
                     raise
             if delay:
-                await sleep_async(call.gate._clock, delay)
+                await sleep_async(call.gate.clock, delay)
 
     def _checked(self, call: Call) -> Call:
         """The same call. The first one that shows that two layers retry is reported."""

@@ -129,11 +129,11 @@ class MemoryLimiter:
                 self._moved_out.pop(resource, None)
                 self._reduced.pop(resource, None)
                 known = self._resources.get(resource) or self._move_out_locked(resource)
-                if known is None or known.gate._closed:  # new, or just being forgotten
+                if known is None or known.gate.closed:  # new, or just being forgotten
                     self._resources[resource] = self._make_locked(resource, read)
                     return
-            known.gate._retune(read)
-            if self._resources.get(resource) is known and not known.gate._closed:
+            known.gate.retune(read)
+            if self._resources.get(resource) is known and not known.gate.closed:
                 return  # otherwise it was forgotten in that instant
 
     def remove(self, resource: str) -> None:
@@ -237,10 +237,10 @@ class MemoryLimiter:
         slot = Slot()
         slot._limiter = self
         slot._resource = resource
-        slot._bytes = slot._tokens = slot._priority = 0
-        slot._cost = cost
-        slot._timeout = slot._patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
-        slot._tenant = slot._permit = None
+        slot.bytes = slot.tokens = slot.priority = 0
+        slot.cost = cost
+        slot.timeout = slot._patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
+        slot.tenant = slot.permit = None
         return slot
 
     def release(self, resource: str, *, refund: bool = True) -> None:
@@ -251,7 +251,7 @@ class MemoryLimiter:
         """
         known = self._resources.get(resource)
         if known is not None:
-            known.gate._change(lambda now: known.release(now, refund=refund))
+            known.gate.change(lambda now: known.release(now, refund=refund))
         elif self._keyed is not None:
             with self._lock:
                 self._keyed.release(resource, self._now(), refund=refund)
@@ -264,9 +264,9 @@ class MemoryLimiter:
             self._recover(resource)
         known = self._resources.get(resource)
         if known is not None:
-            return known.gate._under_lock(
+            return known.gate.look(
                 lambda now: capacity_of(
-                    resource, known.gate._rules.rates, known.places.in_flight + known.acquired, now
+                    resource, known.gate.rules.rates, known.places.in_flight + known.acquired, now
                 )
             )
         if not self._template:
@@ -298,14 +298,14 @@ class MemoryLimiter:
             reduction = self._reduced.get(resource)
             if reduction is None:
                 self._moved_out.pop(resource, None)  # it must not be forgotten meanwhile
-                rates = tuple(rule.rate for rule in known.gate._rules.rates)
+                rates = tuple(rule.rate for rule in known.gate.rules.rates)
                 reduction = Reduction(
                     rates, factor=factor, growth=self._growth, interval=self._interval, now=now
                 )
                 self._reduced[resource] = reduction
             elif not reduction.cut_again(factor, now):
                 return
-        known.gate._retune(reduction.rates(now))
+        known.gate.retune(reduction.rates(now))
 
     def _recover(self, resource: str) -> None:
         """Let a reduced resource have what has grown back by now."""
@@ -314,13 +314,13 @@ class MemoryLimiter:
             if reduction is None or known is None:
                 return
             rates = reduction.rates(self._now())
-            if rates == tuple(rule.rate for rule in known.gate._rules.rates):
+            if rates == tuple(rule.rate for rule in known.gate.rules.rates):
                 return
             if rates == reduction.original:
                 del self._reduced[resource]
                 if rates == self._template:
                     self._moved_out[resource] = None
-        known.gate._retune(rates)
+        known.gate.retune(rates)
 
     def __len__(self) -> int:
         """How many resources are remembered."""
@@ -360,7 +360,7 @@ class MemoryLimiter:
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
-            if known is None or known.gate._closed:  # the latter is just being forgotten, or was removed
+            if known is None or known.gate.closed:  # the latter is just being forgotten, or was removed
                 if not self._template:
                     raise UnknownResource(
                         f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"

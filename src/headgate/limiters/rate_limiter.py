@@ -119,4 +119,4 @@ class RateLimiter:
         return wait_then_call
 
     def __repr__(self) -> str:
-        return f"<RateLimiter {self._gate._rules.rates[0].rate}>"
+        return f"<RateLimiter {self._gate.rules.rates[0].rate}>"

@@ -60,12 +60,11 @@ class Resource:
         """What was acquired without a block is under way until it is released."""
 
         def count(_now: int) -> None:
-            permit._mode = -permit._mode
-            self.places.in_flight -= 1
+            self.gate.detach(permit)
             # More calls than tokens cannot be under way: who never releases is not counted for ever.
-            self.acquired = min(self.acquired + 1, self.gate._rules.rates[0].rate.amount)
+            self.acquired = min(self.acquired + 1, self.gate.rules.rates[0].rate.amount)
 
-        self.gate._under_lock(count)
+        self.gate.look(count)
 
     def block_succeeded(self, permit: Permit) -> None:
         """A `with` block of this resource ended without an error."""
@@ -74,24 +73,17 @@ class Resource:
         if self.acquired:
             self.acquired -= 1
             if refund:
-                for rule in self.gate._rules.rates:
+                for rule in self.gate.rules.rates:
                     if rule.column == REQUESTS:
                         rule.give_back(1, now)
 
     def retire(self) -> bool:
         """Close the gate if nobody is there and nothing is missing: then it is as good as none."""
 
-        def close_if_idle(now: int) -> bool:
-            gate = self.gate
-            rates = gate._rules.rates
-            if gate._line.waiting or self.places.in_flight or any(not rule.full(now) for rule in rates):
-                return False
-            gate._closed = True
-            gate._observer = None  # whoever comes too late goes on elsewhere: nothing to tell
-            gate._bar(True)
-            return True
+        def idle(now: int) -> bool:
+            return not self.places.in_flight and all(rule.full(now) for rule in self.gate.rules.rates)
 
-        return self.gate._under_lock(close_if_idle)
+        return self.gate.close_if(idle)
 
 
 class Slot(Admission):
@@ -124,27 +116,27 @@ class Slot(Admission):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if kind is None and self._permit is not None:
-            self._known.block_succeeded(self._permit)
+        if kind is None and self.permit is not None:
+            self._known.block_succeeded(self.permit)
         super().__exit__(kind, error, tb)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if kind is None and self._permit is not None:
-            self._known.block_succeeded(self._permit)
+        if kind is None and self.permit is not None:
+            self._known.block_succeeded(self.permit)
         await super().__aexit__(kind, error, tb)
 
     def keep(self, permit: Permit) -> None:
         """Leave the block without ending the call."""
-        self._permit = None
+        self.permit = None
         self._known.keep(permit)
 
     def _come_in(self, began: int) -> None:
         self._known = self._limiter._entrance(self._resource)
-        self._gate = self._known.gate
+        self.gate = self._known.gate
         if self._patience:  # what it waited at a gate that was taken away counts
-            self._timeout = max(1, self._patience - (self._limiter._now() - began))
+            self.timeout = max(1, self._patience - (self._limiter._now() - began))
 
 
 def check_name(resource: object) -> None:

@@ -15,6 +15,7 @@ from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, sec
 from ..errors import InvalidConfig
 from ..gate.bucket import successors
 from ..gate.clock import SYSTEM
+from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, check_name
@@ -26,7 +27,7 @@ from .bus.bus import Bus, open_bus
 from .leased_rules import LeasedRules
 from .messages import read_number
 from .recovery import Cubic, Stepwise, read_level
-from .resource import SharedResource, SwarmGate
+from .resource import SharedResource
 from .update import CapacityUpdate
 
 _LONGEST_NAME = 1024
@@ -246,7 +247,6 @@ class DistributedLimiter(MemoryLimiter):
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
         rules = LeasedRules(ConcurrencyRule(None, None), successors((), rates, columns, 0))
-        gate = SwarmGate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
         this = ref(self)
 
         def learn(verdict: Verdict, sent_at: int) -> None:
@@ -254,7 +254,7 @@ class DistributedLimiter(MemoryLimiter):
             if limiter is not None:
                 limiter.hear_verdict(resource, verdict, sent_at)
 
-        gate.heed = learn
+        gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock, learn=learn)
         return SharedResource(
             resource,
             gate,

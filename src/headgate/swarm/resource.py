@@ -20,10 +20,7 @@ from .rounds import ROUND, TurnRule, turn_in
 from .shares import WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..gate.admission import Permit
-    from ..verdict import Verdict
     from .membership import Membership
 
 _NEVER = -(1 << 62)
@@ -43,16 +40,6 @@ class Target(NamedTuple):
     open_from: int  # the end of the pause for this agent
     cuts: int  # after each cut, all agents that go in turns begin a new round
     turn: int  # where in that round this agent comes, from 0 to ROUND
-
-
-class SwarmGate(Gate):
-    """Tells the limiter what outcomes say."""
-
-    __slots__ = ("heed",)
-    heed: Callable[[Verdict, int], None]
-
-    def _learn(self, verdict: Verdict, sent_at: int) -> None:
-        self.heed(verdict, sent_at)
 
 
 class SharedResource(Resource):
@@ -111,7 +98,7 @@ class SharedResource(Resource):
         self._admitted_now += 1
 
     def block_succeeded(self, permit: Permit) -> None:
-        if not self.total.began_after(permit._taken_at):
+        if not self.total.began_after(permit.taken_at):
             self._succeeded += 1
 
     def measure(self, now: int) -> None:
@@ -124,7 +111,7 @@ class SharedResource(Resource):
             return
         admitted = self._rules.admitted - self._measured
         self._measured, self._measured_at = self._rules.admitted, now
-        waiting = self.gate._line.waiting
+        waiting = self.gate.waiting
         used = (admitted + waiting) * self.rates[0].per_ns * WHOLE * 6 // (5 * elapsed * self.total.amount)
         if waiting:
             used = max(used, 2 * self.membership.share(now))
@@ -219,7 +206,7 @@ class SharedResource(Resource):
 
     def apply(self) -> None:
         """Bring the gate to the target, which may be newer than the decision that led here."""
-        self.gate._change(self._apply_locked)
+        self.gate.change(self._apply_locked)
 
     def _apply_locked(self, now: int) -> None:
         target, rules = self.target, self._rules
@@ -232,7 +219,7 @@ class SharedResource(Resource):
         if not target.rates or target.rates == self._applied:
             return
         gate = self.gate
-        columns = dict(gate._columns)
+        columns = dict(gate.columns)
         for rate in target.rates:
             columns.setdefault(rate.unit, len(columns))
         # The burst belongs to the swarm and may be spent: an agent that joins one begins without.
@@ -251,11 +238,7 @@ class SharedResource(Resource):
                 rule.lower(0, now)
             new.append(rule)
         self._applied = target.rates
-        gate._columns = columns
-        self._rules.set_rates(new)
-        gate._follow_rules()
-        for ticket in gate._line.tickets():
-            ticket.cost = gate._at_full_length(ticket.cost)
+        gate.set_rate_rules(new, columns)
 
     # -- looking
 
@@ -263,7 +246,7 @@ class SharedResource(Resource):
         def look(now: int) -> Capacity:
             rules = self._rules
             counting = [rule for rule in rules.rates if rule.column == REQUESTS] or list(rules.rates)
-            admits = now < rules.expires_at and not rules.pause.closed(now)
+            admits = now < rules.expires_at and not rules.pause.active(now)
             return Capacity(
                 resource=self.name,
                 available=max(0, min(rule.level(now) for rule in counting)) if admits else 0,
@@ -273,7 +256,7 @@ class SharedResource(Resource):
                 share=share,
             )
 
-        return self.gate._under_lock(look)
+        return self.gate.look(look)
 
     def changed(self, now: int) -> events.CapacityChanged:
         """The event that tells of a new total or share."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...words import duration, soon
 
 if TYPE_CHECKING:
-    from ...dispatch.dispatch import DispatchSnapshot
+    from ...dispatch.snapshot import DispatchSnapshot
     from .runner import Runner
     from .tally import Meter
 

@@ -1,7 +1,7 @@
-"""What ties a window to the pool of its key: what is signalled here is heard everywhere, and the other way.
+"""WindowMember: what a backoff window without a gate is shared through, by the pool of its key.
 
-Rules of this room: it runs on the courier's loop, takes no part in the pool's limits, and holds nothing
-there. What cannot be told is told again until it is over.
+It works on the courier's loop, takes no part in the pool's limits, and holds nothing there. A signal that
+cannot be told is told again until its window is over.
 """
 
 from __future__ import annotations
@@ -9,42 +9,54 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from ...arguments import NS_PER_US
 from ...errors import StoreError
+from ...gate.forks import reset_in_child
+from ...gate.window import Window, WindowSignal
 from ..courier import COURIER
 from ..store import open_store, plain_name
 from .question import CLEARED, empty_question, window_left
 
 if TYPE_CHECKING:
-    from ...dispatch.backoff_window import BackoffWindow
+    from ...typing import Clock
     from ..store import Store
-    from .question import Question
+
+    class SharedWindow(Protocol):
+        """What a member needs of its window."""
+
+        clock: Clock
+        rule: Window
+
+        def hear(self, signal: WindowSignal) -> None: ...
+
 
 _GREETING = 2.0  # seconds to find out whether there is a store at all
 _TRY_AGAIN = 0.25
 
 
-class WindowTie:
-    """One window's tie to the pool of that key."""
+class WindowMember:
+    """One window in the pool of its key."""
 
-    def __init__(self, window: BackoffWindow, store: Store | str, key: str) -> None:
-        self._window = ref(window)  # a window that nobody uses any more goes, whoever still has news for it
-        self._clock = window._clock
+    def __init__(self, window: SharedWindow, store: Store | str, key: str) -> None:
+        self._window = ref(window)  # weakly: a window that is no longer used goes although there is news
+        self._rule = window.rule
+        self._clock = window.clock
         self._where = store
-        self._store = open_store(store, window._clock)
+        self._store = open_store(store, window.clock)
         self._key = key
-        self._member = token_hex(8)
+        self._name = token_hex(8)
         self._numbers = count(1)
-        self._generation = 0  # as last heard
-        self._listening = False  # to what follows from what was heard
-        self._untold: int | None = None  # an end that the others have not heard of, or CLEARED
+        self._generation = 0  # of the pool's window, as last heard
+        self._heard = window.rule.state  # the state of our window that was told last, or came from the pool
+        self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._telling = False
+        self._closed = False
 
     def start(self) -> None:
-        """Hear how it stands. Waits: is there a store at all?"""
+        """Hear whether a window is active. Waits, to find out whether there is a store at all."""
 
         async def greet() -> None:
             await asyncio.wait_for(self._ask(None), _GREETING)
@@ -52,86 +64,98 @@ class WindowTie:
 
         try:
             COURIER.wait_for(greet, _GREETING + 1)
-        except TimeoutError:
-            where = plain_name(self._where)
-            raise StoreError(f"{where} did not answer within {_GREETING:g} s") from None
+        except Exception as error:
+            if isinstance(self._where, str):
+                COURIER.send_last(self._store.close)  # it was opened for this member alone
+            if isinstance(error, TimeoutError):
+                raise StoreError(f"{plain_name(self._where)} did not answer within {_GREETING:g} s") from None
+            raise
+        reset_in_child(self)
 
-    def tell(self, until: int | None) -> None:
-        """The window now ends then, or was cleared: everybody is to hear it. Never waits."""
-        if not (self._listening and COURIER.here):  # other threads may have news of their own meanwhile
-            self._untold = CLEARED if until is None else until
-            COURIER.soon(self._stir)
+    def hear_window(self) -> None:
+        """The window has changed: tell the other members, unless the change came from them. Never waits."""
+        state, origin = self._rule.state, self._rule.origin
+        if state == self._heard or self._closed:
+            return
+        self._heard = state
+        if origin is self:
+            return
+        until = self._rule.signal(self._clock.now()).until
+
+        def note() -> None:
+            self._signal = CLEARED if until is None else until
+            if not self._telling:
+                self._telling = True
+                COURIER.start(self._tell)
+
+        COURIER.soon(note)
+
+    def close(self) -> None:
+        """Share the window no longer."""
+        if not self._closed:
+            self._closed = True
+            if isinstance(self._where, str):
+                COURIER.send_last(self._store.close)
 
     # -- on the courier's loop
 
     async def _listen(self) -> None:
-        tie = ref(self)
+        member = ref(self)
 
         def heard() -> None:
-            this = tie()
+            this = member()
             if this is not None:
-                COURIER.start(this._hear)
+                this.hear()
 
         await self._store.listen(self._key, heard)
 
-    def _stir(self) -> None:
-        if not self._telling:
-            self._telling = True
-            COURIER.start(self._tell)
+    def hear(self) -> None:
+        """Another member changed the window or the limits of the pool."""
+        if not self._closed:
+            COURIER.start(self._look)
 
     async def _tell(self) -> None:
         try:
-            while (until := self._untold) is not None:
-                self._untold = None
+            while (until := self._signal) is not None and not self._closed:
+                self._signal = None
                 left = window_left(until, self._clock.now())
                 if left is None:
-                    continue  # it is over, for everybody
+                    continue  # the window is over, for all members
                 try:
                     await self._ask(left)
                 except StoreError:
-                    if self._untold is None:
-                        self._untold = until
+                    if self._signal is None:
+                        self._signal = until
                     await asyncio.sleep(_TRY_AGAIN)
         finally:
             self._telling = False
 
-    async def _hear(self) -> None:
+    async def _look(self) -> None:
         try:
             await self._ask(None)
         except StoreError:
             await asyncio.sleep(_TRY_AGAIN)
             if not self._telling:
-                COURIER.start(self._hear)
+                self.hear()
 
-    async def _ask(self, pause: int | None) -> None:
-        given = await self._store.ask(self._key, self._question(pause))
-        remaining, generation = given["window_left"], given["window_generation"]
-        window = self._window()
-        if generation == self._generation or window is None:
+    async def _ask(self, window: int | None) -> None:
+        """Tell how long calls should be held back, and want nothing."""
+        question = empty_question(self._name, next(self._numbers))
+        question["window"] = window
+        answer = await self._store.ask(self._key, question)
+        generation, left = answer["window_generation"], answer["window_left"]
+        owner = self._window()
+        if generation == self._generation or owner is None:
             return
         self._generation = generation
-        if pause is not None:
-            return  # our own
-        until, now = window._window.until, self._clock.now()
-        here = 0 if until is None else max(0, until - now)
-        self._listening = True  # what follows is no news to the others
-        try:
-            if remaining * NS_PER_US > here:
-                window._signal(remaining * NS_PER_US, "shared", None)
-            elif remaining == 0 and here:
-                window.clear()
-        finally:
-            self._listening = False
-
-    def _question(self, pause: int | None) -> Question:
-        """One that says how long nobody should go, and wants nothing."""
-        question = empty_question(self._member, next(self._numbers))
-        question["window"] = pause
-        return question
+        if window is None:  # otherwise it is our own signal
+            until = self._clock.now() + left * NS_PER_US if left else None
+            owner.hear(WindowSignal(until=until, origin=self))
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""
-        self._member = token_hex(8)
+        self._name = token_hex(8)
         self._store = open_store(self._where, self._clock)
-        self._telling = self._listening = False
-        COURIER.send(self._listen)
+        self._telling = False
+        if not self._closed:
+            COURIER.send(self._listen)

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
 )
 
 from headgate.arguments import SECOND
+from headgate.gate.leased import LeasedRate
 from headgate.limits import COLUMNS, TOKENS, Rate
-from headgate.sharing.pool.leased import LeasedRate
 
 MILLI = SECOND // 1000
 COLUMN = 0  # of requests

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
-from ...arguments import SECOND
-from ...gate.decision import FAR_OFF
+from ..arguments import SECOND
+from .decision import FAR_OFF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...limits import Rate
+    from ..limits import Rate
 
 # How long after its start a batch may be used: a process that was stopped for longer must not use it.
 TTL = SECOND
@@ -31,6 +31,7 @@ class LeasedRate:
         "_scheduled",
         "_stamps",
         "_used_at",
+        "ahead",
         "column",
         "name",
         "owed",
@@ -45,6 +46,7 @@ class LeasedRate:
         self.name = rate.name
         self.units = 0  # that may be used now
         self.taken = 0  # since it was made: the pool's member measures the demand by it
+        self.ahead = 0  # how many unused units should be there for callers to come
         self.owed = 0  # used without a grant, and not told yet
         self._batches: deque[list[int]] = deque()  # [stamp, end, units] of `units`
         self._scheduled: list[tuple[int, int, int]] = []  # (start, stamp, units), the next one first
@@ -161,6 +163,11 @@ class LeasedRate:
         """Take over nothing: what the rate before had belongs to the pool."""
 
     # -- grants and returns
+
+    @property
+    def low(self) -> bool:
+        """Whether less than half of what should be there is."""
+        return self.units * 2 < self.ahead
 
     def grant(self, units: int, start: int, stamp: int) -> None:
         """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""

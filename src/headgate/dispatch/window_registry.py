@@ -1,0 +1,135 @@
+"""Backoff windows by key, kept while they are held or active."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from heapq import heapify, heappop, heappush
+from weakref import WeakValueDictionary
+
+from ..errors import InvalidConfig
+from ..gate.clock import SYSTEM
+from ..gate.forks import reset_in_child
+from ..hints import Clock, Hashable, Observer, Seconds, later
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+    from .backoff_window import BackoffWindow
+else:
+    BackoffWindow = later("headgate.dispatch.backoff_window", "BackoffWindow")
+
+
+class WindowRegistry:
+    """Windows by key. The same key in two registries is two windows.
+
+    >>> from headgate import WindowRegistry
+    >>> stripe = WindowRegistry.named("payments").for_key("stripe")
+    >>> stripe is WindowRegistry.named("payments").for_key("stripe")
+    True
+
+    A window that is neither held nor active is forgotten. The arguments are those of the windows
+    it makes.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_active",
+        "_ceiling",
+        "_clock",
+        "_generation",
+        "_lock",
+        "_observer",
+        "_serial",
+        "_spread",
+        "_windows",
+    )
+
+    _named: ClassVar[dict[str, WindowRegistry]] = {}
+
+    def __init__(
+        self,
+        *,
+        ceiling: Seconds | None = None,
+        spread: Seconds = 0.0,
+        observer: Observer | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._ceiling = ceiling
+        self._spread = spread
+        self._observer = observer
+        self._clock = clock
+        self._make()  # raises at once if the arguments cannot make a window
+        self._windows: WeakValueDictionary[Hashable, BackoffWindow] = WeakValueDictionary()
+        self._active: list[tuple[int, int, BackoffWindow]] = []  # kept alive until their end, a heap by end
+        self._serial = 0
+        self._generation = 0  # of the latest signal: a window that is made again goes on from there
+        self._lock = allocate_lock()
+        reset_in_child(self)
+
+    def _make(self) -> BackoffWindow:
+        from .backoff_window import BackoffWindow  # noqa: PLC0415 - it imports this file
+
+        return BackoffWindow(
+            ceiling=self._ceiling, spread=self._spread, observer=self._observer, clock=self._clock
+        )
+
+    @classmethod
+    def named(cls, name: str) -> WindowRegistry:
+        """The registry of that name, made on first use and kept for the life of the process."""
+        if not isinstance(name, str) or not name:
+            raise InvalidConfig(f'registry name {name!r} is not a name; write a string, e.g. "payments"')
+        known = cls._named.get(name)
+        # setdefault is one step: all threads get the registry of the first.
+        return known if known is not None else cls._named.setdefault(name, cls())
+
+    def for_key(self, key: Hashable) -> BackoffWindow:
+        """The window of that key: every caller that asks gets the same object."""
+        with self._lock:
+            if self._active:
+                self._forget_ended_locked()
+            window = self._windows.get(key)
+            if window is None:
+                window = self._make()
+                window.identify(key, self, self._generation)
+                self._windows[key] = window
+            return window
+
+    def __len__(self) -> int:
+        """How many windows are remembered."""
+        with self._lock:
+            self._forget_ended_locked()
+            return len(self._windows)
+
+    def keep(self, window: BackoffWindow) -> None:
+        """A window has started: it must survive even if no code holds it."""
+        with self._lock:
+            self._forget_ended_locked()
+            self._generation = max(self._generation, window.generation)
+            until = window.rule.until
+            if not window.kept and until is not None:
+                window.kept = True
+                self._serial += 1
+                heappush(self._active, (until, self._serial, window))
+
+    def let_go(self, window: BackoffWindow) -> None:
+        """A window was cleared: it need not be kept any longer."""
+        with self._lock:
+            if window.kept:
+                window.kept = False
+                self._active = [entry for entry in self._active if entry[2] is not window]
+                heapify(self._active)
+
+    def _forget_ended_locked(self) -> None:
+        now = self._clock.now()
+        while self._active and self._active[0][0] <= now:
+            _, serial, window = heappop(self._active)
+            until = window.rule.until
+            if until is not None and until > now:  # it was extended since
+                heappush(self._active, (until, serial, window))
+            else:
+                window.kept = False
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock is free."""
+        self._lock = allocate_lock()
