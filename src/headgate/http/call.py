@@ -100,7 +100,7 @@ class Call:
 
     def _reserve(self, request: Request | None) -> dict[str, int]:
         """The estimated cost, in the units that the gate counts."""
-        counted = _units(self.gate)
+        counted = self.gate.largest_cost()
         settings, shape = self._settings, self._shape
         if settings.estimate is not None:
             assert request is not None
@@ -155,7 +155,7 @@ class Call:
         if status >= 500 and not signal.limited:
             permit.settle()  # it may have run, so the estimate stands
         else:
-            self._settle_at(permit, dict.fromkeys(_COUNTED, 0))
+            permit.settle(cost=self._counted(dict.fromkeys(_COUNTED, 0)))
         delay = self._delay_after(signal, status)
         if delay is None and self._settings.policy.max_retries:
             answer.forbid_retries()
@@ -168,7 +168,7 @@ class Call:
         if permit is not None and sent:
             permit.settle()
         elif permit is not None:
-            permit.settle(cost=dict.fromkeys(self.gate.columns, 0))
+            permit.cancel()
         if not isinstance(error, Exception) or not self._settings.policy.max_retries:
             return None
         decision = self._retried.decide(
@@ -189,7 +189,7 @@ class Call:
             and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
             may_have_run=not signal.limited and self._repeat == "if refused",
             retry_after=retry_after,
-            held=signal.limited and self.gate.rules.reentry is not None,  # until its window ends
+            held=signal.limited and self.gate.pauses,  # until its window ends
         )
         return self._announced(decision)
 
@@ -212,18 +212,18 @@ class Call:
     def _observe(self, signal: Signal) -> None:
         self.gate.observe(signal, sent_at=self._sent_at)
 
-    def settle(self, permit: Permit, usage: Usage | None) -> None:
-        """Replace the estimate by what a response says it used. Finalizers call this."""
+    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+        """The cost of a response by what it says it used, None if the estimate stands."""
         if usage is None:
-            permit.settle()
-            return
+            return None
         shape = self._shape
         self._settings.stats.learn(self._host, shape.model, shape.input, usage)
-        self._settle_at(permit, settlement(shape.style, self._reserved, usage))
+        return self._counted(settlement(shape.style, self._reserved, usage))
 
-    def _settle_at(self, permit: Permit, costs: Mapping[str, int]) -> None:
-        counted = _units(self.gate)
-        permit.settle(cost={unit: cost for unit, cost in costs.items() if unit in counted})
+    def _counted(self, costs: Mapping[str, int]) -> dict[str, int]:
+        """Those of the costs that the gate counts."""
+        counted = self.gate.largest_cost()
+        return {unit: cost for unit, cost in costs.items() if unit in counted}
 
 
 class OpenResponse:
@@ -256,40 +256,32 @@ class OpenResponse:
             return
         if whole:
             self._reader.finish()
-        self._settle()
+        self._permit.settle(cost=self._close())
         if self._reader.error is not None:
             self._call.observe_inside(self._reader.error, self._headers)
 
     def __del__(self) -> None:
         if self._open:
-            self._settle()
+            self._permit.leave(self._close())
 
-    def _settle(self) -> None:
+    def _close(self) -> dict[str, int] | None:
+        """Count the response as ended. Returns what it cost, None if the estimate stands."""
         self._open = False
         if self._timeout is not None:
             self._timeout.cancel()
-        self._call.settle(self._permit, self._reader.usage)
+        return self._call.cost_of(self._reader.usage)
 
     def abandon(self) -> None:
         """Give the place back: the caller has neither read nor closed the response for a long time."""
         if not self._open:
             return
-        self._settle()
+        self._permit.settle(cost=self._close())
         _LOG.warning(
             "%s: the response has been neither read nor closed for %g s; its place has been given back. "
             "Close responses, e.g. by `with`, or give the adapter a longer lease=",
             self._call.name,
             self._call.lease / SECOND,
         )
-
-
-def _units(gate: Dispatch) -> dict[str, int]:
-    """The units that the gate counts, each with the largest cost that one call can have."""
-    most: dict[str, int] = {}
-    for rule in gate.rules.rates:
-        rate = rule.rate
-        most[rate.unit] = min(most.get(rate.unit, 1 << 62), max(rate.amount, rate.burst))
-    return most
 
 
 def _length(headers: Mapping[str, str]) -> int:

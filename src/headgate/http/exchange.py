@@ -44,7 +44,7 @@ class GatedSender:
         while True:
             answer = None
             try:
-                call.begin(call.admission().__enter__())
+                call.begin(call.admission().enter())
                 answer = send()
                 error_body = answer.read_error() if answer.status >= 400 else None
                 delay = call.answered(answer, error_body)
@@ -78,7 +78,7 @@ class GatedSender:
         while True:
             answer = None
             try:
-                call.begin(await call.admission().__aenter__())
+                call.begin(await call.admission().enter_async())
                 answer = await send()
                 error_body = await answer.read_error() if answer.status >= 400 else None
                 delay = call.answered(answer, error_body)

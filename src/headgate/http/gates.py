@@ -65,22 +65,8 @@ def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> C
         assert isinstance(name, str)
         return checked(make(name), make)
 
-    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, _has_nothing_to_remember)
+    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, Dispatch.is_idle)
     return lambda request: gates.get(key(request))
-
-
-def _has_nothing_to_remember(gate: Dispatch) -> bool:
-    learner = gate._learner
-    if learner._configured is None or learner._told:
-        return False  # it has learned its limits
-    now = gate.snapshot()
-    return (
-        not now.waiting
-        and not now.in_flight
-        and not now.bytes_in_flight
-        and not now.backoff_active
-        and all(rate.level >= rate.burst for rate in now.rates)
-    )
 
 
 def checked(gate: object, given_by: object) -> Dispatch:
