@@ -7,9 +7,9 @@ one resource makes of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import time_ns
 from typing import Any
-from weakref import ref
 
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
@@ -28,6 +28,7 @@ from .leased_rules import LeasedRules
 from .messages import read_number
 from .recovery import Cubic, Stepwise, read_level
 from .resource import SharedResource
+from .transport import weakly
 from .update import CapacityUpdate
 
 _LONGEST_NAME = 1024
@@ -64,6 +65,9 @@ class DistributedLimiter(MemoryLimiter):
     `namespace` keeps swarms on one bus apart. When an agent falls silent, others get its share within `lease`
     seconds; the silent agent then goes by `on_loss`: "share" (half an equal share, which others leave to it
     for `forget_after` seconds), "closed" (nothing) or "open" (all it had).
+
+    A `slot` block that ends without an error counts as a success; `permit.settle(verdict=throttled())` in it
+    announces a reduction.
     """
 
     __slots__ = ("_agent", "_agent_options", "_bus", "_curve", "_each", "_forked", "_owned", "_where")
@@ -247,13 +251,7 @@ class DistributedLimiter(MemoryLimiter):
         for rate in rates:
             columns.setdefault(rate.unit, len(columns))
         rules = LeasedRules(ConcurrencyRule(None, None), successors((), rates, columns, 0))
-        this = ref(self)
-
-        def learn(verdict: Verdict, sent_at: int) -> None:
-            limiter = this()
-            if limiter is not None:
-                limiter.hear_verdict(resource, verdict, sent_at)
-
+        learn = partial(weakly(self._hear_verdict), resource)
         gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock, learn=learn)
         return SharedResource(
             resource,
@@ -266,7 +264,7 @@ class DistributedLimiter(MemoryLimiter):
             now=self._now(),
         )
 
-    def hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
+    def _hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
         self._agent.hear_verdict(resource, verdict, sent_at)
 
     # -- after a fork

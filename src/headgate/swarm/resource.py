@@ -198,10 +198,8 @@ class SharedResource(Resource):
         level, place = self.total.level, self.membership.place
         cuts = 0 if level is None else level.epoch
         turn = turn_in(cuts, self._turn if place is None else place)
-        before, self.target = (
-            self.target,
-            Target(rates, self.rates, share, expires, self._open_from(), cuts, turn),
-        )
+        before = self.target
+        self.target = Target(rates, self.rates, share, expires, self._open_from(), cuts, turn)
         return self.target != before
 
     def apply(self) -> None:
