@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.budgets.windows import MONEY, TOKENS, Allowance, Limit, Plan, binding
-from headgate.gate import bucket as rates
+from headgate.gate import strict as rates
 from headgate.limits import Rate
 
 SECOND = 1_000_000_000

@@ -13,7 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidCapacity, InvalidWindow
-from headgate.gate.bucket import RateRule, StrictRule, rule_for, successors
+from headgate.gate.bucket import RateRule
+from headgate.gate.rates import rule_for, successors
+from headgate.gate.strict import StrictRule
 from headgate.limits import COLUMNS, Rate
 
 SECOND = 1_000_000_000
@@ -673,10 +675,10 @@ def test_more_low_marks_than_a_bucket_keeps_make_refunds_smaller_and_never_large
             entry[2] = dice.randrange(estimate + 1)
             rule.settle(estimate, entry[2], taken_at, now)
         assert rule.level(now) <= bucket.level(now)
-        most_marks = max(most_marks, len(rule._low_times))
-        assert len(rule._low_times) == len(rule._low_ticks) <= 64
-        assert all(first < then for first, then in pairwise(rule._low_times))
-        assert all(first < then for first, then in pairwise(rule._low_ticks))
+        most_marks = max(most_marks, len(rule.low_times))
+        assert len(rule.low_times) == len(rule.low_ticks) <= 64
+        assert all(first < then for first, then in pairwise(rule.low_times))
+        assert all(first < then for first, then in pairwise(rule.low_ticks))
     assert most_marks > 32
 
 
@@ -694,7 +696,7 @@ def test_no_permit_gets_back_a_unit_too_much_when_every_low_mark_matters(count):
             assert rule.enter((2 * k + 3,), now) == 1
             permits.append((2 * k + 3, now, bucket.charge(2 * k + 3, now)))
             now += 2 * k + 1
-        assert len(rule._low_times) <= 64
+        assert len(rule.low_times) <= 64
         for k, (estimate, taken_at, entry) in list(enumerate(permits))[:: -1 if order[0] == "l" else 1]:
             settled = deepcopy(rule) if order[0] == "e" else rule
             entry[2] = 0

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.gate.bucket import RateRule, StrictRule, successors
+from headgate.gate.bucket import RateRule
 from headgate.gate.decision import ADMITTED, REFUSED, THROTTLED, Rules
-from headgate.gate.slots import ConcurrencyRule
-from headgate.gate.weight import WeightRule
+from headgate.gate.rates import successors
+from headgate.gate.slots import ConcurrencyRule, WeightRule
+from headgate.gate.strict import StrictRule
 from headgate.gate.window import Reentry, Window
 from headgate.limits import Rate
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.gate import bucket as rates
-from headgate.gate.bucket import RateRule, StrictRule, rule_for
+from headgate.gate import strict as rates
+from headgate.gate.bucket import RateRule
+from headgate.gate.rates import rule_for
+from headgate.gate.strict import StrictRule
 from headgate.limits import Rate
 
 SECOND = 1_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.weight import WeightRule
+from headgate.gate.slots import WeightRule
 
 
 def enter(rule, weight):

@@ -6,7 +6,7 @@ fact: a change of plan neither adds to it nor takes from it. Every answer is abo
 
 from __future__ import annotations
 
-from ..gate.bucket import StrictRule
+from ..gate.strict import StrictRule
 from ..limits import Rate
 
 TYPE_CHECKING = False

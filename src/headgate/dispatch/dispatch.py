@@ -8,12 +8,11 @@ from ..arguments import SECOND, Coroutine, never_awaited, not_awaitable, positiv
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
-from ..gate.bucket import successors
 from ..gate.clock import SYSTEM, default_random
 from ..gate.decision import Rules
 from ..gate.gate import Gate
-from ..gate.slots import ConcurrencyRule
-from ..gate.weight import WeightRule
+from ..gate.rates import successors
+from ..gate.slots import ConcurrencyRule, WeightRule
 from ..gate.window import WindowSignal
 from ..hints import (
     Awaitable,

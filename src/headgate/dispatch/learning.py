@@ -1,6 +1,6 @@
 """Pure. What the limits are, found out from what responses say.
 
-Rules of this room: what was configured is never exceeded. A limit that the far side states is taken at its
+What was configured is never exceeded. A limit that the far side states is taken at its
 word; where it states none, one is found by trying: more and more until it refuses, then one cut for each
 episode of refusals, and back along a cubic. Only success makes anything grow.
 """
@@ -69,12 +69,12 @@ class Ramp:
         return True
 
     def succeeded(self, now: int, per_minute: int) -> bool:
-        """A call went well, at a rate of so many a minute. True: the rate grew by it."""
+        """A call went well while `per_minute` calls a minute went. True: the learned rate grew by it."""
         self._successes += 1
         elapsed = now - self._looked_at
         if elapsed < _STEP:
             return False
-        # Whoever uses less than half learns nothing about the rest.
+        # A process that uses less than half learns nothing about the rest.
         used = 2 * self._successes * _MINUTE >= per_minute * elapsed
         self._looked_at = now
         self._successes = 0
@@ -199,7 +199,7 @@ class Learner:
         return grew
 
     def _per_minute(self) -> int:
-        """How many requests a minute are possible at best; 0 if nobody counts them."""
+        """How many requests a minute are possible at best; 0 if no rate counts them."""
         counted = [rate for rate in self.rates() if rate.unit == "requests"]
         return min((rate.amount * _MINUTE // rate.per_ns for rate in counted), default=0)
 
@@ -244,7 +244,7 @@ def unit_of(name: str) -> str:
 
 
 def _per_minute(amount: int) -> Rate:
-    # A tenth of a second at once: whoever does not know the limit does not know its burst either.
+    # A tenth of a second at once: where the limit is not known, its burst is not known either.
     return Rate(amount, 60, burst=max(1, amount // 600))
 
 

@@ -1,73 +1,26 @@
-"""Pure. The arithmetic of a rate: buckets and strict windows.
+"""Pure. A rate that refills evenly: a bucket.
 
-Rules of this room: integers only. Time inside a bucket is counted in ticks, as many to the
-nanosecond as make one unit cost a whole number of ticks, so there is never a remainder to
-carry, a million polls change nothing, and an edge is exact.
+Integers only. Time inside a bucket is counted in ticks, as many to the nanosecond as make one unit cost
+a whole number of ticks, so there is never a remainder to carry, a million polls change nothing, and an
+edge is exact.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-
-from ..limits import COLUMNS
+from math import gcd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ..limits import Rate
     from .decision import AnyRate
 
 # Before any clock started: a bucket that nothing was ever taken from.
-_LONG_AGO = -(1 << 256)
+LONG_AGO = -(1 << 256)
 
 # How many low-water marks a bucket remembers for refunds. Beyond it, neighbours merge and
 # a refund may come out smaller than it could have been, never larger.
 _MOST_LOWS = 64
-
-# How many groups a strict window remembers. Calls close together share one; those that are only
-# known by it leave the window with the last of them: under-use of at most one part in this many.
-_MOST_GROUPS = 128
-
-# How many moments it remembers besides, each by itself. Up to here, it is exact.
-_MOST_MOMENTS = 256
-
-
-def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
-    """The rule that keeps this rate, counting the column of its unit."""
-    kind = StrictRule if rate.strict else RateRule
-    return kind(rate, columns[rate.unit])
-
-
-def successors(
-    old: Sequence[AnyRate], rates: Sequence[Rate], columns: Mapping[str, int], now: int
-) -> tuple[RateRule | StrictRule, ...]:
-    """Rules for these rates, each going on where the old rule of its unit and period stood.
-
-    A rate whose period is new follows a rule of its unit, if one is left over.
-    """
-    left = list(old)
-    rules = [rule_for(rate, columns) for rate in rates]
-    followed: dict[int, AnyRate] = {}
-    for same_period in (True, False):
-        for i, rule in enumerate(rules):
-            if i in followed:
-                continue
-            for other in left:
-                if other.column == rule.column and (other.rate.per_ns == rule.rate.per_ns or not same_period):
-                    followed[i] = other
-                    left.remove(other)
-                    break
-    for i, other in followed.items():
-        rules[i].follow(other, now)
-    return tuple(rules)
-
-
-def _greatest_common_divisor(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
 
 
 class RateRule:
@@ -79,61 +32,61 @@ class RateRule:
     """
 
     __slots__ = (
-        "_cost",
-        "_full_at",
-        "_held_until",
-        "_low_ticks",
-        "_low_times",
-        "_most",
-        "_scale",
-        "_tolerance",
+        "burst_ticks",
         "column",
         "earned_at",
+        "full_at",
+        "held_until",
+        "low_ticks",
+        "low_times",
+        "most_ticks",
         "name",
         "rate",
+        "ticks_per_ns",
+        "unit_ticks",
     )
 
     def __init__(self, rate: Rate, column: int) -> None:
         self.rate = rate
         self.column = column
         self.name = rate.name
-        divisor = _greatest_common_divisor(rate.per_ns, rate.amount)
-        self._cost = rate.per_ns // divisor  # ticks to earn one unit
-        self._scale = rate.amount // divisor  # ticks in a nanosecond
-        self._tolerance = rate.burst * self._cost
-        self._most = max(rate.amount, rate.burst) * self._cost  # what one call may take
-        self.earned_at = _LONG_AGO  # in ticks
-        self._held_until = _LONG_AGO  # until then nothing is left, whatever the rate
+        divisor = gcd(rate.per_ns, rate.amount)
+        self.unit_ticks = rate.per_ns // divisor  # ticks to earn one unit
+        self.ticks_per_ns = rate.amount // divisor  # ticks in a nanosecond
+        self.burst_ticks = rate.burst * self.unit_ticks
+        self.most_ticks = max(rate.amount, rate.burst) * self.unit_ticks  # what one call may take
+        self.earned_at = LONG_AGO  # in ticks
+        self.held_until = LONG_AGO  # until then nothing is left, whatever the rate
         # For refunds: how low the backlog has been since a permit was given out. When the
         # bucket was last found full, and each take that found the backlog lower than every
         # later one did; times ascend and so do the ticks. What is older than the full bucket
         # concerns no permit that may still be refunded.
-        self._full_at = _LONG_AGO
-        self._low_times: list[int] = []
-        self._low_ticks: list[int] = []
+        self.full_at = LONG_AGO
+        self.low_times: list[int] = []
+        self.low_ticks: list[int] = []
 
     # -- admission
 
     def enter(self, cost: tuple[int, ...], now: int) -> int:
         """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
         # Comparing with one is quicker than multiplying by it, and it nearly always is one.
-        ticks = now if self._scale == 1 else now * self._scale
+        ticks = now if self.ticks_per_ns == 1 else now * self.ticks_per_ns
         amount = cost[self.column]
         if amount == 1:
-            need = self._cost
+            need = self.unit_ticks
         else:
-            need = amount * self._cost
-            if need > self._most:
+            need = amount * self.unit_ticks
+            if need > self.most_ticks:
                 return 0
         earned = self.earned_at
         if earned <= ticks:
             self.earned_at = ticks + need
-            self._full_at = now
+            self.full_at = now
             return 1
         after = earned + need
-        if after > ticks + self._tolerance:
+        if after > ticks + self.burst_ticks:
             return 0 if after > earned else 1  # what costs nothing is never in the way
-        times = self._low_times
+        times = self.low_times
         if not times or times[-1] != now:  # within an instant the backlog only rises
             self._note_low(now, earned - ticks)
         self.earned_at = after
@@ -141,29 +94,29 @@ class RateRule:
 
     def fits(self, cost: tuple[int, ...], now: int) -> bool:
         """Would `enter` take it?"""
-        need = cost[self.column] * self._cost
-        if need > self._most:
+        need = cost[self.column] * self.unit_ticks
+        if need > self.most_ticks:
             return False
-        ticks = now * self._scale
+        ticks = now * self.ticks_per_ns
         earned = self.earned_at
-        return earned <= ticks or earned + need <= ticks + self._tolerance or not need
+        return earned <= ticks or earned + need <= ticks + self.burst_ticks or not need
 
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
-        """When could the cost be taken, if nobody else came? At or before now: at once."""
-        need = cost[self.column] * self._cost
+        """When the cost could be taken, if no other call came. At or before now: at once."""
+        need = cost[self.column] * self.unit_ticks
         if not need:
             return now
         # Above the burst only a full bucket will do.
-        ready = self.earned_at + min(need, self._tolerance) - self._tolerance
-        return max(now, -(-ready // self._scale))
+        ready = self.earned_at + min(need, self.burst_ticks) - self.burst_ticks
+        return max(now, -(-ready // self.ticks_per_ns))
 
     def slack(self, cost: tuple[int, ...], now: int) -> int:
-        """How long after `earliest` the bucket goes on filling: so much lateness costs nothing."""
-        return max(0, self.earned_at // self._scale - self.earliest(cost, now))
+        """How long after `earliest` the bucket goes on filling: being that late costs nothing."""
+        return max(0, self.earned_at // self.ticks_per_ns - self.earliest(cost, now))
 
     def refusal(self, cost: tuple[int, ...]) -> str | None:
         """Why the cost can never be taken, or None."""
-        most = self._most // self._cost
+        most = self.most_ticks // self.unit_ticks
         if cost[self.column] <= most:
             return None
         return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {most}"
@@ -179,32 +132,32 @@ class RateRule:
         """
         if actual == estimate:
             return
-        ticks = now * self._scale
+        ticks = now * self.ticks_per_ns
         backlog = self.earned_at - ticks
         if actual > estimate:
             if backlog > 0:
                 self._note_low(now, backlog)
             else:
-                self._full_at = now
-            self.earned_at = max(self.earned_at, ticks) + (actual - estimate) * self._cost
+                self.full_at = now
+            self.earned_at = max(self.earned_at, ticks) + (actual - estimate) * self.unit_ticks
             return
-        if backlog <= 0 or self._full_at > taken_at:
+        if backlog <= 0 or self.full_at > taken_at:
             return  # what was taken has been earned back already
-        since = bisect_right(self._low_times, taken_at)
-        lowest = min(self._low_ticks[since], backlog) if since < len(self._low_ticks) else backlog
-        credit = min((estimate - actual) * self._cost, lowest)
+        since = bisect_right(self.low_times, taken_at)
+        lowest = min(self.low_ticks[since], backlog) if since < len(self.low_ticks) else backlog
+        credit = min((estimate - actual) * self.unit_ticks, lowest)
         self.earned_at -= credit
-        for i in range(since, len(self._low_ticks)):
-            self._low_ticks[i] -= credit
-        if since < len(self._low_ticks):  # older marks that are no longer the lower ones
+        for i in range(since, len(self.low_ticks)):
+            self.low_ticks[i] -= credit
+        if since < len(self.low_ticks):  # older marks that are no longer the lower ones
             keep = since
-            while keep and self._low_ticks[keep - 1] >= self._low_ticks[since]:
+            while keep and self.low_ticks[keep - 1] >= self.low_ticks[since]:
                 keep -= 1
-            del self._low_times[keep:since]
-            del self._low_ticks[keep:since]
+            del self.low_times[keep:since]
+            del self.low_ticks[keep:since]
 
     def _note_low(self, now: int, backlog: int) -> None:
-        times, lows = self._low_times, self._low_ticks
+        times, lows = self.low_times, self.low_ticks
         while lows and lows[-1] >= backlog:
             lows.pop()
             times.pop()
@@ -218,41 +171,41 @@ class RateRule:
 
     def give_back(self, amount: int, now: int) -> None:
         """Put units back that were taken, whenever that was; never above full."""
-        ticks = now * self._scale
+        ticks = now * self.ticks_per_ns
         if self.earned_at > ticks:
-            self.earned_at = max(ticks, self.earned_at - amount * self._cost)
+            self.earned_at = max(ticks, self.earned_at - amount * self.unit_ticks)
             self._note_low(now, self.earned_at - ticks)
 
     # -- what the far side says is left
 
     def lower(self, level: int, now: int) -> None:
-        """At most so many units are left. Never raises what there is."""
-        ticks = now * self._scale
-        self.earned_at = max(self.earned_at, ticks + self._tolerance - level * self._cost)
+        """Leave at most `level` units. Never raises what there is."""
+        ticks = now * self.ticks_per_ns
+        self.earned_at = max(self.earned_at, ticks + self.burst_ticks - level * self.unit_ticks)
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:
-        """Nothing is left before that moment, and so much then.
+        """Leave nothing before that moment, and `units` then.
 
         What was taken so far gives nothing back beyond that, nor does what is taken in this instant.
         """
-        held = at * self._scale + self._tolerance - units * self._cost
+        held = at * self.ticks_per_ns + self.burst_ticks - units * self.unit_ticks
         if held < self.earned_at:
             self._note_low(now + 1, self.earned_at - held)
             return
-        self._full_at = now + 1
+        self.full_at = now + 1
         self.earned_at = held
-        self._held_until = at
+        self.held_until = at
 
     # -- changing the limit, and looking at it
 
     def full(self, now: int) -> bool:
         """Is nothing missing?"""
-        return self.earned_at <= now * self._scale
+        return self.earned_at <= now * self.ticks_per_ns
 
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative while in debt."""
-        backlog = max(0, self.earned_at - now * self._scale)
-        return (self._tolerance - backlog) // self._cost
+        backlog = max(0, self.earned_at - now * self.ticks_per_ns)
+        return (self.burst_ticks - backlog) // self.unit_ticks
 
     def follow(self, old: AnyRate, now: int) -> None:
         """Continue where the rule this one replaces stands: a change of limits creates nothing.
@@ -264,313 +217,24 @@ class RateRule:
         mark = now + 1
         if not isinstance(old, RateRule):
             missing = max(0, self.rate.burst - old.level(now))
-            self.earned_at = now * self._scale + missing * self._cost
-            self._low_times.append(mark)
-            self._low_ticks.append(0)  # nothing of the old window can be refunded here
+            self.earned_at = now * self.ticks_per_ns + missing * self.unit_ticks
+            self.low_times.append(mark)
+            self.low_ticks.append(0)  # nothing of the old window can be refunded here
             return
         # What a bucket that is held will have at the end, it has then at any rate.
-        self._held_until = old._held_until
-        since = max(now, old._held_until)
-        backlog = max(0, old.earned_at - since * old._scale)
+        self.held_until = old.held_until
+        since = max(now, old.held_until)
+        backlog = max(0, old.earned_at - since * old.ticks_per_ns)
         # In ticks of this bucket, rounded so that nothing is gained.
-        level = min((old._tolerance - backlog) * self._cost // old._cost, self._tolerance)
-        self.earned_at = since * self._scale + self._tolerance - level
+        level = min((old.burst_ticks - backlog) * self.unit_ticks // old.unit_ticks, self.burst_ticks)
+        self.earned_at = since * self.ticks_per_ns + self.burst_ticks - level
         # Refunds that are still due go on, up to where the smaller burst was full.
-        self._full_at = old._full_at
-        due = min(old.rate.burst * self._cost, self._tolerance) - level
-        for at, low in zip(old._low_times, old._low_ticks, strict=True):
-            converted = low * self._cost // old._cost
+        self.full_at = old.full_at
+        due = min(old.rate.burst * self.unit_ticks, self.burst_ticks) - level
+        for at, low in zip(old.low_times, old.low_ticks, strict=True):
+            converted = low * self.unit_ticks // old.unit_ticks
             if converted < due:
-                self._low_times.append(at)
-                self._low_ticks.append(converted)
-        self._low_times.append(mark)
-        self._low_ticks.append(due)
-
-
-class StrictRule:
-    """Never more than *amount* in any stretch of *per*, however the calls arrive.
-
-    Remembers what was taken and when, twice. By groups of calls close together, of which there
-    are few whatever happens; and one by one, for the latest moments. While those are all there
-    are, every answer is exact. Of older ones it is only known that they belong to their group,
-    and such a group counts until the last of its calls has left the window.
-    """
-
-    __slots__ = (
-        "_groups",
-        "_held_until",
-        "_latest",
-        "_merged",
-        "_moments",
-        "_quantum",
-        "_used",
-        "column",
-        "name",
-        "rate",
-    )
-
-    def __init__(self, rate: Rate, column: int) -> None:
-        self.rate = rate
-        self.column = column
-        self.name = rate.name
-        self._quantum = -(-rate.per_ns // _MOST_GROUPS)
-        self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
-        self._moments: deque[list[int]] = deque()  # [moment, amount], the latest of what is in the groups
-        self._merged = _LONG_AGO  # up to here, calls are known by their group only
-        self._held_until = _LONG_AGO  # the far side says that nothing is left before
-        self._used = 0  # by all groups
-        self._latest = _LONG_AGO  # a clock that goes back grants nothing again
-
-    def enter(self, cost: tuple[int, ...], now: int) -> int:
-        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
-        if not self.fits(cost, now):
-            return 0
-        self.charge(cost[self.column], now)
-        return 1
-
-    def fits(self, cost: tuple[int, ...], now: int) -> bool:
-        """Would `enter` take it?"""
-        need = cost[self.column]
-        return not need or need <= self.level(now)
-
-    def earliest(self, cost: tuple[int, ...], now: int) -> int:
-        """When could the cost be taken, if nobody else came? At or before now: at once."""
-        need = cost[self.column]
-        return max(self._held_until, self.down_to(self.rate.amount - need, now)) if need else now
-
-    def down_to(self, most: int, now: int) -> int:
-        """When will no more than this count, if nobody else came? At or before now: at once."""
-        excess = self._used - most
-        if excess <= 0:
-            return now
-        per = self.rate.per_ns
-        moments = iter(self._moments)
-        moment = next(moments, None)
-        for _first, last, taken in self._groups:
-            left = taken
-            while moment is not None and moment[0] <= last:
-                left -= moment[1]
-                excess -= moment[1]
-                if excess <= 0:
-                    return max(now, moment[0] + per)
-                moment = next(moments, None)
-            excess -= left  # what is known by its group only
-            if excess <= 0:
-                return max(now, last + per)
-        return now + per
-
-    def slack(self, cost: tuple[int, ...], now: int) -> int:  # noqa: ARG002 - the question of every rate
-        """How much lateness costs nothing: none, for what falls out of the window is gone."""
-        return 0
-
-    def refusal(self, cost: tuple[int, ...]) -> str | None:
-        """Why the cost can never be taken, or None."""
-        if cost[self.column] <= self.rate.amount:
-            return None
-        return f"a call of {cost[self.column]} {self.rate.unit} can never fit a limit of {self.rate.amount}"
-
-    def settle(self, estimate: int, actual: int, taken_at: int, now: int) -> None:
-        """Replace what was estimated at `taken_at` by what it was."""
-        if actual >= estimate:
-            self.charge(actual - estimate, now)
-            return
-        back = estimate - actual
-        if taken_at > self._merged:
-            moment = next((known for known in reversed(self._moments) if known[0] <= taken_at), None)
-            if moment is None or moment[0] < taken_at:
-                return  # it has left the window
-            back = min(back, moment[1])
-            moment[1] -= back
-            if not moment[1]:
-                self._moments.remove(moment)
-        for group in self._groups:
-            if group[0] <= taken_at <= group[1]:
-                back = min(back, group[2])
-                group[2] -= back
-                self._used -= back
-                if not group[2]:
-                    self._groups.remove(group)
-                return
-
-    def give_back(self, amount: int, now: int) -> None:
-        """Put units back that were taken, the latest first; never above full."""
-        gone = max(now, self._latest) - self.rate.per_ns
-        while amount and self._groups and self._groups[-1][1] > gone:
-            group = self._groups[-1]
-            back = min(amount, group[2])
-            if self._moments:  # they are the latest of all there is
-                moment = self._moments[-1]
-                if moment[0] <= gone:
-                    return
-                back = min(back, moment[1])
-                moment[1] -= back
-                if not moment[1]:
-                    self._moments.pop()
-            group[2] -= back
-            self._used -= back
-            amount -= back
-            if not group[2]:
-                self._groups.pop()
-
-    def full(self, now: int) -> bool:
-        """Is nothing missing?"""
-        return self.level(now) >= self.rate.amount
-
-    def level(self, now: int) -> int:
-        """Units that could be taken at once; negative when more was used than estimated."""
-        level = self.rate.amount - self.used(now)
-        return min(level, 0) if now < self._held_until else level
-
-    def lower(self, level: int, now: int) -> None:
-        """At most so many units are left. Never raises what there is."""
-        self.charge(max(0, self.level(now) - level), now)
-
-    def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
-        """Nothing is left before that moment, which is no further off than the window is long."""
-        self._held_until = max(self._held_until, min(at, now + self.rate.per_ns))
-
-    def used(self, now: int) -> int:
-        """Units that still count."""
-        latest = self._latest
-        gone = max(now, latest) - self.rate.per_ns
-        if gone >= latest:
-            return 0
-        used = self._used
-        for first, last, taken in self._groups:
-            if last > gone:
-                if first <= gone:  # some of this group have left, if they are known one by one
-                    for at, known in self._moments:
-                        if at > gone:
-                            break
-                        if at >= first:
-                            used -= known
-                break
-            used -= taken
-        return used
-
-    def charge(self, taken: int, now: int) -> None:
-        """Count this from now on, whether or not it fits."""
-        if not taken:
-            return
-        groups, moments = self._groups, self._moments
-        now = self._latest = max(now, self._latest)
-        gone = now - self.rate.per_ns
-        if groups and groups[0][0] <= gone:
-            self._drop(gone)
-        self._used += taken
-        if groups and (now <= groups[-1][1] or now < groups[-1][0] + self._quantum):
-            groups[-1][1] = now
-            groups[-1][2] += taken
-        else:
-            groups.append([now, now, taken])
-        if moments and moments[-1][0] == now:
-            moments[-1][1] += taken
-        elif now > self._merged:
-            moments.append([now, taken])
-            if len(moments) > _MOST_MOMENTS:
-                self._merged = moments.popleft()[0]
-
-    def _drop(self, gone: int) -> None:
-        """Forget what has left the window."""
-        groups, moments = self._groups, self._moments
-        while moments and moments[0][0] <= gone:
-            at, taken = moments.popleft()
-            while groups[0][1] < at:
-                self._used -= groups.popleft()[2]
-            groups[0][0] = at + 1  # so that nobody is refunded from a group that no longer has it
-            groups[0][2] -= taken
-            self._used -= taken
-            if not groups[0][2]:
-                groups.popleft()
-        while groups and groups[0][1] <= gone:
-            self._used -= groups.popleft()[2]
-
-    # -- changing the limit, and coming back after a restart
-
-    def follow(self, old: AnyRate, now: int) -> None:
-        """Continue where the rule this one replaces stands: a change of limits creates nothing."""
-        if isinstance(old, StrictRule):
-            self.carry_on(old)
-        self.charge(max(0, self.level(now) - old.level(now)), now)
-
-    def carry_on(self, old: StrictRule) -> None:
-        """Count what the other counts, and nothing else: what was used stays used."""
-        self._groups = deque(list(group) for group in old._groups)
-        self._moments = deque(list(moment) for moment in old._moments)
-        self._merged = old._merged
-        self._used = old._used
-        self._latest = old._latest
-        self._held_until = old._held_until
-
-    def mend(self) -> None:
-        """After a change that was broken off half way: whatever a group holds, counts."""
-        self._groups = deque(group for group in self._groups if group[2] > 0)
-        self._moments.clear()
-        self._merged = self._latest
-        self._used = sum(group[2] for group in self._groups)
-
-    def saved(self) -> list[int]:
-        """Everything it remembers as plain integers."""
-        if not self._groups:
-            return []
-        state = [len(self._groups)]
-        for group in self._groups:
-            state += group
-        # Whatever is older than the first group might as well have been the moment before it.
-        state.append(max(self._merged, self._groups[0][0] - 1))
-        for moment in self._moments:
-            state += moment
-        return state
-
-    def restore(self, state: Sequence[int], now: int) -> None:
-        """Go on from what was saved. What lies in the future counts from now.
-
-        ValueError: that was never saved.
-        """
-        if not state:
-            return
-        count = state[0]
-        if not 1 <= count <= 4 * _MOST_GROUPS or not 2 + 3 * count <= len(state):
-            raise ValueError(f"no state has {count} groups in {len(state)} numbers")
-        flat, known = state[1 : 1 + 3 * count], state[2 + 3 * count :]
-        groups = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
-        if len(known) % 2 or len(known) > 2 * _MOST_MOMENTS:
-            raise ValueError(f"no state has {len(known)} numbers for its moments")
-        moments = list(zip(known[::2], known[1::2], strict=True))
-        _check(groups, moments, merged=state[1 + 3 * count])
-        # A clock that was put back would have everything count for as long as it was put back by.
-        self._merged = min(state[1 + 3 * count], now)
-        for first, last, taken in groups:
-            begin, end = min(first, now), min(last, now)
-            if self._groups and begin <= self._groups[-1][1]:
-                self._groups[-1][1] = end
-                self._groups[-1][2] += taken
-            else:
-                self._groups.append([begin, end, taken])
-            self._used += taken
-        for at, taken in moments:
-            moment = min(at, now)
-            if self._moments and moment <= self._moments[-1][0]:
-                self._moments[-1][1] += taken
-            elif moment > self._merged:
-                self._moments.append([moment, taken])
-        self._latest = self._groups[-1][1]
-
-
-def _check(groups: list[tuple[int, int, int]], moments: list[tuple[int, int]], *, merged: int) -> None:
-    """Is this what a strict window may remember? It might have been written by anybody."""
-    before = None
-    each = iter([*moments, (None, 0)])
-    at, known = next(each)
-    for first, last, taken in groups:
-        if first > last or taken < 1 or (before is not None and first <= before):
-            raise ValueError("its groups are not in order")
-        before = last
-        while at is not None and at <= last:
-            taken -= known  # noqa: PLW2901 - what is left of the group
-            if at < first or at <= merged or known < 1 or taken < 0:
-                raise ValueError("its moments are not those of its groups")
-            merged = at
-            at, known = next(each)
-    if at is not None:
-        raise ValueError("its moments are later than its groups")
+                self.low_times.append(at)
+                self.low_ticks.append(converted)
+        self.low_times.append(mark)
+        self.low_ticks.append(due)

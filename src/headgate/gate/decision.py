@@ -1,6 +1,6 @@
 """Pure. All the rules of one gate as one decision, all or nothing.
 
-Rules of this room: the mode is judged at the instant of admission and nowhere else; a call
+The mode is judged at the instant of admission and nowhere else; a call
 that does not fit everywhere has taken nothing anywhere.
 """
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from ..limits import Rate
-    from .slots import ConcurrencyRule
-    from .weight import WeightRule
+    from .slots import ConcurrencyRule, WeightRule
     from .window import Reentry, Window
 
     class AnyRate(Protocol):
@@ -98,7 +97,7 @@ class Rules:
     ) -> None:
         self.window = window
         self.throttled_for = throttled_for  # how long after its end a window still counts as recent
-        self.reentry = reentry  # given: nobody goes before the window ends
+        self.reentry = reentry  # if given, no call goes before the window ends
         self.places = places
         self.weight = weight
         self.final = final  # what was taken is never corrected afterwards
@@ -180,7 +179,7 @@ class Rules:
         return ADMITTED
 
     def _resume(self, now: int) -> None:
-        """The first has gone in after a window: beyond it, nothing was saved up while nobody went.
+        """The first call has gone in after a window: nothing was saved up while calls were held back.
 
         Judged now and not before: the window might have been cleared, and the rates have become others.
         """
@@ -226,7 +225,7 @@ class Rules:
     def held_by(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
         """What keeps this cost out, and when to look again.
 
-        No rule: nothing does. No moment: when somebody leaves.
+        No rule: nothing does. No moment: when a call ends.
         """
         window, places, weight = self.window, self.places, self.weight
         if self.reentry is not None and window is not None and window.active(now):
@@ -249,7 +248,7 @@ class Rules:
         places, weight, until = self.places, self.weight, self.throttled_until
         assert until is not None
         binding, at = self._held_by_rate(cost, now)
-        # Somebody leaving may let it in before, but the end of the mode is certain news.
+        # A call that ends may let it in before, but the end of the throttling is certain.
         if places is not None and not places.fits_throttled():
             return "throttled concurrency" if places.fits() else "concurrency", max(at, until)
         if weight is not None and not weight.fits(cost[BYTES] * weight.penalty):
@@ -286,7 +285,7 @@ class Rules:
     def certain_wait(self, cost: tuple[int, ...], now: int) -> tuple[str, int] | None:
         """The rate that makes this cost wait longest, and until when; None if that may yet change.
 
-        It may while somebody is inside, who may turn out to have cost less than estimated.
+        It may while a call is under way, which may turn out to have cost less than estimated.
         """
         if not self.final and (self.places is None or self.places.in_flight):
             return None
@@ -313,7 +312,7 @@ class Rules:
                 places.throttled_in_flight -= 1
 
     def empty(self) -> None:
-        """Nobody is inside: how a forked child starts."""
+        """No call is under way: how a forked child starts."""
         if self.places is not None:
             self.places.in_flight = self.places.throttled_in_flight = 0
         if self.weight is not None:

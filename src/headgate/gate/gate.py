@@ -17,11 +17,11 @@ from ..errors import InvalidConfig, Refused
 from ..limits import COLUMNS, read_cost
 from . import refusals, reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
-from .bucket import successors
 from .clock import SYSTEM
 from .forks import reset_in_child
 from .guard import Guard
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket, correct
+from .rates import successors
 from .waiting import WaitingCallers
 
 TYPE_CHECKING = False
@@ -83,6 +83,7 @@ class Gate:
         "_permit_kind",
         "_seam",
         "_to_tell",
+        "_watched",
         "_weights",
         "clock",
         "closed",
@@ -117,6 +118,7 @@ class Gate:
         self.clock = clock
         self.closed = False
         self.supply: Supply | None = None  # what the gate is shared through
+        self._to_tell: deque[Callable[[], object]] = deque()  # left by finalizers, which tell nothing
         self._max_waiting = max_waiting
         self._weights = None if weights is None else _read_weights(weights)
         self._learn = learn
@@ -127,7 +129,6 @@ class Gate:
         self._low = False  # the supply is to hear that units run out
         self._heard: tuple[int, int | None] | None = None  # the state of the window that was told last
         self._generation = ForkGeneration(self)
-        self._to_tell: deque[Callable[[], object]] = deque()  # left by finalizers, which tell nothing
         self._guard = Guard(
             self._now,
             self._take_back,
@@ -154,8 +155,9 @@ class Gate:
         self._choose_fast_path()
 
     def _choose_fast_path(self) -> None:
-        # The way in for callers that find no line.
+        # The way in for callers that find no line; and whether a call that ends is reported.
         self._fast_path = _refuse if self._busy or self._to_tell else self._enter
+        self._watched = self.observer is not None or self.supply is not None or bool(self._to_tell)
 
     def _enter_any_length(self, cost: Cost, now: int) -> int:
         # The cost may have been read just before a new unit came with `set_rates`.
@@ -542,25 +544,28 @@ class Gate:
             guard.leave((what, actual))
             return
         # As the guard takes back what was left, without its calls.
+        busy = True
         try:
             with self._lock:
                 if guard.interrupted:
                     guard.repair_locked()
                 settled = self._undo_locked(what, actual)
-                if self._busy:
+                busy = self._busy
+                if busy:
                     self._advance_locked(self._now())
         except BaseException:
             guard.broken_off()
             raise
         finally:
-            if self._callers.unfinished or self._pending:
+            if busy or self._pending:
                 guard.finish()
-        if settled and self.observer is not None:
-            self._tell_settled(what, actual)
-        if self._to_tell:
-            self.tell_left()
-        if self.supply is not None:
-            self.supply.returned(corrected=actual is not None)
+        if self._watched:
+            if settled and self.observer is not None:
+                self._tell_settled(what, actual)
+            if self._to_tell:
+                self.tell_left()
+            if self.supply is not None:
+                self.supply.returned(corrected=actual is not None)
 
     def leave(self, permit: Permit, actual: Cost | None) -> None:
         """Settle from a finalizer: never waits, and leaves telling the observer to the next caller."""

@@ -1,6 +1,6 @@
 """Objects by key, for as long as there is a reason to keep them.
 
-Rules of this room: one lock, held while a thing is found or made and for nothing else. `make` runs
+One lock, held while a thing is found or made and for nothing else. `make` runs
 under it, so that whoever comes first, all get the same thing: it must be plain construction. `idle`
 runs under it too: it may take the thing's own lock, and whoever holds that must not come here.
 """

@@ -1,7 +1,7 @@
-"""Pure. Who is next: priority, then tenants fairly by cost, then first come.
+"""Pure. The line: by priority, then tenants fairly by cost, then first come.
 
-Rules of this room: nobody overtakes the one who is next, whatever they need; whoever leaves
-leaves no trace; finding the next takes time in proportion to those who go, not who wait.
+No ticket overtakes the next one, whatever it costs; a ticket that leaves leaves no trace; finding the
+next takes time in proportion to the tickets that go, not to those that wait.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 # The four states of a ticket. Admitted is the line's word, claimed the waiter's: only a
-# grant that nobody has claimed may be taken back from a waiter who has gone.
+# grant that was not claimed may be taken back from a waiter that has gone.
 WAITING, GRANTED, CLAIMED, DONE = range(4)
 
-# Of this many admissions one goes to each lower priority that waits, so none waits for ever.
-# With more than ten of them they take longer turns, lest the highest get less than half.
+# One of this many admissions goes to each lower priority that waits, so that all are served.
+# With more than ten of them they take longer turns, so that the highest gets at least half.
 _TURN = 20
 
 # Virtual time is counted in integers fine enough for weights that do not divide a cost.
@@ -86,8 +86,8 @@ class Flow:
         self.band = band
         self.tickets: deque[Ticket] = deque()
         self.gone = 0  # tickets that left and have not been swept out yet
-        self.entry = 0  # the serial number of its entry in the band's order; 0: nobody waits
-        self.share = 1  # its weight, while somebody waits
+        self.entry = 0  # the serial number of its entry in the band's order; 0: no ticket waits
+        self.share = 1  # its weight, while a ticket waits
         self.start = 0  # the virtual time at which its first ticket is due
         self.finish = 0  # ... and at which what it was served will be paid off
         self.correction = 0  # what calls cost more than estimated, to be paid by the next
@@ -145,8 +145,8 @@ class Band:
             due = self._clock
             if self.first() is not None:
                 first = self._order[0][0]
-                self._clock = max(self._clock, first)  # who is first stays first, whoever comes
-                # Whoever comes does not wait for more than its own part of what the others are due.
+                self._clock = max(self._clock, first)  # the first ticket stays first, whichever comes
+                # A new tenant does not wait for more than its own part of what the others are due.
                 due = min(self._clock, first + ticket.size * _FINE // ticket.share)
             flow.start = max(due, flow.finish)
             flow.share = ticket.share
@@ -168,12 +168,12 @@ class Band:
         return None
 
     def admit(self, flow: Flow, ticket: Ticket) -> Ticket | None:
-        """The first goes in; its tenant is next due when that is paid for. Who is next?"""
+        """The first ticket goes in; its tenant is next due when that is paid for. Returns the next ticket."""
         tickets = flow.tickets
         tickets.popleft()
         self.waiting -= 1
         if len(self._flows) == 1 and self.waiting:
-            # Nobody to be fair to: its start stands for now.
+            # There is no other tenant to be fair to: its start stands for now.
             flow.correction = 0
             first = tickets[0]
             return first if first.state == WAITING else flow.first()
@@ -228,7 +228,7 @@ class Band:
 
 
 class Line:
-    """Everybody who waits at one gate."""
+    """The tickets that wait at one gate."""
 
     __slots__ = ("_bands", "_turn_taken", "waiting")
 
@@ -248,7 +248,7 @@ class Line:
         self.waiting += 1
 
     def first(self) -> Ticket | None:
-        """Who is next; None if nobody waits."""
+        """The ticket that is next; None if none waits."""
         bands = self._bands
         if len(bands) == 1:
             return bands[0].first()
@@ -256,7 +256,7 @@ class Line:
         return None if band is None else band.first()
 
     def admit(self, ticket: Ticket) -> Ticket | None:
-        """The first goes in. Who is next?"""
+        """The first ticket goes in. Returns the next one."""
         flow = ticket.flow
         assert flow is not None
         band = flow.band
@@ -274,7 +274,7 @@ class Line:
         return self.first()
 
     def leave(self, ticket: Ticket) -> None:
-        """One who waits gives up. The ticket must no longer be WAITING."""
+        """The caller of a ticket gives up. The ticket must no longer be WAITING."""
         if ticket.flow is None:
             return  # it never got as far as standing in line
         band = ticket.flow.band
@@ -284,7 +284,7 @@ class Line:
             self._bands.remove(band)
 
     def tickets(self) -> list[Ticket]:
-        """All who wait, in the order they came."""
+        """All tickets that wait, in the order they came."""
         waiting = [ticket for band in self._bands for ticket in band.tickets()]
         waiting.sort(key=lambda ticket: ticket.joined_at)
         return waiting
@@ -294,7 +294,7 @@ class Line:
         return [ticket.cost for band in self._bands for ticket in islice(band.tickets(), most)]
 
     def mended(self) -> Line:
-        """The same people in a new line: for when a change of this one was broken off half-way."""
+        """A new line with the same tickets, for when a change of this one was broken off half-way."""
         line = Line()
         for ticket in self.tickets():
             line.join(ticket)

@@ -72,7 +72,7 @@ class ThreadParker:
         if self._alarm_at is None or at < self._alarm_at:
             self._alarm_at = at
             if get_ident() != self._owner:
-                self._nudge()  # it sleeps for longer, or for ever
+                self._nudge()  # it sleeps for longer, or without end
         return True
 
     def retire(self) -> None:
@@ -94,7 +94,7 @@ class Wakeups:
     __slots__ = ("__weakref__", "_running", "loop", "over")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
-        from asyncio import _get_running_loop  # noqa: PLC0415 - whoever gets here has loaded it
+        from asyncio import _get_running_loop  # noqa: PLC0415 - a caller on an event loop has loaded it
 
         self.loop = loop
         self.over: Future[None] = loop.create_future()  # what a task is told when it is woken
@@ -127,19 +127,19 @@ class Wakeups:
 
     def run(self, parkers: list[LoopParker]) -> None:
         if len(parkers) > 1:
-            # First of all, lest any stay asleep if one of these raises Ctrl-C or runs the loop from within.
+            # First of all, so that none stays asleep if one raises Ctrl-C or runs the loop from within.
             self.loop.call_soon(self.run, parkers)
         parker = step = context = None
         for parker in parkers:
-            step, context = parker._step, parker._context
+            step, context = parker.step, parker.context
             if step is not None:
-                parker._step = parker._context = None
-                context.run(step, parker._told)
+                parker.step = parker.context = None
+                context.run(step, parker.told)
         parkers.clear()
         parker = step = context = None  # an error that one of them keeps knows this frame
 
 
-# By the identity of the loop, which each keeps alive as long as somebody sleeps there.
+# By the identity of the loop, which each keeps alive as long as a task sleeps there.
 _wakeups: WeakValueDictionary[int, Wakeups] = WeakValueDictionary()
 
 
@@ -178,15 +178,15 @@ class LoopParker:
     __slots__ = (
         "_alarm_at",
         "_asyncio_future_blocking",
-        "_context",
         "_loop",
         "_now",
         "_ring",
-        "_step",
         "_ticket",
         "_timer",
-        "_told",
+        "context",
         "over",
+        "step",
+        "told",
         "wakeups",
     )
 
@@ -201,9 +201,9 @@ class LoopParker:
         self._alarm_at: int | None = None
         self._timer: TimerHandle | None = None
         self.over = False  # woken or cancelled
-        self._told = wakeups.over
-        self._step: Callable[[Future[None]], object] | None = None  # makes the task go on ...
-        self._context: Any = None  # ... in its context
+        self.told = wakeups.over
+        self.step: Callable[[Future[None]], object] | None = None  # makes the task go on ...
+        self.context: Any = None  # ... in its context
         self._asyncio_future_blocking = False
 
     # -- what a task asks of a future
@@ -216,24 +216,24 @@ class LoopParker:
         return iter((self,))  # type: ignore[return-value]  # see above
 
     def add_done_callback(self, step: Callable[[Future[None]], object], *, context: Context) -> None:
-        self._context = context
-        self._step = step
+        self.context = context
+        self.step = step
         if self.over:  # since it was awaited: a finalizer may give a place back between any two steps
             self.wake()
 
     def cancel(self, msg: object = None) -> bool:
         woken = self.over
         if not woken:
-            self._told = self._loop.create_future()
-            self._told.cancel(msg)
-        # Even if it was woken: Ctrl-C may have struck just when the loop took up those who were.
+            self.told = self._loop.create_future()
+            self.told.cancel(msg)
+        # Even if it was woken: Ctrl-C may have struck just when the loop took up the woken ones.
         return self.wake() and not woken
 
     def _go_on(self) -> None:
-        step = self._step
+        step = self.step
         if step is not None:  # it may have been told twice
-            self._step = self._context = None
-            step(self._told)
+            self.step = self.context = None
+            step(self.told)
             del step  # as in `Wakeups.run`
 
     # -- what a gate asks of a parker
@@ -243,8 +243,8 @@ class LoopParker:
         wakeups = self.wakeups
         if not wakeups.here():
             return wakeups.soon(wakeups.run, [self])
-        if self._step is not None:
-            self._loop.call_soon(self._go_on, context=self._context)
+        if self.step is not None:
+            self._loop.call_soon(self._go_on, context=self.context)
         return True
 
     def alarm(self, at: int) -> bool:

@@ -1,6 +1,6 @@
 """Pure. How many may be inside at once, and how many while the API is throttling us.
 
-Rules of this room: it says whether there is a place; who takes one and who leaves it is
+It says whether there is a place; who takes one and who leaves it is
 counted by the rules, in one step with everything else.
 """
 
@@ -15,7 +15,7 @@ class ConcurrencyRule:
 
     With `throttled_limit=None` and `adaptive=False` throttling does not concern it. Adaptive
     means: an episode of throttling cuts what was in force to 70 %, at least one place, for
-    everybody; once it is over the places grow back evenly over `regrow` nanoseconds.
+    all callers; once it is over the places grow back evenly over `regrow` nanoseconds.
     """
 
     __slots__ = (
@@ -95,3 +95,17 @@ class ConcurrencyRule:
     def throttled_places(self, now: int) -> int | None:
         """How many may be inside while throttled; None if throttling does not limit them."""
         return self.in_force(now) if self.adaptive else self.throttled_limit
+
+
+class WeightRule:
+    """A budget of bytes that calls hold while they run."""
+
+    __slots__ = ("budget", "in_flight", "penalty", "whole")
+
+    def __init__(self, budget: int, penalty: int) -> None:
+        self.budget = self.whole = budget  # where it is shared, this process's part and all of it
+        self.penalty = penalty  # a byte counts so often when it is admitted while throttled
+        self.in_flight = 0
+
+    def fits(self, weight: int) -> bool:
+        return self.in_flight + min(weight, self.whole) <= self.budget

@@ -93,7 +93,7 @@ class Grant:
     batches: Sequence[Batch] = ()
     places: int | None = None
     bytes: int | None = None
-    all_bytes: int | None = None  # of everyone together: a larger call runs alone
+    all_bytes: int | None = None  # of all members together: a larger call runs alone
     valid_until: int | None = None  # from then on no place and no byte may be used
     ahead: Sequence[int] | None = None  # how many unused units of each rate should be there
     return_unused: bool = False  # units beyond `ahead` go back

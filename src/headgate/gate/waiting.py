@@ -170,7 +170,7 @@ class WaitingCallers:
         self._sort_by_world()
 
     def forget(self) -> None:
-        """In a forked child: those who waited belong to the parent."""
+        """In a forked child: the callers that waited belong to the parent."""
         self.line = Line()
         self._have_none()
         self._to_wake.clear()

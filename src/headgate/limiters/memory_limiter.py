@@ -9,11 +9,11 @@ from types import TracebackType
 from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
-from ..gate.bucket import successors
 from ..gate.clock import SYSTEM
 from ..gate.decision import Rules
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
+from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..hints import Clock, Mapping, Observer, Rates, Seconds, Self
 from ..limits import COLUMNS, Rate, read_cost, read_rates

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..gate.bucket import rule_for
 from ..gate.decision import REFUSED, Rules
+from ..gate.rates import rule_for
 from ..gate.window import Reentry, Window
 from ..limits import REQUESTS, Rate
 from .rounds import TurnRule

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
-from ..gate.bucket import successors
 from ..gate.clock import SYSTEM
 from ..gate.gate import Gate
+from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, check_name
