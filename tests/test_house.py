@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "tenacity": {*GROUND, *PUBLIC, "gate"},
     "http": {*GROUND, "gate", "dispatch", "retries", "responses", "http"},
     "swarm": {*GROUND, "limiters", "gate", "sharing", "swarm"},
-    "cli": {*GROUND, *PUBLIC, "gate", "sharing", "responses", "http", "sandbox", "cli"},
+    "cli": {*GROUND, "gate", "dispatch", "retries", "sharing", "responses", "http", "sandbox", "cli"},
     "__main__": {"cli"},
     "sandbox": {*GROUND, "gate", "sandbox"},
     "testing": {*GROUND, "gate", "sandbox", "sharing", "swarm"},

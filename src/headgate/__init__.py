@@ -28,8 +28,10 @@ from .limits import Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .breaker.breaker import BreakerRegistry, CircuitBreaker, CircuitState
-    from .budgets.budget import BudgetBook, Reservation, TokenBudget
+    from .breaker.breaker import CircuitBreaker, CircuitState
+    from .breaker.registry import BreakerRegistry
+    from .budgets.book import BudgetBook
+    from .budgets.budget import Reservation, TokenBudget
     from .client import ResilienceConfig, ResilientClient
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
@@ -90,8 +92,8 @@ __all__ = [
 
 # Loaded when first asked for: those who only limit a rate should not wait for the rest.
 _LATER = {
-    "BreakerRegistry": "breaker.breaker",
-    "BudgetBook": "budgets.budget",
+    "BreakerRegistry": "breaker.registry",
+    "BudgetBook": "budgets.book",
     "Capacity": "limiters.resource",
     "CapacityUpdate": "swarm",
     "CircuitBreaker": "breaker.breaker",

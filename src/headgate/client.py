@@ -22,7 +22,9 @@ from .arguments import (
     positive_int,
     positive_seconds_to_ns,
 )
-from .breaker.breaker import BreakerRegistry, CircuitBreaker
+from .breaker.breaker import CircuitBreaker
+from .breaker.nesting import come_out, go_in
+from .breaker.registry import BreakerRegistry
 from .budgets.budget import Reservation, TokenBudget
 from .dispatch.backoff_window import BackoffWindow
 from .dispatch.dispatch import Dispatch
@@ -40,8 +42,8 @@ from .typing import Clock, Observer, P, R, Seconds
 from .verdict import Verdict
 
 if TYPE_CHECKING:
-    from .breaker.breaker import _Inside
     from .breaker.circuit import Probe
+    from .breaker.nesting import Inside
 
 # The calls that waited for the end of a backoff window are admitted over this many seconds after it.
 _SPREAD = 1.0
@@ -188,12 +190,12 @@ class ResilientClient:
         self.breakers = BreakerRegistry(
             failure_threshold=config.circuit_failure_threshold,
             recovery_timeout=config.circuit_recovery_timeout,
+            key=key,
             store=store,
             observer=observer,
             clock=clock,
             random=random,
         )
-        self.breakers._within = f"{key}/"  # a target is one of this client
         self._policy = RetryPolicy(
             config.max_retries,
             backoff=default_backoff(config.base_delay, config.max_delay),
@@ -344,7 +346,7 @@ class _Call:
     permit: Permit | None = None
     reservation: Reservation | None = None
     entry: int | Probe | None = None
-    inside: _Inside | None = None
+    inside: Inside | None = None
     sent_at: int = 0
 
     # -- before an attempt
@@ -354,7 +356,7 @@ class _Call:
         self.delay = 0
         self.permit = None
         try:
-            self.breaker._check()
+            self.breaker.check()
         except CircuitBreakerOpen as refusal:
             raise self._caused_by_failure(refusal) from refusal.__cause__
 
@@ -365,10 +367,10 @@ class _Call:
 
     def begin_attempt(self, permit: Permit) -> None:
         """The call is admitted. Raise if the circuit opened while it waited."""
-        self.inside = self.breaker._go_in()
+        self.inside = go_in(self.breaker)
         if self.inside is not None:
             try:
-                self.entry = self.breaker._enter()
+                self.entry = self.breaker.enter()
             except CircuitBreakerOpen as refusal:
                 permit.settle(tokens=0, cost=0)
                 raise self._caused_by_failure(refusal) from refusal.__cause__
@@ -427,11 +429,11 @@ class _Call:
         if entry is None:
             return
         if kind == "succeeded":
-            self.breaker._succeeded(entry, self.sent_at)
+            self.breaker.succeeded(entry, self.sent_at)
         elif kind in ("failed", "overloaded") and error is not None:
-            self.breaker._count_failure(entry, error, self.sent_at)
+            self.breaker.failed(entry, error, self.sent_at)
         else:
-            self.breaker._ignored(entry)
+            self.breaker.ignored(entry)
 
     def _start_backoff(self, verdict: Verdict, retry_after: int | None, delay: int | None) -> bool:
         """Start a backoff window if the far side said "slow down". Returns whether one was started."""
@@ -444,7 +446,7 @@ class _Call:
 
     def _stop_if_open(self, error: Exception) -> None:
         try:
-            self.breaker._check()
+            self.breaker.check()
         except CircuitBreakerOpen as refusal:
             self.retried.withdraw()
             raise refusal from error
@@ -453,10 +455,10 @@ class _Call:
         """Give back what the attempt still holds, however it ended."""
         self.retried.end_attempt()
         if self.inside is not None:
-            self.breaker._come_out(self.inside)
+            come_out(self.inside)
             self.inside = None
         if self.entry is not None:
-            self.breaker._ignored(self.entry)
+            self.breaker.abandoned(self.entry)
             self.entry = None
         if self.reservation is not None:
             if self.permit is None:  # never sent

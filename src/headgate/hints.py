@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Any, Literal, NoReturn, Self
+    from typing import Any, Literal, NoReturn, Self, Unpack
 
     from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T
 
@@ -46,11 +46,12 @@ __all__ = [
     "Sequence",
     "Store",
     "T",
+    "Unpack",
     "later",
 ]
 
 _MODULES = {
-    "typing": ("Any", "Literal", "NoReturn", "Self"),
+    "typing": ("Any", "Literal", "NoReturn", "Self", "Unpack"),
     "headgate.typing": ("Bus", "Clock", "Jitter", "Observer", "P", "R", "Rates", "Seconds", "Store", "T"),
 }
 

@@ -33,6 +33,7 @@ from headgate import (
     WaitTimeout,
     events,
 )
+from headgate.breaker import registry as registry_module
 from headgate.testing import ManualClock, Recorder, run
 from patience import PATIENCE
 
@@ -1541,7 +1542,7 @@ def test_asking_for_the_state_changes_nothing(world, breaker, clock):
 
 
 def test_the_refusal_says_why_and_until_when(world, clock):
-    breaker = CircuitBreaker(3, 30, name="stripe", clock=clock)
+    breaker = CircuitBreaker(3, 30, key="stripe", clock=clock)
     first, second, last = Down(1), Down(2), Down(3)
     for error in (first, second, last):
         with pytest.raises(Down):
@@ -1579,10 +1580,10 @@ def test_the_cause_is_let_go_when_it_closes(world, breaker, clock):
     opened(world, breaker)
     clock.advance(30)
     world.call(breaker, well)
-    assert breaker._cause is None
+    assert breaker._counter.cause is None
     opened(world, breaker)
     breaker.reset()
-    assert breaker._cause is None
+    assert breaker._counter.cause is None
 
 
 def test_a_refusal_while_a_probe_is_under_way_says_when_another_could_go_at_the_latest(world, clock):
@@ -1600,7 +1601,7 @@ def test_a_refusal_while_a_probe_is_under_way_says_when_another_could_go_at_the_
 
 
 def test_a_refusal_pickles(world, clock):
-    breaker = CircuitBreaker(3, 30, name="stripe", clock=clock)
+    breaker = CircuitBreaker(3, 30, key="stripe", clock=clock)
     opened(world, breaker)
     refusal = refused(world, breaker)
     copy = pickle.loads(pickle.dumps(refusal))
@@ -1609,7 +1610,7 @@ def test_a_refusal_pickles(world, clock):
 
 
 def test_a_breaker_prints_its_name_and_state(world, clock):
-    breaker = CircuitBreaker(3, 30, name="stripe", clock=clock)
+    breaker = CircuitBreaker(3, 30, key="stripe", clock=clock)
     assert repr(breaker) == "<CircuitBreaker 'stripe', closed>"
     opened(world, breaker)
     assert repr(breaker) == "<CircuitBreaker 'stripe', open>"
@@ -1623,7 +1624,7 @@ def test_a_breaker_prints_its_name_and_state(world, clock):
 
 def test_an_observer_hears_every_change_once_and_in_order(world, clock):
     seen = Recorder()
-    breaker = CircuitBreaker(2, 30, name="stripe", max_recovery_timeout=60, observer=seen, clock=clock)
+    breaker = CircuitBreaker(2, 30, key="stripe", max_recovery_timeout=60, observer=seen, clock=clock)
     error, worse = Down(), Down()
     world.call(breaker, well)
     fail(world, breaker, 2, error)
@@ -1657,7 +1658,7 @@ def test_an_observer_hears_every_change_once_and_in_order(world, clock):
 def test_the_duration_told_includes_the_jitter(clock):
     seen = Recorder()
     breaker = CircuitBreaker(
-        3, 30, recovery_jitter=0.5, random=lambda: 0.5, name="api", observer=seen, clock=clock
+        3, 30, recovery_jitter=0.5, random=lambda: 0.5, key="api", observer=seen, clock=clock
     )
     opened(Threads(), breaker)
     assert seen.events[0].duration == 37.5
@@ -1728,7 +1729,7 @@ def test_an_observer_may_ask_and_call_and_reset_the_breaker(world, clock):
 
 
 class Interleaved(ManualClock):
-    """A clock that lets another thread run, as it were, when the time is asked for the nth time."""
+    """A clock that calls a function when the time is asked for the nth time."""
 
     turn = None
 
@@ -1741,16 +1742,19 @@ class Interleaved(ManualClock):
         return super().now()
 
 
-def test_an_event_tells_of_its_own_opening_though_somebody_resets_at_once():
-    """The time is asked for twice on the way: to count the failure, and, without the lock, to tell of it."""
+def test_an_event_tells_of_its_own_opening_though_another_thread_resets_at_once():
+    """The second time the clock is asked is under the lock; the reset waits for that lock."""
     clock, seen = Interleaved(), Recorder()
     breaker = CircuitBreaker(1, 30, observer=seen, clock=clock)
-    clock.turn = (1, breaker.reset)
+    resetting = threading.Thread(target=breaker.reset)
+    clock.turn = (1, resetting.start)
     with pytest.raises(Down):
         breaker.call(down)
+    resetting.join(PATIENCE)
     (event,) = seen.of(events.CircuitOpened)
     assert (event.generation, event.duration, event.reason) == (1, 30.0, "1 call failed")
     assert isinstance(event.error, Down)
+    assert breaker.state is CLOSED
 
 
 # -- bad arguments
@@ -1797,8 +1801,8 @@ def test_an_event_tells_of_its_own_opening_though_somebody_resets_at_once():
         ),
         ({"expected_exceptions": "ValueError"}, InvalidConfig, "expected_exceptions='ValueError'"),
         ({"expected_exceptions": [ValueError]}, InvalidConfig, "expected_exceptions="),
-        ({"expected_exceptions": (ValueError, int)}, InvalidConfig, "is no kind of exception"),
-        ({"expected_exceptions": ValueError()}, InvalidConfig, "is no kind of exception"),
+        ({"expected_exceptions": (ValueError, int)}, InvalidConfig, "is not a kind of exception"),
+        ({"expected_exceptions": ValueError()}, InvalidConfig, "is not a kind of exception"),
         ({"ignore": (None,)}, InvalidConfig, "ignore=(None,)"),
         ({"observer": "log"}, InvalidConfig, "observer='log'"),
     ],
@@ -1883,7 +1887,7 @@ def test_one_key_may_be_reset(world, clock):
 
 @pytest.fixture
 def _names_of_its_own(monkeypatch):
-    monkeypatch.setattr(BreakerRegistry, "_named", {})
+    monkeypatch.setattr(registry_module, "_named", {})
 
 
 @pytest.mark.usefixtures("_names_of_its_own")
@@ -2029,6 +2033,47 @@ def test_one_who_holds_a_breaker_and_one_who_asks_for_it_have_the_same(clock):
 
 def test_breakers_that_share_nothing_share_nothing(world, clock):
     """DESIGN 2: two objects of one name are two objects."""
-    one, two = (CircuitBreaker(3, 30, name="stripe", clock=clock) for _ in range(2))
+    one, two = (CircuitBreaker(3, 30, key="stripe", clock=clock) for _ in range(2))
     opened(world, one)
     assert two.state is CLOSED
+
+
+def test_an_observer_may_use_the_registry_while_another_key_is_asked_for():
+    """A breaker fails while the registry asks it whether it is idle: no lock is held when that is told."""
+    hook, told = [], []
+
+    class Clock(ManualClock):
+        def now(self):
+            for act in hook:
+                act()
+            return super().now()
+
+    registry = BreakerRegistry(
+        failure_threshold=1, observer=lambda _event: told.append(len(registry)), clock=Clock()
+    )
+    first = registry.for_key("first")
+
+    def fail_elsewhere():
+        thread = threading.Thread(target=fail, args=(Threads(), first))
+        thread.start()
+        thread.join(PATIENCE)
+
+    def fill():
+        me = threading.get_ident()
+
+        def while_first_is_asked():
+            if threading.get_ident() == me and first._guard.lock.locked():
+                hook.clear()
+                fail_elsewhere()
+
+        hook.append(while_first_is_asked)
+        for key in range(200):
+            registry.for_key(key)
+
+    filling = threading.Thread(target=fill, daemon=True)
+    filling.start()
+    filling.join(PATIENCE)
+    assert not filling.is_alive()
+    assert not hook
+    assert told
+    assert registry.state("first") is OPEN

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Probe, Recent
+from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Probe, Recent
 
 SECOND = 1_000_000_000
 
@@ -29,7 +29,7 @@ def circuit(**changes):
     }
     if "recovery" in changes:
         options["max_recovery"] = changes["recovery"]
-    return Circuit(**(options | changes))
+    return Circuit(CircuitSettings(**(options | changes)))
 
 
 def fail(circuit, now, *, times=1, slow=False, draw=0.0):
@@ -759,7 +759,7 @@ class CircuitAgainstItsHistory(RuleBasedStateMachine):
     )
     def make(self, recovery, doublings, **options):
         options |= {"recovery": recovery, "max_recovery": (recovery << doublings) + doublings}
-        self.it, self.model = Circuit(**options), History(options)
+        self.it, self.model = Circuit(CircuitSettings(**options)), History(options)
 
     def under_way(self):
         return [] if self.it is None else [call for call in self.model.calls if not call.over]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forks import in_a_child, needs_fork
-from headgate.budgets.budget import BudgetBook, Reservation, TokenBudget
+from headgate.budgets.book import BudgetBook
+from headgate.budgets.budget import Reservation, TokenBudget
 from headgate.errors import (
     BudgetExceeded,
     Closed,
@@ -42,7 +43,7 @@ def clock():
 @pytest.fixture
 def budget(clock):
     """Ten thousand an hour, for ann."""
-    return TokenBudget(10_000, name="ann", clock=clock)
+    return TokenBudget(10_000, key="ann", clock=clock)
 
 
 def state(*budgets):
@@ -50,7 +51,7 @@ def state(*budgets):
     return [
         [tuple(entry) for entry in value] if name in ("_groups", "_moments") else value
         for budget in budgets
-        for rule in budget._allowance._rules
+        for rule in budget.account.level._rules
         for name in type(rule).__slots__
         for value in [getattr(rule, name)]
     ]
@@ -212,7 +213,8 @@ def test_d100_of_ten_tasks_that_want_4_000_of_10_000_exactly_two_get_it(budget):
 
 
 def test_d101_nothing_that_fifty_threads_record_is_lost(clock):
-    budget = TokenBudget(10**9, name="all", parent=TokenBudget(10**9, clock=clock), clock=clock)
+    parent = TokenBudget(10**9, clock=clock)
+    budget = TokenBudget(10**9, key="all", parent=parent, clock=clock)
 
     def record(k):
         for _ in range(200):
@@ -221,7 +223,7 @@ def test_d101_nothing_that_fifty_threads_record_is_lost(clock):
     in_threads(50, record)
 
     assert budget.remaining_budget == 10**9 - 200 * sum(range(50))
-    assert budget._parent.remaining_budget == budget.remaining_budget
+    assert parent.remaining_budget == budget.remaining_budget
 
 
 def test_d102_memory_is_bounded_when_only_recording(clock, budget):
@@ -229,7 +231,7 @@ def test_d102_memory_is_bounded_when_only_recording(clock, budget):
         budget.record_usage(1)
         clock.advance(0.05)
 
-    (rule,) = budget._allowance._rules
+    (rule,) = budget.account.level._rules
     assert len(rule._groups) <= 131
     assert len(rule._moments) <= 256
 
@@ -268,7 +270,7 @@ def test_a_reservation_that_is_lost_stays_charged(budget):
 
 
 def test_d103_more_than_was_estimated_is_charged_even_beyond_the_limit(clock, budget):
-    organization = TokenBudget(12_000, name="acme", clock=clock)
+    organization = TokenBudget(12_000, key="acme", clock=clock)
     user = TokenBudget(10_000, parent=organization, clock=clock)
     user.reserve(4_000).settle(15_000)
 
@@ -364,7 +366,7 @@ def test_d104_what_is_not_an_amount_is_refused_and_changes_nothing(budget, wrong
         ({"windows": {60: 5}, "max_tokens_per_hour": 7}, InvalidConfig),
         ({"money": {60: "5"}}, InvalidCapacity),
         ({"money": 5}, InvalidConfig),
-        ({"name": 5}, InvalidConfig),
+        ({"key": 5}, InvalidConfig),
         ({"parent": "acme"}, InvalidConfig),
     ],
 )
@@ -386,10 +388,10 @@ def test_d106_a_request_is_charged_to_every_level_or_to_none(clock):
     """
     Two users of 6 000 under an organisation of 10 000 in a company of 11 000.
     """
-    company = TokenBudget(11_000, name="company", clock=clock)
-    organization = TokenBudget(10_000, name="acme", parent=company, clock=clock)
-    ann = TokenBudget(6_000, name="ann", parent=organization, clock=clock)
-    bob = TokenBudget(6_000, name="bob", parent=organization, clock=clock)
+    company = TokenBudget(11_000, key="company", clock=clock)
+    organization = TokenBudget(10_000, key="acme", parent=company, clock=clock)
+    ann = TokenBudget(6_000, key="ann", parent=organization, clock=clock)
+    bob = TokenBudget(6_000, key="bob", parent=organization, clock=clock)
     ann.reserve(6_000)
     before = state(company, organization, ann, bob)
     assert bob.remaining_budget == 4_000
@@ -404,8 +406,8 @@ def test_d106_a_request_is_charged_to_every_level_or_to_none(clock):
 
 
 def test_d106_fifty_threads_of_ten_users_never_exceed_any_level(clock):
-    organization = TokenBudget(10_000, 1_000, name="acme", clock=clock)
-    users = [TokenBudget(1_500, name=str(k), parent=organization, clock=clock) for k in range(10)]
+    organization = TokenBudget(10_000, 1_000, key="acme", clock=clock)
+    users = [TokenBudget(1_500, key=str(k), parent=organization, clock=clock) for k in range(10)]
 
     def ask(k):
         dice, used = random.Random(k), 0
@@ -424,7 +426,7 @@ def test_d106_fifty_threads_of_ten_users_never_exceed_any_level(clock):
 
     assert organization.remaining_budget == 10_000 - used
     assert used <= 10_000
-    left = [user._allowance.left(0, clock.now()) for user in users]
+    left = [user.account.level.left(0, clock.now()) for user in users]
     assert all(each >= 0 for each in left)
     assert 10 * 1_500 - sum(left) == used
 
@@ -453,8 +455,8 @@ def test_a_tree_answers_as_plain_lists_would(steps):
     TB-02 to TB-06, D-103, D-106: two users under one organisation, against (time, tokens) of each.
     """
     clock = ManualClock()
-    organization = TokenBudget(None, 50, windows={60: 80, 3600: 100}, name="acme", clock=clock)
-    users = [TokenBudget(70, 40, name=str(k), parent=organization, clock=clock) for k in range(2)]
+    organization = TokenBudget(None, 50, windows={60: 80, 3600: 100}, key="acme", clock=clock)
+    users = [TokenBudget(70, 40, key=str(k), parent=organization, clock=clock) for k in range(2)]
     logs, open_ones = [[], []], []
 
     def used(which, seconds):
@@ -535,8 +537,8 @@ def test_d107_what_can_never_fit_says_so(clock):
 
 
 def test_d107_the_time_is_when_it_would_fit_everywhere(clock):
-    organization = TokenBudget(None, windows={60: 100, 86_400: 1_000}, name="acme", clock=clock)
-    user = TokenBudget(50, name="ann", parent=organization, clock=clock)
+    organization = TokenBudget(None, windows={60: 100, 86_400: 1_000}, key="acme", clock=clock)
+    user = TokenBudget(50, key="ann", parent=organization, clock=clock)
     user.record_usage(50)
     assert (refusal(user, 1).budget, refusal(user, 1).retry_after) == ("ann", HOUR)
     organization.record_usage(950)
@@ -563,7 +565,7 @@ def test_a_refusal_survives_pickling(budget):
 def test_a_budget_says_who_it_is(budget):
     assert repr(budget) == "<TokenBudget 'ann', 10000 tokens remaining>"
     assert repr(TokenBudget(5)) == "<TokenBudget, 5 tokens remaining>"
-    assert budget.name == "ann"
+    assert budget.key == "ann"
 
 
 # -- D-108, and what may happen in the middle
@@ -591,7 +593,7 @@ def test_whoever_is_interrupted_half_way_leaves_a_budget_that_still_adds_up(cloc
     Ctrl-C after the total was raised and before its group was: nothing is charged for ever.
     """
     budget.record_usage(1_000)
-    (rule,) = budget._allowance._rules
+    (rule,) = budget.account.level._rules
 
     def broken_off(taken, now):
         rule._used += taken
@@ -650,7 +652,7 @@ def test_a_child_forked_while_the_lock_is_held_starts_with_a_free_one(clock, bud
         reservation.settle(0)
         assert budget.remaining_budget == 8_999
 
-    with budget._tally._lock:
+    with budget.account.usage._guard.lock:
         assert in_a_child(check) == 0
     assert budget.remaining_budget == 7_000
 
@@ -674,7 +676,7 @@ def test_tu01_a_user_is_made_on_first_use_with_the_free_tier_and_stays_the_same(
     assert ann.remaining_budget == 50_000
     assert ann.check_budget(4_000)
     assert not ann.check_budget(4_001)
-    assert ann.name == "ann"
+    assert ann.key == "ann"
     assert book.for_user("bob") is not ann
     assert (len(book), repr(book)) == (2, "<BudgetBook of 2 users>")
 
@@ -751,7 +753,7 @@ def test_another_organization_is_charged_from_then_on(book):
 
     assert ann.remaining_budget == 40
     assert book.for_user("bob", organization="acme").remaining_budget == 50_000
-    assert book._organizations["acme"].remaining_budget == 59_000
+    assert book.for_user("bob", tier="pro", organization="acme").remaining_budget == 59_000
     assert book.for_user("ann").remaining_budget == 50_000 - 1_060
 
 
@@ -791,7 +793,7 @@ def test_d105_whoever_holds_an_idle_budget_and_uses_it_later_is_not_forgotten(bo
     """
     ann = book.for_user("ann")
     crowd(book)
-    assert ann._asleep
+    assert "ann" not in book._keyed._kept
     ann.record_usage(30_000)
     del ann
     gc.collect()

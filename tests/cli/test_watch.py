@@ -57,7 +57,7 @@ def told(done):
 # -- once
 
 
-def test_one_plain_picture(store, gate):
+def test_once_prints_one_plain_picture(store, gate):
     with gate.admit(tokens=50, timeout=5):
         done = watch(store, "--once")
     assert done.exit_code == 0
@@ -71,7 +71,7 @@ def test_one_plain_picture(store, gate):
     assert "\x1b" not in shown
 
 
-def test_a_window_is_named(store, gate):
+def test_the_picture_names_an_active_window(store, gate):
     gate.set_backoff(60)
     shown = []
 
@@ -83,7 +83,7 @@ def test_a_window_is_named(store, gate):
     assert re.search(r"no (call waits|process is here).* window: (60 s|1:00) left", shown[-1])
 
 
-def test_one_object(store, gate):
+def test_once_with_json_prints_one_object(store, gate):
     with gate.admit(timeout=5):
         done = watch(store, "--once", "--json")
     (line,) = done.stdout.splitlines()
@@ -101,7 +101,7 @@ def test_one_object(store, gate):
     assert pool["waits"] == []
 
 
-def test_some_keys_only(store, gate):
+def test_only_the_given_keys_are_shown(store, gate):
     other = Dispatch("other", rates="1/s", store=store)
     assert set(json.loads(watch(store, "--once", "--json").stdout)["pools"]) == {"api.openai.com", "other"}
     facts = json.loads(watch(store, "other", "none", "--once", "--json").stdout)
@@ -111,7 +111,7 @@ def test_some_keys_only(store, gate):
     other.close()
 
 
-def test_an_empty_store_says_so(store, gate, tmp_path):
+def test_an_empty_store_is_shown_as_empty(store, gate, tmp_path):
     import sqlite3
 
     with sqlite3.connect(tmp_path / "limits.db") as connection:
@@ -132,7 +132,7 @@ def test_an_empty_store_says_so(store, gate, tmp_path):
         ("redis://:sesame@127.0.0.1:port/0", "cannot be read"),
     ],
 )
-def test_a_store_that_cannot_be_read(url, error):
+def test_a_store_that_cannot_be_read_is_an_error(url, error):
     done = watch(url)
     said, hint = told(done)
     assert error in said
@@ -150,7 +150,7 @@ def start(*args, **pipes):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_quietly(store, gate, number):
+def test_ctrl_c_ends_watch_with_status_0_and_no_words(store, gate, number):
     process = start(store, "--json", "--every", "0.05")
     looks = [json.loads(process.stdout.readline()) for _ in range(3)]
     assert looks[0]["at"] < looks[1]["at"] < looks[2]["at"]
@@ -159,14 +159,14 @@ def test_ctrl_c_ends_it_quietly(store, gate, number):
     assert (process.returncode, words) == (0, "")
 
 
-def test_whoever_reads_may_leave(store, gate):
+def test_watch_ends_quietly_if_the_reader_of_its_output_ends(store, gate):
     command = f"{sys.executable} -m headgate watch {store} --every 0.05 | head -n 2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
 
 
-def test_a_store_that_goes_and_comes_back_is_told(store, gate, tmp_path):
+def test_watch_shows_that_a_store_is_lost_and_back(store, gate, tmp_path):
     path, aside = tmp_path / "limits.db", tmp_path / "aside.db"
     process = start(store, "--json", "--every", "0.05")
     assert json.loads(process.stdout.readline())["error"] is None
@@ -206,7 +206,7 @@ def on_a_terminal(*args, until, env=None):
     return process.wait(timeout=10), shown.decode()
 
 
-def test_a_terminal_gets_a_picture_that_changes_with_colours_unless_it_wants_none(store, gate):
+def test_watch_on_a_terminal_has_colours_except_with_no_color(store, gate):
     with gate.admit(timeout=5):
         status, shown = on_a_terminal(store, "--every", "0.1", until=b"api.openai.com")
     assert status == 0
@@ -222,7 +222,7 @@ def test_a_terminal_gets_a_picture_that_changes_with_colours_unless_it_wants_non
 
 
 def many(count):
-    """A pool with so many members, one that nobody is at, and one that has never been."""
+    """A pool with `count` members, one without members, and a key that has no pool."""
     now = 1_000 * SECOND
     idle, busy = Pool(), Pool()
     for pool in (idle, busy):
@@ -247,7 +247,7 @@ def drawn(seen, width, height=None):
     return console.export_text()
 
 
-def test_who_holds_what_and_why_others_wait():
+def test_the_picture_shows_members_and_what_calls_wait_for():
     shown = drawn(many(32), 100)
     assert "busy   96 wait for concurrency: all 64 places are taken; requests/minute: next in 12 s" in shown
     assert re.search(r"host-007 +7 +1 +3 +2 +10.0 kB +1.0 s", shown)
@@ -255,7 +255,7 @@ def test_who_holds_what_and_why_others_wait():
     assert "never   no process has shared it yet" in shown
 
 
-def test_a_picture_fits_its_terminal():
+def test_the_picture_fits_the_terminal():
     for count, width, height in ((2, 60, 20), (40, 100, 24), (400, 80, 50)):
         lines = drawn(many(count), width, height).splitlines()
         assert len(lines) <= height
@@ -263,7 +263,7 @@ def test_a_picture_fits_its_terminal():
     assert re.search(r"and 3\d\d more", drawn(many(400), 80, 30))
 
 
-def test_trouble_is_told_above_what_was_last_seen():
+def test_an_error_is_shown_above_the_last_picture():
     seen = many(2)._replace(trouble="redis://limits.internal/0 cannot be reached")
     shown = drawn(seen, 120)
     assert "cannot be reached; trying again" in shown
@@ -271,12 +271,12 @@ def test_trouble_is_told_above_what_was_last_seen():
     assert seen.facts()["pools"] == {}
 
 
-def test_a_member_by_any_name():
+def test_the_name_of_a_member_may_have_any_form():
     assert who("a-b-c-4711-9f86") == ("a-b-c", "4711")
-    assert who("somebody") == ("somebody", "")
+    assert who("custom") == ("custom", "")
 
 
-def test_help_reads_well():
+def test_the_help_of_watch_fits_the_line():
     done = CliRunner().invoke(main, ["watch", "--help"])
     assert done.exit_code == 0
     assert "watch [OPTIONS] STORE [KEY]..." in done.output

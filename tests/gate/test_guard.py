@@ -122,3 +122,15 @@ def test_after_a_fork_the_lock_is_free_and_nothing_is_pending():
     counter.guard.after_fork()
     counter.guard.run(lambda _now: None)
     assert counter.number == 0
+
+
+def test_an_act_may_take_back_first_what_was_left():
+    counter = Counter()
+    counter.guard.pending.append(2)  # left while another thread held the lock
+
+    def look(now):
+        counter.guard.take_back_pending(now)
+        return counter.number
+
+    assert counter.guard.run(look) == -2
+    assert not counter.guard.pending

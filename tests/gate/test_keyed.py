@@ -189,5 +189,5 @@ def test_a_child_that_is_forked_while_the_lock_is_held_gets_a_free_one(keeper):
         assert keeper.peek("a") is thing
         assert keeper.get("b").key == "b"
 
-    with keeper._lock:
+    with keeper._guard.lock:
         assert in_a_child(check) == 0

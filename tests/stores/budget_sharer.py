@@ -17,7 +17,7 @@ def main(options):
         {"free": {"windows": options["user"], "max_tokens_per_request": None}},
         organizations={"acme": {"windows": options["organization"], "max_tokens_per_request": None}},
         store=options["store"],
-        name=options["name"],
+        key=options["key"],
     )
     print("ready", flush=True)
     begin, end = map(float, sys.stdin.readline().split())  # told when all are ready

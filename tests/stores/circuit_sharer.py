@@ -14,7 +14,7 @@ def main(options):
     breaker = CircuitBreaker(
         options["threshold"],
         options["recovery"],
-        name=options["name"],
+        key=options["key"],
         store=options["store"],
         probe_timeout=options["probe_timeout"],
     )

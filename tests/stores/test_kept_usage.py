@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forks import needs_fork
-from headgate.budgets.budget import BudgetBook
+from headgate.budgets.book import BudgetBook
 from headgate.errors import BudgetExceeded, Closed, InvalidConfig, StoreError
 from headgate.sharing import sqlite as sqlite_room
 from headgate.testing import ManualClock
@@ -77,8 +77,12 @@ def left(book, user, **kwargs):
     return book.for_user(user, **kwargs).remaining_budget
 
 
+def left_of_acme(book):
+    return book._usage.left([book._organizations["acme"].level], 0)
+
+
 def told(book):
-    eventually(lambda: not book._tally._ledger.untold(), "all is told")
+    eventually(lambda: not book._usage.client.untold(), "all is told")
 
 
 # -- restarts
@@ -183,7 +187,7 @@ def test_a_record_does_not_grow_with_use(world):
     """
     dice = random.Random(1)
     with world.book({"free": {}}, None) as book:
-        page = book.for_user("ann")._page
+        page = book.for_user("ann").account.level
         for _ in range(600):
             book.for_user("ann").reserve(1)
             world.advance(dice.choice([1, 3, 5]))
@@ -298,7 +302,7 @@ def test_a_child_that_ends_like_any_python_leaves_the_journal_to_its_parent(tmp_
     program = f"""
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from headgate.budgets.budget import BudgetBook
+from headgate.budgets.book import BudgetBook
 book = BudgetBook({{"free": {{}}}}, store="sqlite:///{path}")
 book.for_user("ann").reserve(1_000)
 pid = os.fork()
@@ -320,7 +324,7 @@ os._exit(0)  # without closing, as if killed
 def test_kill_9_while_the_file_is_being_made_leaves_one_that_can_be_opened(tmp_path):
     program = """
 import sys
-from headgate.budgets.budget import BudgetBook
+from headgate.budgets.book import BudgetBook
 print("ready", flush=True)
 sys.stdin.readline()
 book = BudgetBook({"free": {}}, store=sys.argv[1])
@@ -369,7 +373,7 @@ def test_fifty_threads_write_and_nothing_is_lost(world):
     with world.book({"free": {"max_tokens_per_hour": 10**9}}) as again:
         used = [10**9 - again.for_user(f"user {k}").remaining_budget for k in range(5)]
         assert used == [5 * sum(range(k, 50, 5)) for k in range(5)]
-        assert again._organizations["acme"].remaining_budget == 50_000 - 5 * sum(range(50))
+        assert left_of_acme(again) == 50_000 - 5 * sum(range(50))
 
 
 def test_a_file_that_cannot_be_written_refuses_the_reservation_and_hears_the_rest_later(world):
@@ -379,7 +383,7 @@ def test_a_file_that_cannot_be_written_refuses_the_reservation_and_hears_the_res
     book = world.book()
     ann = book.for_user("ann", organization="acme")
     ann.reserve(1)
-    connection = book._tally._ledger._held.store._connection
+    connection = book._usage.client._held.store._connection
     connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreError, match="readonly"):
         ann.reserve(4_000)
@@ -390,7 +394,7 @@ def test_a_file_that_cannot_be_written_refuses_the_reservation_and_hears_the_res
 
     with world.book() as again:
         assert left(again, "ann", organization="acme") == 9_899
-        assert again._organizations["acme"].remaining_budget == 49_899
+        assert left_of_acme(again) == 49_899
 
 
 def test_after_closing_nothing_is_reserved_and_nothing_is_lost(world):

@@ -6,6 +6,7 @@ import pytest
 
 from headgate.gate.clock import SYSTEM
 from headgate.sharing.memory import MemoryStore
+from headgate.sharing.records.open_stores import hold
 from headgate.sharing.store import open_store
 from headgate.testing import ManualClock
 from pool_questions import SECOND, question
@@ -72,3 +73,10 @@ def test_a_url_is_one_store_for_each_clock(clock):
     ask(open_store("memory:clocks", clock), "api")
     assert keys(open_store("memory:clocks", clock)) == ["api"]
     assert keys(open_store("memory:clocks", ManualClock())) == []
+
+
+def test_breakers_and_budgets_of_one_url_share_by_clock_too(clock):
+    one, same, other = hold("memory:held", clock), hold("memory:held", clock), hold("memory:held", SYSTEM)
+    assert one is same
+    assert other.store is not one.store
+    assert other.store is open_store("memory:held", SYSTEM)

@@ -36,7 +36,7 @@ CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.H
 
 
 @pytest.fixture
-def name():
+def key():
     return f"circuit {uuid4().hex}"
 
 
@@ -52,7 +52,7 @@ class Fleet:
         self.clock = clock
         self.store = MemoryStore(clock)
         self.seen = Recorder()
-        self.options = {"name": "far side", "store": self.store, "observer": self.seen, "clock": clock}
+        self.options = {"key": "far side", "store": self.store, "observer": self.seen, "clock": clock}
         self.options |= options
         self.threshold, self.recovery = threshold, recovery
         self.breakers = [self.one_more() for _ in range(many)]
@@ -191,23 +191,23 @@ def test_b23_a_probe_that_is_never_heard_of_is_in_the_way_until_its_deadline_and
     fleet = Fleet(clock, probe_timeout=7)
     fleet.trip()
     clock.advance(30)
-    lost = fleet.breakers[0]._enter()  # and its process dies
+    lost = fleet.breakers[0].enter()  # and its process dies
     refusal = outcome(fleet.breakers[1], well)
     assert refusal.retry_after == pytest.approx(7, abs=0.01)
     clock.advance(6.9)
     assert isinstance(outcome(fleet.breakers[2], well), CircuitBreakerOpen)
     clock.advance(0.11)
     assert outcome(fleet.breakers[1], well) == "well"
-    fleet.breakers[0]._failed(lost, ConnectionError(), 0)  # it was only slow: of another generation by now
+    fleet.breakers[0].failed(lost, ConnectionError(), 0)  # it was only slow: of another generation by now
     assert fleet.states == [CLOSED] * 3
 
 
 def test_d46_calls_from_before_it_opened_decide_nothing(fleet, clock):
-    early = [breaker._enter() for breaker in fleet.breakers]
+    early = [breaker.enter() for breaker in fleet.breakers]
     fleet.trip()
     clock.advance(30)
-    fleet.breakers[1]._succeeded(early[1], 0)
-    fleet.breakers[2]._failed(early[2], ConnectionError(), 0)
+    fleet.breakers[1].succeeded(early[1], 0)
+    fleet.breakers[2].failed(early[2], ConnectionError(), 0)
     assert fleet.states == [HALF_OPEN] * 3
     assert outcome(fleet.breakers[1], well) == "well"
     assert fleet.states == [CLOSED] * 3
@@ -293,9 +293,9 @@ def test_a_breaker_that_nobody_uses_is_forgotten_though_it_is_shared(clock):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"name": "", "store": "memory:x"}, InvalidConfig, "write a string"),
-        ({"name": "a", "store": "http://host"}, InvalidConfig, "not a kind of store"),
-        ({"name": "a", "store": 5}, InvalidConfig, "is not a store"),
+        ({"key": "", "store": "memory:x"}, InvalidConfig, "write a string"),
+        ({"key": "a", "store": "http://host"}, InvalidConfig, "not a kind of store"),
+        ({"key": "a", "store": 5}, InvalidConfig, "is not a store"),
     ],
 )
 def test_a_store_that_cannot_work_says_so(options, error, said):
@@ -305,7 +305,7 @@ def test_a_store_that_cannot_work_says_so(options, error, said):
 
 def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    for make in (lambda: CircuitBreaker(name="a", store=url), lambda: BreakerRegistry(store=url)):
+    for make in (lambda: CircuitBreaker(key="a", store=url), lambda: BreakerRegistry(store=url)):
         with pytest.raises(StoreError, match="cannot be reached") as caught:
             make()
         assert "secret" not in str(caught.value)
@@ -314,27 +314,27 @@ def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
 # -- real stores
 
 
-def test_news_arrive_in_time_and_outlive_everybody(store, name):
+def test_news_arrive_in_time_and_outlive_everybody(store, key):
     """Issue 6: 50 ms on Valkey, 150 ms on SQLite; a busy machine may take a little longer."""
-    one, other = (CircuitBreaker(1, 60, name=name, store=store) for _ in range(2))
+    one, other = (CircuitBreaker(1, 60, key=key, store=store) for _ in range(2))
     outcome(one, fail)
     begun = time.monotonic()
     eventually(lambda: other.state is OPEN, "the other hears of it")
     assert time.monotonic() - begun < 1
     assert one.state is OPEN
-    later = CircuitBreaker(1, 60, name=name, store=store)
+    later = CircuitBreaker(1, 60, key=key, store=store)
     assert later.state is OPEN
 
 
-def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(store, name):
+def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(store, key):
     """B29."""
-    breaker = CircuitBreaker(1, 0.3, name=name, store=store)
+    breaker = CircuitBreaker(1, 0.3, key=key, store=store)
 
     def closes_it():
         eventually(lambda: outcome(breaker, well) == "well", "the child becomes the probe")
         eventually(lambda: breaker.state is CLOSED, "the child hears that it is closed")
 
-        eventually(lambda: not breaker._link._ledger.untold(), "all is told")
+        eventually(lambda: not breaker._member._client.untold(), "all is told")
 
     outcome(breaker, fail)
     assert in_a_child(closes_it) == 0
@@ -342,9 +342,9 @@ def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(
     assert outcome(breaker, well) == "well"
 
 
-def test_a_probe_that_nobody_came_for_goes_back(server, name):
+def test_a_probe_that_nobody_came_for_goes_back(server, key):
     """Whoever asked for it was refused, and never came again: the others do not wait for its deadline."""
-    one, other = (CircuitBreaker(1, 0.05, name=name, store=server.url, probe_timeout=60) for _ in range(2))
+    one, other = (CircuitBreaker(1, 0.05, key=key, store=server.url, probe_timeout=60) for _ in range(2))
     outcome(one, fail)
     eventually(lambda: one.state is HALF_OPEN, "its time is up")
     assert isinstance(outcome(one, well), CircuitBreakerOpen)
@@ -354,12 +354,12 @@ def test_a_probe_that_nobody_came_for_goes_back(server, name):
     assert time.monotonic() - begun < 10
 
 
-def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(name):
+def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(key):
     """DESIGN 9: a mode, and an event."""
     with Server() as server, Proxy(server.port) as line:
         seen = Recorder()
-        cut_off = CircuitBreaker(1, 0.3, name=name, store=line.url, observer=seen)
-        other = CircuitBreaker(1, 60, name=name, store=server.url)
+        cut_off = CircuitBreaker(1, 0.3, key=key, store=line.url, observer=seen)
+        other = CircuitBreaker(1, 60, key=key, store=server.url)
         line.open = False
         line.cut()
         outcome(cut_off, fail)
@@ -374,10 +374,10 @@ def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(nam
         eventually(lambda: other.state is not CLOSED, "the other hears what happened meanwhile")
 
 
-def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(server, name):
+def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(server, key):
     with Proxy(server.port) as line:
-        breaker = CircuitBreaker(1, 0.05, name=name, store=line.url)
-        other = CircuitBreaker(1, 60, name=name, store=server.url)
+        breaker = CircuitBreaker(1, 0.05, key=key, store=line.url)
+        other = CircuitBreaker(1, 60, key=key, store=server.url)
         for turn in range(3):
             line.faults.extend(["lose", "lose"])  # the try, and the one that the store makes by itself
             outcome(breaker, fail)
@@ -388,9 +388,9 @@ def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(serv
             assert other._circuit.generation == 2 * (turn + 1)
 
 
-def sharing(many, store, name, *, recovery, seconds, takes=0.05, probe_timeout=30):
+def sharing(many, store, key, *, recovery, seconds, takes=0.05, probe_timeout=30):
     """Several that share one circuit. One calls from the beginning, the others when its time is nearly up."""
-    options = {"threshold": 2, "recovery": recovery, "name": name, "store": store}
+    options = {"threshold": 2, "recovery": recovery, "key": key, "store": store}
     options |= {"takes": takes, "probe_timeout": probe_timeout}
     processes = Processes("circuit_sharer.py", [options] * many)
     for process in processes.running:
@@ -404,9 +404,9 @@ def sharing(many, store, name, *, recovery, seconds, takes=0.05, probe_timeout=3
     return processes
 
 
-def test_of_four_processes_one_probes_and_then_all_go(store, name):
+def test_of_four_processes_one_probes_and_then_all_go(store, key):
     """2h, CB-10: 1 000 private breakers fire 215 probes in 100 ms; one that is shared, one."""
-    processes = sharing(4, store, name, recovery=0.6, seconds=1.2)
+    processes = sharing(4, store, key, recovery=0.6, seconds=1.2)
     results = processes.results()
     failed = [at for result in results for at, end in result["reached"] if at == end]
     assert len(failed) == 2  # one opened it, for all
@@ -419,9 +419,9 @@ def test_of_four_processes_one_probes_and_then_all_go(store, name):
     assert all(any(at != end for at, end in result["reached"]) for result in results)
 
 
-def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, name):
+def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, key):
     """B3, B23: kill -9 of whoever probes; the next probe comes when its lease is over, and not before."""
-    processes = sharing(3, server.url, name, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
+    processes = sharing(3, server.url, key, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
     # Whoever probes says so; the others have nothing to say before that.
     (said, *_), _, _ = select.select([process.stdout for process in processes.running], [], [], PATIENCE)
     at = time.monotonic()
@@ -433,9 +433,9 @@ def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, name):
     assert all(result["closed"] for result in results)
 
 
-def test_a_flushed_server_does_not_let_the_crowd_through(server, name):
+def test_a_flushed_server_does_not_let_the_crowd_through(server, key):
     """B12: one probe all the same."""
-    breakers = [CircuitBreaker(1, 0.2, name=name, store=server.url, probe_timeout=5) for _ in range(3)]
+    breakers = [CircuitBreaker(1, 0.2, key=key, store=server.url, probe_timeout=5) for _ in range(3)]
     outcome(breakers[0], fail)
     eventually(lambda: all(breaker.state is not CLOSED for breaker in breakers), "all are open")
     with closing(server.client()) as client:

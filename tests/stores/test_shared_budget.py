@@ -39,7 +39,7 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def name():
+def key():
     return f"budget {uuid4().hex}"
 
 
@@ -68,8 +68,8 @@ def remaining(budget):
 
 
 def test_equal_names_share_and_others_do_not(memory, clock):
-    one, other = (TokenBudget(10_000, name="ann", store=memory, clock=clock) for _ in range(2))
-    stranger = TokenBudget(10_000, name="bob", store=memory, clock=clock)
+    one, other = (TokenBudget(10_000, key="ann", store=memory, clock=clock) for _ in range(2))
+    stranger = TokenBudget(10_000, key="bob", store=memory, clock=clock)
     reservation = one.reserve(4_000)
     assert (other.remaining_budget, stranger.remaining_budget) == (6_000, 10_000)
     with pytest.raises(BudgetExceeded) as caught:
@@ -86,7 +86,7 @@ def test_equal_names_share_and_others_do_not(memory, clock):
 
 def test_tb03_a_window_slides_as_it_does_alone(memory, clock):
     one, other = (
-        TokenBudget(windows={60: 1_000, 3600: 1_500}, name="ann", store=memory, clock=clock) for _ in range(2)
+        TokenBudget(windows={60: 1_000, 3600: 1_500}, key="ann", store=memory, clock=clock) for _ in range(2)
     )
     one.record_usage(600)
     clock.advance(59.999)
@@ -104,8 +104,8 @@ def test_tb03_a_window_slides_as_it_does_alone(memory, clock):
 
 def test_d106_every_level_is_charged_or_none_across_the_fleet(memory, clock):
     def tree():
-        acme = TokenBudget(5_000, name="acme", store=memory, clock=clock)
-        return acme, *(TokenBudget(4_000, name=user, parent=acme, clock=clock) for user in ("ann", "bob"))
+        acme = TokenBudget(5_000, key="acme", store=memory, clock=clock)
+        return acme, *(TokenBudget(4_000, key=user, parent=acme, clock=clock) for user in ("ann", "bob"))
 
     acme, ann, bob = tree()
     acme_2, ann_2, bob_2 = tree()
@@ -121,7 +121,7 @@ def test_d106_every_level_is_charged_or_none_across_the_fleet(memory, clock):
 def test_d100_of_ten_tasks_in_two_processes_exactly_two_get_it():
     async def main(clock):
         memory = MemoryStore(clock)
-        budgets = [TokenBudget(10_000, name="ann", store=memory, clock=clock) for _ in range(2)]
+        budgets = [TokenBudget(10_000, key="ann", store=memory, clock=clock) for _ in range(2)]
         wishes = [budget.reserve_async(4_000) for budget in budgets for _ in range(5)]
         replies = await asyncio.gather(*wishes, return_exceptions=True)
         return sum(not isinstance(reply, Exception) for reply in replies), budgets[0].remaining_budget
@@ -147,8 +147,8 @@ def test_a_budget_of_its_own_is_reserved_at_once_by_a_task_too(clock):
 
 def test_another_plan_finds_what_was_used_under_every_other(memory, clock):
     """TU-03: whoever knows only the minute does not make the day forget."""
-    day = TokenBudget(windows={86_400: 1_000}, name="ann", store=memory, clock=clock)
-    minute = TokenBudget(windows={60: 100}, name="ann", store=memory, clock=clock)
+    day = TokenBudget(windows={86_400: 1_000}, key="ann", store=memory, clock=clock)
+    minute = TokenBudget(windows={60: 100}, key="ann", store=memory, clock=clock)
     day.record_usage(400)
     for _ in range(5):
         clock.advance(60)
@@ -178,8 +178,8 @@ def test_whoever_used_nothing_that_counts_leaves_nothing_in_the_store(memory, cl
 def test_books_of_one_name_share_users_and_organizations_and_others_do_not(memory, clock):
     tiers, organizations = {"free": {"max_tokens_per_hour": 1_000}}, {"acme": {"max_tokens_per_hour": 1_500}}
     one, other, stranger = (
-        BudgetBook(tiers, organizations=organizations, name=name, store=memory, clock=clock)
-        for name in ("chat", "chat", "images")
+        BudgetBook(tiers, organizations=organizations, key=key, store=memory, clock=clock)
+        for key in ("chat", "chat", "images")
     )
     one.for_user("ann", organization="acme").reserve(900)
     assert other.for_user("ann", organization="acme").remaining_budget == 100
@@ -190,10 +190,10 @@ def test_books_of_one_name_share_users_and_organizations_and_others_do_not(memor
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"store": "memory:x"}, "needs a name"),
-        ({"store": "http://host", "name": "ann"}, "not a kind of store"),
-        ({"store": 5, "name": "ann"}, "is not a store"),
-        ({"store": "memory:x", "name": "ann", "parent": TokenBudget(name="acme")}, "topmost"),
+        ({"store": "memory:x"}, "needs a key"),
+        ({"store": "http://host", "key": "ann"}, "not a kind of store"),
+        ({"store": 5, "key": "ann"}, "is not a store"),
+        ({"store": "memory:x", "key": "ann", "parent": TokenBudget(key="acme")}, "topmost"),
     ],
 )
 def test_a_store_that_cannot_work_says_so(options, said):
@@ -203,14 +203,14 @@ def test_a_store_that_cannot_work_says_so(options, said):
 
 def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    for make in (lambda: TokenBudget(name="a", store=url), lambda: BudgetBook({"free": {}}, store=url)):
+    for make in (lambda: TokenBudget(key="a", store=url), lambda: BudgetBook({"free": {}}, store=url)):
         with pytest.raises(StoreError, match="cannot be reached") as caught:
             make()
         assert "secret" not in str(caught.value)
 
 
-def test_a_client_reserves_in_a_loop_without_blocking_it(server, name):
-    budget = TokenBudget(10_000, name=name, store=server.url)
+def test_a_client_reserves_in_a_loop_without_blocking_it(server, key):
+    budget = TokenBudget(10_000, key=key, store=server.url)
     client = ResilientClient(
         ResilienceConfig(requests_per_minute=None), tokens=1_000, usage=lambda used: used, budget=budget
     )
@@ -232,8 +232,8 @@ def test_a_client_reserves_in_a_loop_without_blocking_it(server, name):
 class Reserving(Processes):
     """Several that reserve from one book."""
 
-    def __init__(self, many, seconds, *, store, name, **options):
-        options = {"store": store, "name": name, "tokens": 10, "threads": 3, **options}
+    def __init__(self, many, seconds, *, store, key, **options):
+        options = {"store": store, "key": key, "tokens": 10, "threads": 3, **options}
         super().__init__("budget_sharer.py", [options] * many)
         self.tell_all(seconds)
         self.killed = []
@@ -262,51 +262,56 @@ def most_in_any(granted, window):
     return most
 
 
-def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, name):
+def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, key):
     """D-100, D-101, B6: a second of 300, a user of a hundred in it; three threads each, all at once."""
     user, organization = {1: 100, HOUR: 10**7}, {1: 300, HOUR: 10**8}
-    granted = Reserving(4, 1.2, store=store, name=name, user=user, organization=organization).granted()
+    granted = Reserving(4, 1.2, store=store, key=key, user=user, organization=organization).granted()
     assert most_in_any(granted, 1) <= 30
     for number in range(3):
         assert most_in_any([each for each in granted if each[0] == number], 1) <= 10
     assert len(granted) >= 30  # and what there is, is used
-    with book_of(store, name) as book:
+    with book_of(store, key) as book:
         for number in range(3):
             used = 10**7 - book.for_user(f"user {number}").remaining_budget
             assert used == 10 * sum(each[0] == number for each in granted)
-        assert 10**8 - book._organizations["acme"].remaining_budget == 10 * len(granted)
+        assert 10**8 - left_of_acme(book) == 10 * len(granted)
 
 
 @contextmanager
-def book_of(store, name, user=10**7, organization=10**8):
+def book_of(store, key, user=10**7, organization=10**8):
     with BudgetBook(
         {"free": {"max_tokens_per_hour": user}},
         organizations={"acme": {"max_tokens_per_hour": organization}},
         store=store,
-        name=name,
+        key=key,
     ) as book:
         yield book
 
 
-def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(store, name):
+def left_of_acme(book):
+    """What the organisation has left: a user of no tier of its own would be told the same."""
+    return book._usage.left([book._organizations["acme"].level], 0)
+
+
+def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(store, key):
     """B3: whatever was printed is charged; of each thread, one more may be."""
     dice = random.Random(8)
-    processes = Reserving(3, 0.6, store=store, name=name, user={HOUR: 10**7}, organization={HOUR: 10**8})
+    processes = Reserving(3, 0.6, store=store, key=key, user={HOUR: 10**7}, organization={HOUR: 10**8})
     for _ in range(2):
         processes.wait_until(0.15 + dice.random() / 3)
         processes.kill_one()
     granted = processes.granted()
-    with book_of(store, name) as book:
+    with book_of(store, key) as book:
         used = sum(10**7 - book.for_user(f"user {number}").remaining_budget for number in range(3))
         assert 10 * len(granted) <= used <= 10 * len(granted) + 2 * 3 * 10
-        assert 10**8 - book._organizations["acme"].remaining_budget == used
+        assert 10**8 - left_of_acme(book) == used
 
 
-def test_usage_survives_everybody(store, name):
-    with book_of(store, name, user=1_000) as book:
+def test_usage_survives_everybody(store, key):
+    with book_of(store, key, user=1_000) as book:
         book.for_user("ann", organization="acme").record_usage(300)
         book.for_user("ann").reserve(200)
-    with book_of(store, name, user=1_000) as book:
+    with book_of(store, key, user=1_000) as book:
         assert book.for_user("ann").remaining_budget == 500
         assert book.for_user("bob").remaining_budget == 1_000
 
@@ -315,11 +320,11 @@ def test_usage_survives_everybody(store, name):
 
 
 @pytest.mark.parametrize("fault", ["lose", "twice"])
-def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, name, fault):
+def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, key, fault):
     """Reserving, settling and recording, while half of all replies are lost."""
     dice = random.Random(3)
     with Proxy(server.port) as line:
-        budget = TokenBudget(10**9, None, name=name, store=line.url)
+        budget = TokenBudget(10**9, None, key=key, store=line.url)
         used = 0
         for _ in range(25):
             if dice.random() < 0.5:
@@ -332,16 +337,16 @@ def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, name, fa
             budget.record_usage(1)
             used += 8
         line.faults.clear()
-        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
-        audit = TokenBudget(10**9, None, name=name, store=server.url)
+        eventually(lambda: not budget.account.usage.client.untold(), "all is told")
+        audit = TokenBudget(10**9, None, key=key, store=server.url)
         assert 10**9 - audit.remaining_budget == used
         assert used > 0
 
 
-def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(name):
+def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(key):
     """B16: SIGSTOP. A hard allowance is never guessed; nothing that was used is forgotten."""
     with Server() as server:
-        budget = TokenBudget(10_000, name=name, store=server.url)
+        budget = TokenBudget(10_000, key=key, store=server.url)
         reservation = budget.reserve(4_000)
         server.stop()
         begun = time.monotonic()
@@ -352,15 +357,15 @@ def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(name):
         budget.record_usage(50)
         assert budget.remaining_budget == 8_950  # as far as we know
         server.go_on()
-        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
-        assert TokenBudget(10_000, name=name, store=server.url).remaining_budget == 8_950
+        eventually(lambda: not budget.account.usage.client.untold(), "all is told")
+        assert TokenBudget(10_000, key=key, store=server.url).remaining_budget == 8_950
         budget.reserve(8_950)
 
 
-def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, name):
+def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, key):
     """B3: what the store grants to somebody who has gone goes back."""
     with Proxy(server.port) as line:
-        budget = TokenBudget(10_000, name=name, store=line.url)
+        budget = TokenBudget(10_000, key=key, store=line.url)
 
         async def main():
             line.delay = 0.05
@@ -376,20 +381,20 @@ def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, n
             line.delay = 0
 
         asyncio.run(main())
-        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
-        assert TokenBudget(10_000, name=name, store=server.url).remaining_budget == 10_000
+        eventually(lambda: not budget.account.usage.client.untold(), "all is told")
+        assert TokenBudget(10_000, key=key, store=server.url).remaining_budget == 10_000
 
 
-def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store, name):
+def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store, key):
     """B29."""
-    budget = TokenBudget(10_000, name=name, store=store)
+    budget = TokenBudget(10_000, key=key, store=store)
     reservation = budget.reserve(4_000)
 
     def child():
         budget.reserve(1_000).settle(600)
         budget.record_usage(50)
         reservation.refund()  # it is the parent's
-        eventually(lambda: not budget._tally._ledger.untold(), "all is told")
+        eventually(lambda: not budget.account.usage.client.untold(), "all is told")
 
     assert in_a_child(child) == 0
     assert remaining(budget) == 10_000 - 4_650
@@ -397,9 +402,9 @@ def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store,
     settled_down(budget, 10_000 - 750)
 
 
-def test_whoever_is_far_from_the_store_is_not_always_too_late(server, name):
+def test_whoever_is_far_from_the_store_is_not_always_too_late(server, key):
     """M11: two that are near and never pause; one that is 40 ms away. Each takes its turn."""
-    near = [TokenBudget(10**9, name=name, store=server.url) for _ in range(2)]
+    near = [TokenBudget(10**9, key=key, store=server.url) for _ in range(2)]
     over = threading.Event()
 
     def hurry(budget):
@@ -407,7 +412,7 @@ def test_whoever_is_far_from_the_store_is_not_always_too_late(server, name):
             budget.reserve(1)
 
     with Proxy(server.port) as line:
-        far = TokenBudget(10**9, name=name, store=line.url)
+        far = TokenBudget(10**9, key=key, store=line.url)
         line.delay = 0.02
         threads = [threading.Thread(target=hurry, args=(budget,)) for budget in near]
         for thread in threads:
@@ -423,24 +428,24 @@ def test_whoever_is_far_from_the_store_is_not_always_too_late(server, name):
         assert 10**9 - remaining(far) > 3
 
 
-def test_what_cannot_be_told_does_not_pile_up(name):
+def test_what_cannot_be_told_does_not_pile_up(key):
     """However long the store is away: of one user it is one number."""
     with Server() as server:
-        budget = TokenBudget(10**9, name=name, store=server.url)
+        budget = TokenBudget(10**9, key=key, store=server.url)
         server.kill()
         for _ in range(2_000):
             budget.record_usage(1)
-        ledger = budget._tally._ledger
-        eventually(lambda: ledger.lost and len(ledger.untold()) <= 64 + 2, "it is added up")
+        client = budget.account.usage.client
+        eventually(lambda: client.lost and len(client.untold()) <= 64 + 2, "it is added up")
         assert 10**9 - budget.remaining_budget == 2_000
         server.start()
-        eventually(lambda: not ledger.untold(), "all is told")
+        eventually(lambda: not client.untold(), "all is told")
         assert 10**9 - budget.remaining_budget == 2_000
 
 
-def test_fifty_threads_of_one_process_ask_together(server, name):
+def test_fifty_threads_of_one_process_ask_together(server, key):
     """One exchange takes along all that wait: far fewer than there are reservations."""
-    budget = TokenBudget(10_000, name=name, store=server.url)
+    budget = TokenBudget(10_000, key=key, store=server.url)
     start, got = threading.Barrier(50), []
 
     def work():
@@ -456,27 +461,27 @@ def test_fifty_threads_of_one_process_ask_together(server, name):
         thread.join(PATIENCE)
     assert len(got) == 100
     assert remaining(budget) == 0
-    assert budget._tally._ledger._number < 125
+    assert budget.account.usage.client.exchanges < 125
 
 
-def test_a_process_that_just_ends_has_told_what_was_used(store, name):
+def test_a_process_that_just_ends_has_told_what_was_used(store, key):
     """Nobody closed anything: the courier does not leave before it is told."""
     program = (
         "import sys; from headgate import TokenBudget\n"
-        "budget = TokenBudget(10_000, name=sys.argv[2], store=sys.argv[1])\n"
+        "budget = TokenBudget(10_000, key=sys.argv[2], store=sys.argv[1])\n"
         "budget.reserve(1_000).settle(10)\n"
         "budget.record_usage(5)\n"
     )
-    subprocess.run([sys.executable, "-c", program, store, name], check=True, timeout=PATIENCE)
-    assert TokenBudget(10_000, name=name, store=store).remaining_budget == 9_985
+    subprocess.run([sys.executable, "-c", program, store, key], check=True, timeout=PATIENCE)
+    assert TokenBudget(10_000, key=key, store=store).remaining_budget == 9_985
 
 
 @pytest.mark.parametrize("text", ["m", "m {", "m 7", "m [{}, 5]", "m [{}, [[0, 5, [1, 2]]]]", "m [[], null]"])
-def test_a_record_that_makes_no_sense_is_a_store_error_and_others_go_on(server, name, text):
+def test_a_record_that_makes_no_sense_is_a_store_error_and_others_go_on(server, key, text):
     """DESIGN 12: hostile data never loosens a limit."""
     with closing(server.client()) as client:
-        client.set(redis_room._record(f"book {name}", '["user", "ann"]'), text)
-    with book_of(server.url, name) as book:
+        client.set(redis_room._record(f"book {key}", '["user", "ann"]'), text)
+    with book_of(server.url, key) as book:
         with pytest.raises(StoreError, match="cannot be read"):
             book.for_user("ann").reserve(1)
         with pytest.raises(StoreError, match="cannot be read"):

@@ -375,7 +375,7 @@ def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(state
     locked, release = threading.Event(), threading.Event()
 
     def hold():
-        with breaker._lock, registry._keeper._lock:
+        with breaker._guard.lock, registry._keyed._guard.lock:
             locked.set()
             assert release.wait(PATIENCE)
 
@@ -426,7 +426,7 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_locks_nobody_out_for
             alarm.set(0.00002 + dice.random() * 0.001)
             contextvars.Context().run(call_until_interrupted)
         assert alarm.rang
-        assert not breaker._lock.locked()
+        assert not breaker._guard.lock.locked()
         clock.set_ns(clock.now() + 5_000_000_000)
         assert contextvars.Context().run(breaker.call, well) == "well"
         assert breaker.state is CLOSED
@@ -454,9 +454,8 @@ class InterruptAt:
         sys.settrace(self._before)
 
     def _called(self, frame, event, arg):
-        if not frame.f_code.co_filename.endswith(("circuit_breaker.py", "breaker.py")):
-            return None
-        if "test" in frame.f_code.co_filename:
+        path = frame.f_code.co_filename
+        if "headgate/breaker/" not in path and not path.endswith("headgate/gate/guard.py"):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
@@ -534,7 +533,7 @@ def test_an_interrupt_at_every_single_moment_leaves_the_breaker_as_good_as_befor
             pass
         except Interrupted:
             interrupts += 1
-        assert not breaker._lock.locked(), n
+        assert not breaker._guard.lock.locked(), n
         clock.advance(30)
         assert context.run(breaker.call, well) == "well", n
         assert breaker.state is CLOSED, n

@@ -1,14 +1,11 @@
-"""Stop calling what is failing, and find out carefully when it is well again.
+"""Stop calling what is failing, and find out carefully when it works again.
 
-Rules of this room: the lock is held to count, never while a call runs. One outcome for each outermost
-call. What is not the far side's fault does not count: its "slow down", our own refusals, cancellation.
+The lock is held to count, never while a call runs. The outermost call through a breaker has one outcome.
+An outcome that is not the far side's fault does not count: its "slow down", our own refusals, cancellation.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
-from collections import deque
-from contextvars import ContextVar
 from enum import Enum
 
 from .. import events
@@ -23,31 +20,31 @@ from ..arguments import (
 )
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
 from ..gate.clock import SYSTEM, default_random
+from ..gate.closing import Closing
 from ..gate.forks import reset_in_child
+from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
+from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
 from ..retries.classify import verdict_of
-from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Probe
+from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Probe
+from .counter import Counter
+from .nesting import INSIDE, Inside, is_around, still_running
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
-    from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
+    from ..sharing.records.member import CircuitMember
+    from .registry import BreakerRegistry
+else:
+    BreakerRegistry = later("headgate.breaker.registry", "BreakerRegistry")
 
-    from ..sharing.records.circuit import CircuitLink
-    from ..sharing.records.shared_circuit import CircuitRecord, SharedCircuit
-    from ..sharing.store import Store
-    from ..typing import Clock, Observer, Seconds
+_inside = INSIDE  # Python calls the methods of an imported name more slowly than those of a module's own
 
-    P = ParamSpec("P")
-    R = TypeVar("R")
-    Kinds: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
-
-# A probe that takes longer than this is no longer waited for.
+# A probe that takes longer than this makes room for another, unless the recovery time is longer still.
 _SHORTEST_LEASE = 30 * SECOND
 
 
 class CircuitState(Enum):
-    """How a circuit breaker stands."""
+    """The state of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -57,22 +54,7 @@ class CircuitState(Enum):
 _STATES = {CLOSED: CircuitState.CLOSED, OPEN: CircuitState.OPEN, HALF_OPEN: CircuitState.HALF_OPEN}
 
 
-# A call under way, so that calls it makes through the same breaker are not counted again: its breaker,
-# None once it is over, and the call around it. A list, because making one takes half as long.
-if TYPE_CHECKING:
-    _Inside: TypeAlias = list["CircuitBreaker | _Inside | None"]
-
-_inside: ContextVar[_Inside | None] = ContextVar("headgate_inside_breakers", default=None)
-
-
-def _still_running(inside: _Inside | None) -> _Inside | None:
-    # A task inherits what its parent was inside of, and may outlive it.
-    while inside is not None and inside[0] is None:
-        inside = inside[1]  # type: ignore[assignment]  # the call around it
-    return inside
-
-
-class CircuitBreaker:
+class CircuitBreaker(Closing):
     """Lets calls through until too many fail; then refuses them at once, and tries again later.
 
     >>> from headgate.testing import ManualClock
@@ -97,35 +79,33 @@ class CircuitBreaker:
     than that many seconds. It stays open for `recovery_timeout` seconds, twice as long each time a probe
     fails if there is a `max_recovery_timeout`, and longer by up to `recovery_jitter` of it, so that a fleet
     does not come back in one instant. Then `half_open_probes` calls at a time are let through: the first to
-    succeed closes it, the first to fail opens it again. A probe not heard of for `probe_timeout` seconds
-    (30, or `recovery_timeout` if that is more) makes room for another.
+    succeed closes it, the first to fail opens it again. A probe that has not ended after `probe_timeout`
+    seconds (30, or `recovery_timeout` if that is more) makes room for another.
 
-    Only `expected_exceptions` count, and of those not the ones in `ignore`, an answer of "slow down" (429),
-    or a refusal by headgate itself.
+    Only `expected_exceptions` count, except those in `ignore`, an answer of "slow down" (429), and refusals
+    by headgate itself.
 
-    With a `store`, everybody who is given the same store and `name` goes by one circuit: opened by one it is
-    open for all, also after a restart, and the probes are those of all together. Failures are counted by each
-    for itself, so that one that has lost its network does not speak for all before it has failed enough.
+    With a `store`, all breakers of the same store and `key` share one circuit: opened by one it is open for
+    all, also after a restart, and the probes are those of all together. Each process counts its own
+    failures, so that one that has lost its network does not open the circuit for the others at once.
     """
 
     __slots__ = (
         "__weakref__",
-        "_cause",
         "_circuit",
         "_clock",
+        "_counter",
         "_counts_all",
         "_expected",
+        "_guard",
         "_ignore",
-        "_jitters",
-        "_keeper",
         "_key",
-        "_link",
-        "_lock",
-        "_name",
+        "_keyed",
+        "_member",
         "_now",
         "_observer",
+        "_pending",
         "_random",
-        "_returns",
         "_slow_after",
     )
 
@@ -133,7 +113,7 @@ class CircuitBreaker:
         self,
         failure_threshold: int | None = 5,
         recovery_timeout: Seconds = 30.0,
-        expected_exceptions: Kinds = (Exception,),
+        expected_exceptions: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
         *,
         half_open_probes: int = 1,
         probe_timeout: Seconds | None = None,
@@ -144,8 +124,8 @@ class CircuitBreaker:
         minimum_calls: int = 10,
         max_recovery_timeout: Seconds | None = None,
         recovery_jitter: float = 0.0,
-        ignore: Kinds = (),
-        name: str = "",
+        ignore: type[BaseException] | tuple[type[BaseException], ...] = (),
+        key: Hashable = "",
         store: Store | str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
@@ -166,8 +146,7 @@ class CircuitBreaker:
                     f"max_recovery_timeout={max_recovery_timeout!r} is less than "
                     f"recovery_timeout={recovery_timeout!r}, where it starts; write e.g. 300"
                 )
-        self._jitters = recovery_jitter != 0
-        if self._jitters:
+        if recovery_jitter != 0:
             ratio(recovery_jitter, "recovery_jitter", low=0, high=float("inf"), example=0.2)
         self._slow_after = None if slow_after is None else positive_seconds_to_ns(slow_after, "slow_after")
         lease = (
@@ -176,7 +155,7 @@ class CircuitBreaker:
             else positive_seconds_to_ns(probe_timeout, "probe_timeout")
         )
         slow_part = _part(slow_rate, "slow_rate")
-        self._circuit = Circuit(
+        settings = CircuitSettings(
             threshold=failure_threshold,
             recovery=recovery,
             max_recovery=longest,
@@ -200,40 +179,27 @@ class CircuitBreaker:
             raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
         if not callable(random):
             raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
-        self._name = name
+        self._key = key
         self._observer = observer
         self._clock = clock
         self._now = clock.now
         self._random = random
-        self._cause: BaseException | None = None  # the failure that opened it
-        # Outcomes on their way. One may come from a finalizer, while this very thread holds the lock, so
-        # handing one in never waits for it.
-        self._returns: deque[tuple[int | Probe, str, BaseException | None, bool, int, float]] = deque()
-        self._keeper: KeyedObjects[CircuitBreaker] | None = None  # of the registry that made it
-        self._key: Hashable = name
-        self._lock = allocate_lock()
+        self._keyed: KeyedObjects[CircuitBreaker] | None = None  # the objects of the registry that made it
+        self._member: CircuitMember | None = None  # told of changes where the circuit is shared
+        self._go_by(Circuit(settings), None)
         reset_in_child(self)
         if store is not None:
-            self._share(store, name).begin(wait=True)
-
-    def _share(self, store: Store | str, key: object, within: str = "") -> CircuitLink:
-        """From now on this is one of many that go by the record of that key."""
-        if not isinstance(key, str) or not key:
-            raise InvalidConfig(f'{key!r} is no name for a store: write a string, e.g. name="stripe"')
-        from ..sharing.records.circuit import CircuitLink  # noqa: PLC0415 - as above
-        from ..sharing.records.shared_circuit import SharedCircuit  # noqa: PLC0415 - only those who share load it
-
-        self._circuit = SharedCircuit(self._circuit)
-        self.__class__ = _SharedBreaker  # the same, and it tells the link what happens
-        self._link = CircuitLink(self, store, within + key)  # type: ignore[arg-type]  # it is one now
-        return self._link
+            self.share(store, key)
+            self.begin(wait=True)
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: BreakerRegistry | str | None = None) -> CircuitBreaker:
-        """The breaker of that key: the same object for everyone who asks.
+        """The breaker of that key: every caller that asks gets the same object.
 
         Without a registry, a default one for the whole process is used; a string names one.
         """
+        from .registry import BreakerRegistry  # noqa: PLC0415 - it imports this module
+
         if not isinstance(registry, BreakerRegistry):
             registry = BreakerRegistry.named("default" if registry is None else registry)
         return registry.for_key(key)
@@ -245,7 +211,7 @@ class CircuitBreaker:
         return self._run(fn, args, kwargs)
 
     async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for a function whose result is awaited."""
+        """Call and await the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
         return await self._run_async(fn, args, kwargs)
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
@@ -271,13 +237,13 @@ class CircuitBreaker:
     def _run(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         outer = _inside.get()
         if outer is not None:
-            outer = _still_running(outer)
-            if self._is_around(outer):
+            outer = still_running(outer)
+            if is_around(self, outer):
                 return fn(*args, **kwargs)
         circuit = self._circuit
-        idle = circuit.state == CLOSED and not self._returns
-        entry = circuit.generation if idle else self._enter()
-        here: _Inside = [self, outer]
+        idle = circuit.state == CLOSED and not self._pending
+        entry = circuit.generation if idle else self.enter()
+        here: Inside = [self, outer]
         started = 0 if self._slow_after is None else self._now()
         try:
             _inside.set(here)
@@ -285,16 +251,16 @@ class CircuitBreaker:
         except BaseException as error:
             self._failed(entry, error, started)
             raise
-        finally:
+        finally:  # as `come_out` does, without another call
             here[0] = None
-            if _inside.get() is here:  # a task that is destroyed may end in the context of another
+            if _inside.get() is here:
                 _inside.set(outer)
             if outer is not None:
-                here[1] = _still_running(outer)
+                here[1] = still_running(outer)
         if result.__class__ is Coroutine:
-            self._ignored(entry)
+            self.ignored(entry)
             raise never_awaited(result, "call")
-        if self._counts_all or circuit.failures or self._returns or entry.__class__ is not int:
+        if self._counts_all or circuit.failures or self._pending or entry.__class__ is not int:
             self._hand_in(entry, "succeeded", None, started)
         return result
 
@@ -303,13 +269,13 @@ class CircuitBreaker:
     ) -> R:
         outer = _inside.get()
         if outer is not None:
-            outer = _still_running(outer)
-            if self._is_around(outer):
+            outer = still_running(outer)
+            if is_around(self, outer):
                 return await fn(*args, **kwargs)
         circuit = self._circuit
-        idle = circuit.state == CLOSED and not self._returns
-        entry = circuit.generation if idle else self._enter()
-        here: _Inside = [self, outer]
+        idle = circuit.state == CLOSED and not self._pending
+        entry = circuit.generation if idle else self.enter()
+        here: Inside = [self, outer]
         started = 0 if self._slow_after is None else self._now()
         try:
             _inside.set(here)
@@ -320,13 +286,13 @@ class CircuitBreaker:
         except BaseException as error:
             self._failed(entry, error, started)
             raise
-        finally:
+        finally:  # as `come_out` does, without another call
             here[0] = None
-            if _inside.get() is here:  # a task that is destroyed may end in the context of another
+            if _inside.get() is here:
                 _inside.set(outer)
             if outer is not None:
-                here[1] = _still_running(outer)
-        if self._counts_all or circuit.failures or self._returns or entry.__class__ is not int:
+                here[1] = still_running(outer)
+        if self._counts_all or circuit.failures or self._pending or entry.__class__ is not int:
             self._hand_in(entry, "succeeded", None, started)
         return result
 
@@ -334,132 +300,81 @@ class CircuitBreaker:
 
     @property
     def state(self) -> CircuitState:
-        """How it stands. An open circuit whose time is up is half-open."""
+        """The state now. An open circuit whose time is up is half-open."""
         return _STATES[self._circuit.state_at(self._now())]
 
     def reset(self) -> None:
-        """Close it by hand and forget what was counted."""
-        with self._lock:
-            was_open = self._circuit.state != CLOSED
-            self._circuit.close()
-            self._cause = None
-            event = self._event(CLOSED, self._now())
-        self._take_in()
-        if was_open:
-            events.tell(self._observer, event)
+        """Close the circuit by hand and forget what was counted."""
+        self._guard.run(self._counter.reset)
+        self._finish()
 
-    # -- for those who count outcomes their own way
+    def close(self) -> None:
+        """Leave the store, which is still told what it does not know. The breaker goes on by itself."""
+        if self._member is not None:
+            self._member.close()
 
-    def _check(self) -> None:
-        """Raise if a call would be refused now."""
+    # -- for callers that count outcomes their own way: a client, say
+
+    def check(self) -> None:
+        """Raise CircuitBreakerOpen if a call would be refused now."""
         circuit = self._circuit
-        if circuit.state != CLOSED and not circuit.would_admit(self._now()):
+        if circuit.state == CLOSED or circuit.would_admit(self._now()):
+            return
+        self._guard.run(circuit.want_probe)
+        self._finish()
+        if not circuit.would_admit(self._now()):
             raise self._refusal()
 
-    def _enter(self) -> int | Probe:
-        if self._circuit.state == CLOSED and not self._returns:
+    def enter(self) -> int | Probe:
+        """Let a call in, or raise CircuitBreakerOpen. The answer is to be handed in with the outcome."""
+        if self._circuit.state == CLOSED and not self._pending:
             return self._circuit.generation
-        told: list[events.Event] = []
-        with self._lock:
-            self._take_in_locked(told)
-            now = self._now()
-            was = self._circuit.state
-            entry = self._circuit.enter(now)
-            if was == OPEN and entry is not None and self._observer is not None:
-                told.append(self._event(HALF_OPEN, now))
-        for event in told:
-            events.tell(self._observer, event)
-        self._take_in()
+        entry = self._enter_once()
+        # A store in this process has answered by now, if it was asked for a probe.
+        if entry is None and self._circuit.would_admit(self._now()):
+            entry = self._enter_once()
         if entry is None:
             raise self._refusal()
         return entry
 
-    def _refusal(self) -> CircuitBreakerOpen:
-        circuit = self._circuit
-        with self._lock:
-            after = circuit.opens_in(self._now()) / SECOND
-            reason = circuit.reason or "it has just closed"
-            cause = self._cause
-        self._take_in()
-        name = f" {self._name!r}" if self._name else ""
-        refusal = CircuitBreakerOpen(
-            f"the circuit{name} is open: {reason}", rule="circuit breaker", retry_after=after
-        )
-        refusal.__cause__ = cause
-        return refusal
-
-    def _go_in(self) -> _Inside | None:
-        """What is called from now on belongs to this call. None: it belongs to another already."""
-        outer = _still_running(_inside.get())
-        if self._is_around(outer):
-            return None
-        here: _Inside = [self, outer]
-        _inside.set(here)
-        return here
-
-    def _come_out(self, here: _Inside) -> None:
-        here[0] = None
-        if _inside.get() is here:
-            _inside.set(here[1])  # type: ignore[arg-type]  # the call around it
-
-    def _succeeded(self, entry: int | Probe, started: int) -> None:
-        if self._counts_all or self._circuit.failures or self._returns or entry.__class__ is not int:
+    def succeeded(self, entry: int | Probe, started: int) -> None:
+        """The call that was let in by `entry` succeeded; it began at `started`, in nanoseconds."""
+        if self._counts_all or self._circuit.failures or self._pending or entry.__class__ is not int:
             self._hand_in(entry, "succeeded", None, started)
-        # Otherwise there is nothing that a success would change.
 
-    def _failed(self, entry: int | Probe, error: BaseException, started: int) -> None:
-        if self._counts(error):
-            self._count_failure(entry, error, started)
-        else:
-            self._ignored(entry)
-
-    def _count_failure(self, entry: int | Probe, error: BaseException, started: int) -> None:
+    def failed(self, entry: int | Probe, error: BaseException, started: int) -> None:
+        """The call failed in a way that counts, whatever the error."""
         self._hand_in(entry, "failed", error, started)
 
-    def _ignored(self, entry: int | Probe) -> None:
+    def ignored(self, entry: int | Probe) -> None:
+        """The outcome says nothing about the far side."""
         if entry.__class__ is not int:
-            self._hand_in(entry, "ignored", None, 0)
+            self.abandoned(entry)
+            self._finish()
+
+    def abandoned(self, entry: int | Probe) -> None:
+        """The call has no outcome. Never waits and calls no observer: finalizers may call this."""
+        if entry.__class__ is not int:
+            self._guard.leave([entry, "ignored", None, False, 0, 0.0])
+
+    # -- counting
+
+    def _failed(self, entry: int | Probe, error: BaseException, started: int) -> None:
+        if _is_being_closed(error):
+            self.abandoned(entry)
+        elif self._counts(error):
+            self._hand_in(entry, "failed", error, started)
+        else:
+            self.ignored(entry)
 
     def _hand_in(self, entry: int | Probe, what: str, error: BaseException | None, started: int) -> None:
         now = self._now()
-        self._returns.append((entry, what, error, self._was_slow(started, now), now, self._draw()))
-        self._take_in()
-        if what == "failed" or self._counts_all:
-            self._stay_known()
-
-    def _take_in(self) -> None:
-        """Count what was handed in. Whoever holds the lock does so once it is free: nothing is left lying."""
-        told: list[events.Event] = []
-        while self._returns and not self._lock.locked():
-            with self._lock:
-                self._take_in_locked(told)
-        for event in told:
-            events.tell(self._observer, event)
-
-    def _take_in_locked(self, told: list[events.Event]) -> None:
-        circuit, returns = self._circuit, self._returns
-        while returns:
-            # Taken out first: an interrupt may lose one, and a probe its lease, but nothing counts twice.
-            entry, what, error, slow, now, draw = returns.popleft()
-            if what == "ignored":
-                circuit.ignored(entry)
-            else:
-                outcome = circuit.succeeded if what == "succeeded" else circuit.failed
-                if outcome(entry, slow, now, draw):
-                    self._cause = None if circuit.state == CLOSED else error
-                    if self._observer is not None:
-                        told.append(self._event(circuit.state, now))
-
-    def _stay_known(self) -> None:
-        """There is something to remember: the registry may have let go of what was idle."""
-        if self._keeper is not None:
-            self._keeper.get(self._key)
-
-    def _draw(self) -> float:
-        return self._random() if self._jitters else 0.0
-
-    def _was_slow(self, started: int, now: int) -> bool:
-        return self._slow_after is not None and now - started > self._slow_after
+        slow = self._slow_after is not None and now - started > self._slow_after
+        draw = self._random() if self._circuit.settings.jitter else 0.0
+        self._guard.leave([entry, what, error, slow, now, draw])
+        if self._keyed is not None and (error is not None or self._counts_all):
+            self._keyed.keep(self._key, self)  # the registry may have let go of it while it was idle
+        self._finish()
 
     def _counts(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
@@ -471,221 +386,123 @@ class CircuitBreaker:
             and verdict_of(error).kind not in ("throttled", "exhausted")
         )
 
-    def _is_around(self, inside: _Inside | None) -> bool:
-        """Is this call made by one that the breaker counts already?"""
-        while inside is not None:
-            if inside[0] is self:
-                return True
-            inside = inside[1]  # type: ignore[assignment]  # the call around it
-        return False
+    def _finish(self) -> None:
+        """The end of a public call: tell the observer, and the others that share the circuit."""
+        told = self._counter.events
+        while told:
+            try:
+                event = told.popleft()
+            except IndexError:  # another thread was faster
+                break
+            events.tell(self._observer, event)
+        if self._member is not None:
+            self._member.flush()
 
-    def _is_idle(self) -> bool:
-        with self._lock:
-            idle = self._circuit.pristine(self._now())
-        self._take_in()
-        return idle and not self._returns
+    def _enter_once(self) -> int | Probe | None:
+        def enter(now: int) -> int | Probe | None:
+            self._guard.take_back_pending(now)
+            return self._counter.enter(now)
 
-    def _event(self, state: int, now: int) -> events.Event:
-        circuit = self._circuit
-        facts: dict[str, Any] = {"key": self._key, "at": now / SECOND, "generation": circuit.generation}
-        if state == OPEN:
-            return events.CircuitOpened(
-                **facts, duration=circuit.opens_in(now) / SECOND, reason=circuit.reason, error=self._cause
-            )
-        return (events.CircuitClosed if state == CLOSED else events.CircuitProbing)(**facts)
+        entry = self._guard.run(enter)
+        self._finish()
+        return entry
+
+    def _refusal(self) -> CircuitBreakerOpen:
+        after, reason, cause = self._guard.run(self._counter.why_refused)
+        name = f" {str(self._key)!r}" if self._key != "" else ""
+        refusal = CircuitBreakerOpen(
+            f"the circuit{name} is open: {reason}", rule="circuit breaker", retry_after=after / SECOND
+        )
+        refusal.__cause__ = cause
+        return refusal
+
+    # -- for a registry
+
+    def keep_in(self, keyed: KeyedObjects[CircuitBreaker]) -> None:
+        """Tell these objects from now on when there is something to remember."""
+        self._keyed = keyed
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to remember: a new breaker would be as good."""
+
+        def look(now: int) -> bool:
+            self._guard.take_back_pending(now)
+            return self._circuit.pristine(now)
+
+        idle = self._guard.run(look)
+        self._finish()  # another thread may have left the outcome of its call to this one
+        return idle and not self._pending
+
+    # -- for a store
+
+    def share(self, store: Store | str, key: object, *, within: str = "") -> None:
+        """Go by the circuit that the store keeps under this key, among those of a registry's own key."""
+        if not isinstance(key, str) or not key:
+            raise InvalidConfig(f'{key!r} is not a key for a store: write a string, e.g. key="stripe"')
+        from ..sharing.records.circuit import SharedCircuit  # noqa: PLC0415 - only those who share load it
+        from ..sharing.records.member import CircuitMember  # noqa: PLC0415 - as above
+
+        circuit = SharedCircuit(self._circuit.settings)
+        self._member = CircuitMember(
+            self,
+            circuit,
+            store,
+            f"breaker {within}{key}",
+            key=self._key,
+            clock=self._clock,
+            observer=self._observer,
+        )
+        self._go_by(circuit, self._member.send)
+
+    def begin(self, *, wait: bool = False) -> None:
+        """Hear of the shared circuit from now on. With `wait`, StoreError if there is no store."""
+        if self._member is not None:
+            self._member.begin(wait=wait)
+
+    def apply(self, news: Callable[[Any, int], bool | None]) -> None:
+        """What the store says: `news(circuit, now)` changes the circuit. True: that changed its state."""
+
+        def act(now: int) -> None:
+            self._guard.take_back_pending(now)
+            if news(self._circuit, now):
+                self._counter.cause = None
+                self._counter.note(self._circuit.state, now)
+
+        self._guard.run(act)
+        self._finish()
 
     def after_fork(self) -> None:
-        """In a forked child: the lock is free, and probes of the parent are the parent's."""
-        self._lock = allocate_lock()
-        self._returns.clear()
+        """In a forked child: the lock is free, and the probes and events are the parent's."""
+        self._guard.after_fork()
+        self._counter.events.clear()
         self._circuit.release_probes()
 
+    def _go_by(self, circuit: Circuit, effects: Callable[[], None] | None) -> None:
+        self._circuit = circuit
+        self._counter = Counter(circuit, self._key, observed=self._observer is not None)
+        self._guard = Guard(self._now, self._counter.count, effects=effects)
+        self._pending = self._guard.pending
+
     def __repr__(self) -> str:
-        name = f" {self._name!r}" if self._name else ""
+        name = f" {str(self._key)!r}" if self._key != "" else ""
         return f"<CircuitBreaker{name}, {self.state.value}>"
 
 
-class _SharedBreaker(CircuitBreaker):
-    """A breaker that goes by a circuit which others go by too."""
-
-    __slots__ = ()
-    _circuit: SharedCircuit
-
-    def reset(self) -> None:
-        with self._lock:
-            self._circuit.letters.append(("reset", 0, None))
-        super().reset()
-
-    def _check(self) -> None:
-        circuit, now = self._circuit, self._now()
-        if circuit.state == CLOSED or circuit.would_admit(now):
-            return
-        with self._lock:
-            circuit.want(now)
-        self._take_in()
-        super()._check()  # a store in this very process has answered by now
-
-    def _enter(self) -> int | Probe:
-        try:
-            return super()._enter()
-        except CircuitBreakerOpen:
-            if self._circuit.state != CLOSED and not self._circuit.would_admit(self._now()):
-                raise
-        return super()._enter()  # as above
-
-    def _take_in(self) -> None:
-        super()._take_in()
-        circuit = self._circuit
-        while circuit.letters and not self._lock.locked():
-            with self._lock:
-                letters, circuit.letters = circuit.letters, []
-            self._link.post(letters)
-
-    # -- what the link brings
-
-    def _hear(self, record: CircuitRecord, ahead: int) -> None:
-        """So it stands with the circuit, by a clock that is so far ahead of ours."""
-        told: list[events.Event] = []
-        with self._lock:
-            self._take_in_locked(told)
-            now = self._now()
-            if self._circuit.follow(record, ahead, now):
-                self._cause = None
-                told.append(self._event(self._circuit.state, now))
-        for event in told:
-            events.tell(self._observer, event)
-        self._take_in()
-
-    def _hear_of_probe(self, seen: int, who: str, due: int | None) -> None:
-        with self._lock:
-            self._circuit.lent(seen, who, due)
-        self._take_in()
-
-    def _hand_back_probe(self, who: str) -> None:
-        with self._lock:
-            self._circuit.hand_back(who)
-        self._take_in()
-
-    def _hear_of_store(self, why: str | None) -> None:
-        with self._lock:
-            self._circuit.alone = why is not None
-        facts: dict[str, Any] = {"key": self._key, "at": self._now() / SECOND}
-        event = events.StoreRegained(**facts) if why is None else events.StoreLost(**facts, reason=why)
-        events.tell(self._observer, event)
-        self._take_in()
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._circuit.alone = False
-        self._link.after_fork()
+def _is_being_closed(error: BaseException | None) -> bool:
+    """Whether the error was raised while its coroutine was closed, perhaps by a finalizer."""
+    while error is not None:
+        if isinstance(error, GeneratorExit):
+            return True
+        error = error.__context__
+    return False
 
 
-class BreakerRegistry:
-    """Circuit breakers by key, all made with the same options.
-
-    >>> targets = BreakerRegistry(failure_threshold=3)
-    >>> targets.for_key("stripe") is targets.for_key("stripe")
-    True
-
-    A breaker that nobody holds and that has nothing to remember is forgotten. With a `store`, equal keys of
-    all who are given the same store go by one circuit.
-    """
-
-    __slots__ = ("__weakref__", "_keeper", "_options", "_store", "_within")
-
-    _named: ClassVar[dict[str, BreakerRegistry]] = {}
-
-    def __init__(self, *, store: Store | str | None = None, **options: Any) -> None:
-        possible = CircuitBreaker(**options)  # or it raises
-        self._options = options
-        self._store = store
-        self._within = ""  # of whom these are, where a store is shared by several registries
-        if store is not None:
-            from ..sharing.records.circuit import greet  # noqa: PLC0415 - only those who share load it
-
-            greet(store, possible._clock)
-            self.__class__ = _SharedRegistry
-        self._keeper: KeyedObjects[CircuitBreaker] = KeyedObjects(self._make, CircuitBreaker._is_idle)
-
-    @classmethod
-    def named(cls, name: str, **options: Any) -> BreakerRegistry:
-        """The registry of that name, made on first use and kept for the life of the process.
-
-        Options that differ from those it was made with raise InvalidConfig.
-        """
-        if not isinstance(name, str) or not name:
-            raise InvalidConfig(f'registry name {name!r} is not a name; write a string, e.g. "payments"')
-        known = cls._named.get(name)
-        if known is None:
-            known = cls._named.setdefault(name, cls(**options))  # one step, whoever comes first
-        store = options.pop("store", known._store)
-        if (options and options != known._options) or store != known._store:
-            raise InvalidConfig(
-                f"the registry {name!r} exists already, with {known._options or 'the defaults'}; "
-                f"leave the options out, or write another name for {options}"
-            )
-        return known
-
-    def for_key(self, key: Hashable) -> CircuitBreaker:
-        """The breaker of that key: the same object for everyone who asks."""
-        return self._keeper.get(key)
-
-    def state(self, key: Hashable) -> CircuitState:
-        """How that one stands; closed if nobody has called there."""
-        breaker = self._keeper.peek(key)
-        return CircuitState.CLOSED if breaker is None else breaker.state
-
-    def states(self) -> dict[Hashable, CircuitState]:
-        """How each one that is remembered stands."""
-        return {key: breaker.state for key, breaker in self._keeper.items()}
-
-    def reset(self, key: Hashable) -> None:
-        """Close that one by hand. One that does not exist is closed already."""
-        breaker = self._keeper.peek(key)
-        if breaker is not None:
-            breaker.reset()
-
-    def forget(self, key: Hashable) -> None:
-        """Whoever asks for that one next gets a new one."""
-        self._keeper.forget(key)
-
-    def __len__(self) -> int:
-        """How many are remembered."""
-        return len(self._keeper)
-
-    def _make(self, key: Hashable) -> CircuitBreaker:
-        breaker = CircuitBreaker(**{"name": str(key), **self._options})
-        breaker._key = key
-        breaker._keeper = self._keeper
-        return breaker
-
-    def __repr__(self) -> str:
-        return f"<BreakerRegistry of {len(self)} circuit breakers>"
-
-
-class _SharedRegistry(BreakerRegistry):
-    """A registry whose breakers go by circuits which others go by too."""
-
-    __slots__ = ()
-
-    def for_key(self, key: Hashable) -> CircuitBreaker:
-        breaker = self._keeper.get(key)
-        breaker._link.begin()  # out of the keeper's lock: what is heard is told to observers
-        return breaker
-
-    def _make(self, key: Hashable) -> CircuitBreaker:
-        breaker = super()._make(key)
-        assert self._store is not None
-        breaker._share(self._store, key, self._within)
-        return breaker
-
-
-def _kinds(given: Kinds, what: str) -> tuple[type[BaseException], ...]:
+def _kinds(given: object, what: str) -> tuple[type[BaseException], ...]:
     kinds = given if isinstance(given, tuple) else (given,)
     for kind in kinds:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             raise InvalidConfig(
-                f"{what}={given!r}: {kind!r} is no kind of exception; write e.g. {what}=(TimeoutError,)"
+                f"{what}={given!r}: {kind!r} is not a kind of exception; write e.g. {what}=(TimeoutError,)"
             )
     return kinds
 

@@ -1,26 +1,29 @@
 """Pure. The circuit as a transition table.
 
     closed     → open        too many calls failed in a row, or too many of a window failed or were slow
-    open       → half-open   its time is up, and somebody comes
+    open       → half-open   its time is up, and a call arrives
     half-open  → closed      a probe succeeded
     half-open  → open        a probe failed
 
-Rules of this room: every call carries the generation it was let in by, and only calls of the present
-one decide anything. Probes are leases: one that is never heard of again stops being in the way.
+A call carries the generation in which it was let in, and its outcome counts in that generation only.
+A probe is a lease: one that does not end in time makes room for another.
 """
 
 from __future__ import annotations
 
+from ..frozen import Frozen
+
 CLOSED, OPEN, HALF_OPEN = 0, 1, 2
 
-# A window of time is counted in so many slots; the oldest leaves as a whole.
+# A window is counted in this many slots. The calls of the oldest slot leave the window together.
 _SLOTS = 10
 
-_LONG_AGO = 600 * 1_000_000_000
+# Failures this old no longer matter, if no call was made since. Ten recovery times if those are longer.
+FORGET_AFTER = 600 * 1_000_000_000
 
 
 class Probe:
-    """The right to find out how things are."""
+    """The right of one call to find out whether the far side works again."""
 
     __slots__ = ("generation",)
 
@@ -28,15 +31,48 @@ class Probe:
         self.generation = generation
 
 
+class CircuitSettings(Frozen):
+    """When a circuit opens, and for how long. Times are nanoseconds, rates are ratios of integers.
+
+    `threshold` failures in a row open it, or `failure_rate` of at least `minimum` calls within `window`
+    failing, or `slow_rate` of them being slow. It stays open for `recovery`, twice as long each time a
+    probe fails, up to `max_recovery`, and longer by up to `jitter` of that. Then `probes` calls are let
+    through at a time, and each has `lease` to end.
+    """
+
+    __slots__ = (
+        "failure_rate",
+        "jitter",
+        "lease",
+        "max_recovery",
+        "minimum",
+        "probes",
+        "recovery",
+        "slow_rate",
+        "threshold",
+        "window",
+    )
+    threshold: int | None
+    recovery: int
+    max_recovery: int
+    jitter: float
+    probes: int
+    lease: int
+    failure_rate: tuple[int, int] | None
+    slow_rate: tuple[int, int] | None
+    window: int
+    minimum: int
+
+
 class Recent:
-    """How many calls of the last while there were, and how many failed or were slow."""
+    """How many calls ended within the window, and how many of them failed or were slow."""
 
     __slots__ = ("_slot_ns", "_slots", "_turn", "calls", "failed", "slow")
 
     def __init__(self, window: int) -> None:
         self._slot_ns = -(-window // _SLOTS)
         self._slots = [(0, 0, 0)] * _SLOTS
-        self._turn: int | None = None  # the number of the slot now being filled
+        self._turn: int | None = None  # the number of the slot being filled
         self.calls = self.failed = self.slow = 0
 
     def add(self, failed: bool, slow: bool, now: int) -> None:
@@ -66,74 +102,38 @@ class Recent:
 
 
 class Circuit:
-    """One circuit: may a call go, and what does its outcome change?
-
-    `threshold` failures in a row open it, or `failure_rate` of at least `minimum` calls within `window`
-    failing, or `slow_rate` of them being slow. Rates are ratios of integers. It stays open for
-    `recovery`, twice as long each time a probe fails, up to `max_recovery`, and longer by up to
-    `jitter` of that.
-    """
+    """Decides whether a call may go, and what its outcome changes."""
 
     __slots__ = (
-        "_jitter",
-        "_lease",
-        "_max_probes",
-        "_max_recovery",
-        "_minimum",
         "_probes",
         "_recent",
-        "_recovery",
         "_reopened",
-        "_threshold",
         "_touched",
         "_until",
-        "_window",
-        "failure_rate",
         "failures",
         "generation",
         "reason",
-        "slow_rate",
+        "settings",
         "state",
     )
 
-    def __init__(
-        self,
-        *,
-        threshold: int | None,
-        recovery: int,
-        max_recovery: int,
-        jitter: float,
-        probes: int,
-        lease: int,
-        failure_rate: tuple[int, int] | None,
-        slow_rate: tuple[int, int] | None,
-        window: int,
-        minimum: int,
-    ) -> None:
-        self._threshold = threshold
-        self._recovery = recovery
-        self._max_recovery = max_recovery
-        self._jitter = jitter
-        self._max_probes = probes
-        self._lease = lease
-        self.failure_rate = failure_rate
-        self.slow_rate = slow_rate
-        self._window = window
-        self._minimum = minimum
-        self._recent = None if failure_rate is None and slow_rate is None else Recent(window)
+    def __init__(self, settings: CircuitSettings) -> None:
+        self.settings = settings
         self.state = CLOSED
         self.generation = 0
         self.failures = 0  # in a row
         self.reason = ""  # why it is open
-        self._until = 0  # while open
-        self._touched = 0  # when something last went wrong
-        self._reopened = 0  # how often a probe has failed since it was last closed
-        self._probes: dict[Probe, int] = {}  # under way, and when each has had long enough
+        counts_calls = settings.failure_rate is not None or settings.slow_rate is not None
+        self._recent = Recent(settings.window) if counts_calls else None
+        self._until = 0  # when an open circuit lets a probe through
+        self._touched = 0  # when a call last failed or the state last changed
+        self._reopened = 0  # how many probes have failed since it was last closed
+        self._probes: dict[Probe, int] = {}  # probes under way, and when the lease of each ends
 
     # -- may it go?
 
     def enter(self, now: int) -> int | Probe | None:
-        """What a call is let in by, to be given back with its outcome; None: it may not go."""
+        """Let a call in: what to hand in again with its outcome. None: the call is refused."""
         if self.state == CLOSED:
             return self.generation
         if not self.would_admit(now):
@@ -141,38 +141,41 @@ class Circuit:
         self.state = HALF_OPEN
         self._probes = {probe: due for probe, due in self._probes.items() if due > now}
         probe = Probe(self.generation)
-        self._probes[probe] = now + self._lease
+        self._probes[probe] = now + self.settings.lease
         return probe
 
     def would_admit(self, now: int) -> bool:
-        """Could a call go? Changes nothing."""
+        """Whether a call could go. Changes nothing."""
         if self.state == OPEN:
             return now >= self._until
-        return self.state == CLOSED or self._outstanding(now) < self._max_probes
+        return self.state == CLOSED or self._outstanding(now) < self.settings.probes
+
+    def want_probe(self, now: int) -> None:
+        """A call came that may not go: a shared circuit asks for a probe, a local one has its own."""
 
     def opens_in(self, now: int) -> int:
-        """How long until a call could go, if nothing is decided before."""
+        """How long until a call could go, if no outcome changes the state before."""
         if self.state == OPEN:
             return max(0, self._until - now)
-        if self.state == CLOSED or self._outstanding(now) < self._max_probes:
+        if self.state == CLOSED or self._outstanding(now) < self.settings.probes:
             return 0
         return min(due for due in self._probes.values() if due > now) - now
 
     def state_at(self, now: int) -> int:
-        """An open circuit whose time is up is half-open, whether or not somebody has come yet."""
+        """The state as callers see it: an open circuit whose time is up is half-open, called or not."""
         return HALF_OPEN if self.state == OPEN and now >= self._until else self.state
 
     def _outstanding(self, now: int) -> int:
         return sum(due > now for due in self._probes.values())
 
-    # -- what became of it
+    # -- outcomes
 
     def succeeded(self, entry: int | Probe, slow: bool, now: int, draw: float) -> bool:
-        """It went well. True: that changed the state."""
+        """The call succeeded. True: that changed the state."""
         if isinstance(entry, Probe):
             if not self._gave_back(entry):
                 return False
-            if slow and self.slow_rate is not None:
+            if slow and self.settings.slow_rate is not None:
                 self._open("a probe succeeded, but too slowly", now, draw)
             else:
                 self.close()
@@ -183,7 +186,7 @@ class Circuit:
         return self._count(False, slow, now, draw)
 
     def failed(self, entry: int | Probe, slow: bool, now: int, draw: float) -> bool:
-        """It failed in a way that counts. True: that changed the state."""
+        """The call failed in a way that counts. True: that changed the state."""
         if isinstance(entry, Probe):
             if not self._gave_back(entry):
                 return False
@@ -193,73 +196,78 @@ class Circuit:
             return False
         self.failures += 1
         self._touched = now
-        if self._threshold is not None and self.failures >= self._threshold:
+        threshold = self.settings.threshold
+        if threshold is not None and self.failures >= threshold:
             many = "call" if self.failures == 1 else "calls in a row"
             self._open(f"{self.failures} {many} failed", now, draw)
             return True
         return self._count(True, slow, now, draw)
 
     def ignored(self, entry: int | Probe) -> None:
-        """It says nothing about the far side, or was cancelled: as if it had not been made."""
+        """The outcome says nothing about the far side, or the call was cancelled: it counts as not made."""
         if isinstance(entry, Probe):
             self._gave_back(entry)
 
     def _gave_back(self, probe: Probe) -> bool:
-        """Does this probe decide anything?"""
+        """Take a probe back. True: its outcome decides how the circuit goes on."""
         self._probes.pop(probe, None)
         return self.state == HALF_OPEN and probe.generation == self.generation
 
     def _count(self, failed: bool, slow: bool, now: int, draw: float) -> bool:
-        recent = self._recent
+        recent, settings = self._recent, self.settings
         if recent is None:
             return False
         recent.add(failed, slow, now)
-        if not (failed or slow) or recent.calls < self._minimum:
-            return False  # what goes well makes no rate any higher
+        if not (failed or slow) or recent.calls < settings.minimum:
+            return False  # a call that succeeds in time raises neither rate
         for part, rate, what in (
-            (recent.failed, self.failure_rate, "failed"),
-            (recent.slow, self.slow_rate, "were slow"),
+            (recent.failed, settings.failure_rate, "failed"),
+            (recent.slow, settings.slow_rate, "were slow"),
         ):
             if rate is not None and part * rate[1] >= rate[0] * recent.calls:
-                span = f"{self._window / 1e9:g} s"
+                span = f"{settings.window / 1e9:g} s"
                 self._open(f"{part} of {recent.calls} calls within {span} {what}", now, draw)
                 return True
         return False
 
-    # -- the states
+    # -- changes of state
 
     def _open(self, reason: str, now: int, draw: float) -> None:
         self._reopened = self._reopened + 1 if self.state == HALF_OPEN else 0
-        lasting = min(self._recovery << min(self._reopened, 62), self._max_recovery)
+        lasting = min(self.settings.recovery << min(self._reopened, 62), self.settings.max_recovery)
         self._forget()
         self.state = OPEN
         self._touched = now
         self.reason = reason
-        self._until = now + lasting + int(lasting * self._jitter * draw)
+        self._until = now + lasting + int(lasting * self.settings.jitter * draw)
 
     def close(self) -> None:
-        """All is well: nothing of what was counted matters any longer."""
+        """Close the circuit, and forget what was counted."""
         self._forget()
         self.state = CLOSED
         self.reason = ""
 
+    def reset(self) -> None:
+        """Close the circuit by hand, whatever its state."""
+        self.close()
+
     def release_probes(self) -> None:
-        """Those who held them are gone."""
+        """In a forked child: the calls that hold the probes are the parent's."""
         self._probes = {}
 
     def pristine(self, now: int) -> bool:
-        """Is it as good as new? What went wrong long ago, and was not tried since, no longer matters."""
+        """Whether the circuit is as good as new: no failure counts, or none since FORGET_AFTER."""
         if self._recent is not None:
             self._recent.move_to(now)
             if self._recent.calls:
                 return False
         if self.state == CLOSED and self.failures == 0:
             return True
-        return now - self._touched > max(_LONG_AGO, 10 * self._max_recovery)
+        return now - self._touched > max(FORGET_AFTER, 10 * self.settings.max_recovery)
 
     def _forget(self) -> None:
         self.generation += 1
         self.failures = 0
         self._probes = {}
         if self._recent is not None:
-            self._recent = Recent(self._window)
+            self._recent = Recent(self.settings.window)

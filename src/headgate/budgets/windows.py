@@ -1,28 +1,24 @@
 """Pure. Allowances over sliding windows: what was used, what is left, when more would fit.
 
-Rules of this room: a cost is a pair, tokens and money, both whole numbers. What was used is a
-fact: a change of plan neither adds to it nor takes from it. Every answer is about one moment.
+A cost is a pair of whole numbers, tokens and money. What was used is a fact: a change of plan neither adds
+to it nor takes from it. Every answer is about one moment.
 """
 
 from __future__ import annotations
 
 from ..gate.strict import StrictRule
+from ..hints import Iterable, Sequence
 from ..limits import Rate
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
-
-    Cost: TypeAlias = tuple[int, int]
-    Saved: TypeAlias = list[tuple[int, int, list[int]]]  # column, period, what its window remembers
+Cost = tuple[int, int]
+Saved = list[tuple[int, int, list[int]]]  # column, period, what its window remembers
 
 TOKENS, MONEY = 0, 1
 UNITS = ("tokens", "money")
 
 
 class Limit:
-    """So much of one column in any stretch of the rate's period. An amount of None: only counted."""
+    """At most `amount` of one column in any stretch of the rate's period. None: it is only counted."""
 
     __slots__ = ("amount", "column", "rate")
 
@@ -33,17 +29,17 @@ class Limit:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What makes it the same window under another plan."""
+        """Equal for the same window of two plans."""
         return self.column, self.rate.per_ns
 
     @property
     def name(self) -> str:
-        """Unit and period, e.g. `money/day`: how errors call this limit."""
+        """Unit and period, e.g. `money/day`: the name of this limit in errors."""
         return f"{UNITS[self.column]}/{self.rate.name.partition('/')[2]}"
 
 
 class Plan:
-    """What a budget allows: at most so much in one request, and so much in each window."""
+    """What a budget allows: the caps of one request, tokens and money, and the limit of each window."""
 
     __slots__ = ("caps", "limits")
 
@@ -52,7 +48,7 @@ class Plan:
         self.limits = tuple(limits)
 
     def counting(self, limits: Iterable[Limit]) -> Plan:
-        """The same plan, which also counts over the periods of those limits without limiting them."""
+        """This plan, counting over the periods of those limits too, without limiting them."""
         mine = {limit.key: limit for limit in self.limits}
         for limit in limits:
             mine.setdefault(limit.key, Limit(None, limit.column, limit.rate))
@@ -60,7 +56,7 @@ class Plan:
 
 
 class Shortage:
-    """The limit a cost does not fit: what is left of it, and at what moment the cost would fit."""
+    """The limit that a cost does not fit: what is left of it, and when the cost would fit. None: never."""
 
     __slots__ = ("at", "column", "limit", "name", "remaining")
 
@@ -69,28 +65,50 @@ class Shortage:
         self.column = column
         self.limit = limit
         self.remaining = remaining
-        self.at = at  # None: never
+        self.at = at
 
     def outlasts(self, other: Shortage | None) -> bool:
-        """Does this one stand in the way for longer?"""
+        """Whether this one lasts longer than the other."""
         if other is None:
             return True
         return other.at is not None and (self.at is None or self.at > other.at)
 
 
+class Charge:
+    """A cost that was charged to every level: when, and by which member of a store."""
+
+    __slots__ = ("at", "by", "cost")
+
+    def __init__(self, cost: Cost, at: int, by: str = "") -> None:
+        self.cost = cost
+        self.at = at
+        self.by = by
+
+
+class Refusal:
+    """A cost that was charged nowhere: which level refused it, why, and when."""
+
+    __slots__ = ("at", "level", "shortage")
+
+    def __init__(self, level: int, shortage: Shortage, at: int) -> None:
+        self.level = level
+        self.shortage = shortage
+        self.at = at
+
+
 class Allowance:
-    """What one budget may use, and what it has used."""
+    """What one budget may use, and what it has used: nothing, or what known windows say."""
 
     __slots__ = ("_rules", "plan")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, known: Sequence[StrictRule] = ()) -> None:
         self.plan = plan
-        self._rules = [StrictRule(limit.rate, limit.column) for limit in plan.limits]
+        self._rules = [_following(limit, known) for limit in plan.limits]
 
     # -- questions
 
     def shortage(self, cost: Cost, now: int) -> Shortage | None:
-        """What stands in the way of this cost for the longest time, or None: it fits."""
+        """The shortage that refuses this cost for the longest time, or None: it fits."""
         for column, cap in enumerate(self.plan.caps):
             if cap is not None and cost[column] > cap:
                 return Shortage(f"{UNITS[column]}/request", column, cap, cap, None)
@@ -108,7 +126,7 @@ class Allowance:
         return worst
 
     def fits(self, cost: Cost, now: int, besides: Cost = (0, 0)) -> bool:
-        """Is there room for this cost in one request, and besides what else is known in every window?"""
+        """Whether this cost fits in one request and in every window, where `besides` is to be counted too."""
         for column, cap in enumerate(self.plan.caps):
             if cap is not None and cost[column] > cap:
                 return False
@@ -130,7 +148,7 @@ class Allowance:
         )
 
     def idle(self, now: int) -> bool:
-        """Does nothing count any more?"""
+        """Whether nothing of what was used counts any more."""
         return not any(rule.used(now) for rule in self._rules)
 
     # -- changes
@@ -152,7 +170,7 @@ class Allowance:
         self._rules = [_following(limit, known) for limit in plan.limits]
 
     def mend(self) -> None:
-        """After a change that was broken off half way."""
+        """Put the totals right after a change that an interrupt broke off."""
         for rule in self._rules:
             rule.mend()
 
@@ -160,14 +178,12 @@ class Allowance:
 
     @classmethod
     def after(cls, saved: Saved, plan: Plan, now: int) -> Allowance:
-        """Go on from what was saved, perhaps under another plan. ValueError: that was never saved.
+        """Go on from what was saved, perhaps under another plan. ValueError: this was never saved.
 
-        Windows of which this plan knows nothing go on being counted, for those who know them.
+        Windows that this plan does not have go on being counted, for members of other plans.
         """
         rules = _read_saved(saved, now)
-        allowance = cls(plan.counting([Limit(None, rule.column, rule.rate) for rule in rules]))
-        allowance._rules = [_following(limit, rules) for limit in allowance.plan.limits]
-        return allowance
+        return cls(plan.counting([Limit(None, rule.column, rule.rate) for rule in rules]), rules)
 
     def saved(self, now: int) -> Saved:
         """Every window of which anything still counts, in plain integers."""
@@ -176,11 +192,11 @@ class Allowance:
     @property
     def latest(self) -> int:
         """When it was last charged: nothing can be charged before that any more."""
-        return max((rule._latest for rule in self._rules), default=0)
+        return max((rule.latest for rule in self._rules), default=0)
 
     def forgotten_at(self) -> int:
         """From when on nothing of what was used so far counts."""
-        return max((rule._latest + rule.rate.per_ns for rule in self._rules), default=0)
+        return max((rule.latest + rule.rate.per_ns for rule in self._rules), default=0)
 
 
 def binding(levels: Sequence[Allowance], cost: Cost, now: int) -> tuple[int, Shortage] | None:
@@ -191,6 +207,22 @@ def binding(levels: Sequence[Allowance], cost: Cost, now: int) -> tuple[int, Sho
         if found is not None and found.outlasts(None if worst is None else worst[1]):
             worst = i, found
     return worst
+
+
+def charge_all(
+    levels: Sequence[Allowance], cost: Cost, early: int, late: int, by: str = ""
+) -> Charge | Refusal:
+    """Charge every level or, if it does not fit one of them, none. The time is between `early` and `late`.
+
+    It counts from the latest moment that it may be now, and must fit at the earliest: no window ever holds
+    too much.
+    """
+    refused = binding(levels, cost, early)
+    if refused is not None:
+        return Refusal(*refused, early)
+    for level in levels:
+        level.charge(cost, late)
+    return Charge(cost, late, by)
 
 
 def _following(limit: Limit, known: Sequence[StrictRule]) -> StrictRule:

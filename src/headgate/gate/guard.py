@@ -25,11 +25,11 @@ def _nothing() -> None:
     return None
 
 
-def _unbound(call: Callable[..., object] | None) -> Any:
-    """A function that takes the owner first, of a method or of a plain function."""
+def _unbound(call: Any, owner: object) -> Any:
+    """A function that takes the owner first, of a method of the owner or of anything else."""
     if call is None:
         return None
-    if hasattr(call, "__func__"):
+    if owner is not None and getattr(call, "__self__", None) is owner:
         return call.__func__
     return lambda _owner, *arguments: call(*arguments)
 
@@ -40,7 +40,7 @@ class Guard:
     `take_back(item, now)` is called under the lock for each item that was left, then `taken_back(now)`
     once for all of them. `repair(now)` puts the state in order, under the lock, after a change that an
     interrupt broke off. `effects()` is called after the lock, also from finalizers: it may wake and set
-    timers, but run no user code. Methods are all of one object.
+    timers, but run no user code. An object that has `take_back` as its method is held weakly.
     """
 
     __slots__ = (
@@ -69,10 +69,10 @@ class Guard:
         # go at once, without waiting for the collector.
         owner = getattr(take_back, "__self__", None)
         self._owner = _nothing if owner is None else ref(owner)
-        self._take_back = _unbound(take_back)
-        self._taken_back = _unbound(taken_back)
-        self._repair = _unbound(repair)
-        self._effects = _unbound(effects)
+        self._take_back = _unbound(take_back, owner)
+        self._taken_back = _unbound(taken_back, owner)
+        self._repair = _unbound(repair, owner)
+        self._effects = _unbound(effects, owner)
         self.lock = allocate_lock()
         self.pending: deque[Any] = deque()  # items that were left and not taken back yet
         self.interrupted = False  # a change was broken off, and the state is not repaired yet
@@ -106,20 +106,24 @@ class Guard:
                 return
             self._take_all_back()
 
+    def take_back_pending(self, now: int) -> None:
+        """Under the lock: take back what was left so far, for an act of `run` that depends on it."""
+        pending, owner = self.pending, self._owner()
+        while pending:
+            self._take_back(owner, pending[0], now)
+            pending.popleft()  # only now: an item whose return was interrupted is taken back again
+
     def _take_all_back(self) -> None:
-        pending = self.pending
         try:
             # A thread that takes the lock between the look and this line holds it for arithmetic only,
             # and waits for another guard's lock only if that was free when it looked: no deadlock.
             with self.lock:
                 if self.interrupted:
                     self.repair_locked()
-                owner, now = self._owner(), self._now()
-                while pending:
-                    self._take_back(owner, pending[0], now)
-                    pending.popleft()  # only now: an item whose return was interrupted is taken back again
+                now = self._now()
+                self.take_back_pending(now)
                 if self._taken_back is not None:
-                    self._taken_back(owner, now)
+                    self._taken_back(self._owner(), now)
         except BaseException:
             self.broken_off()
             raise

@@ -1,53 +1,49 @@
 """Objects by key, for as long as there is a reason to keep them.
 
-One lock, held while a thing is found or made and for nothing else. `make` runs
-under it, so that whoever comes first, all get the same thing: it must be plain construction. `idle`
-runs under it too: it may take the thing's own lock, and whoever holds that must not come here.
+One lock, held while an object is found or made and for nothing else. `make` is called under it, so that of
+callers that come first at the same time all get the same object: it must be plain construction. `idle` is
+called without it, and may take the object's own lock.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from weakref import WeakValueDictionary
 
+from ..hints import Callable, Hashable, T
 from .forks import reset_in_child
+from .guard import Guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Generic, TypeVar
-
-    T = TypeVar("T")
+    from typing import Generic
 
     class _Of(Generic[T]):
         """What the type checker sees, for `KeyedObjects[TokenBudget]`."""
 
         __slots__ = ()
 else:
-    T = None
 
-    class _Of:  # importing typing costs more than importing all of headgate
+    class _Of:  # importing typing takes longer than importing all of headgate
         __slots__ = ()
 
         def __class_getitem__(cls, _kind):  # noqa: ANN001, ANN204
             return cls
 
 
-# Below so many, nobody is asked whether it is idle.
+# With fewer objects than this, none is asked whether it is idle.
 _FEW = 64
 
 
 class KeyedObjects(_Of[T]):
-    """Objects by key: the same one for everybody who asks, forgotten when it has nothing to
-    remember and nobody holds it.
+    """Objects by key: every caller that asks for a key gets the same one. An object that has nothing to
+    remember and that no caller holds is forgotten.
 
-    Each time the number kept has doubled, those that are idle are let go: only whoever holds one
-    keeps it alive then, and whoever asks for it meanwhile gets that same one. A thing that was let
-    go does not notice. If it comes to have something to remember, it must say so: `get` its own
-    key, which takes it back.
+    Each time the number of objects has doubled, those that are idle are let go: only callers that hold one
+    keep it alive then, and a caller that asks for its key meanwhile gets that same one. An object that was
+    let go does not notice. If it comes to have something to remember, it must say so by `keep`.
     """
 
-    __slots__ = ("__weakref__", "_idle", "_kept", "_let_go", "_lock", "_make", "_sweep_at")
+    __slots__ = ("__weakref__", "_guard", "_idle", "_kept", "_let_go", "_make", "_sweep_at")
 
     def __init__(self, make: Callable[[Hashable], T], idle: Callable[[T], bool]) -> None:
         self._make = make
@@ -55,64 +51,93 @@ class KeyedObjects(_Of[T]):
         self._kept: dict[Hashable, T] = {}
         self._let_go: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._sweep_at = _FEW
-        self._lock = allocate_lock()
+        self._guard = Guard(lambda: 0, self._keep_again)
         reset_in_child(self)
 
     def get(self, key: Hashable) -> T:
-        """The thing of that key: found, or made once, whoever comes first."""
+        """The object of that key: found, or made once."""
         known = self._kept.get(key)  # one step, and nearly always all there is to do
         if known is not None:
             return known
-        with self._lock:
+
+        def find(now: int) -> tuple[T, bool]:
+            self._guard.take_back_pending(now)
             known = self._kept.get(key)
             if known is not None:
-                return known
+                return known, False
             thing = self._let_go.get(key)
             if thing is None:
-                if len(self._kept) >= self._sweep_at:
-                    self._sweep_locked()
                 thing = self._make(key)
             # First kept, then no longer let go: there is no moment at which it is neither.
             self._kept[key] = thing
             self._let_go.pop(key, None)
-            return thing
+            sweep = len(self._kept) > self._sweep_at
+            if sweep:
+                self._sweep_at = 2 * len(self._kept)  # no other thread sweeps meanwhile
+            return thing, sweep
+
+        thing, sweep = self._guard.run(find)
+        if sweep:
+            self._sweep()
+        return thing
+
+    def keep(self, key: Hashable, thing: T) -> None:
+        """The object has something to remember: if it was let go, keep it again. Never waits."""
+        if self._kept.get(key) is not thing:
+            self._guard.leave((key, thing))
 
     def peek(self, key: Hashable) -> T | None:
-        """The thing of that key if there is one. Makes nothing and keeps nothing."""
-        with self._lock:
+        """The object of that key if there is one. Makes nothing and keeps nothing."""
+
+        def look(_now: int) -> T | None:
             known = self._kept.get(key)
             return self._let_go.get(key) if known is None else known
 
+        return self._guard.run(look)
+
     def forget(self, key: Hashable) -> None:
-        """Whoever asks next gets a new one. Those who hold the old one keep it."""
-        with self._lock:
+        """Make a new object when this key is asked for again. Callers that hold the old one keep it."""
+
+        def drop(_now: int) -> None:
             self._kept.pop(key, None)
             self._let_go.pop(key, None)
 
+        self._guard.run(drop)
+
     def items(self) -> list[tuple[Hashable, T]]:
-        """Every key and its thing, as of now."""
-        with self._lock:
-            return [*self._kept.items(), *self._let_go.items()]
+        """Every key and its object, as of now."""
+        return self._guard.run(lambda _now: [*self._kept.items(), *self._let_go.items()])
 
     def __len__(self) -> int:
-        """How many there are, those included that only their holders keep."""
-        with self._lock:
-            return len(self._kept) + len(self._let_go)
+        """How many objects there are, those included that only callers hold."""
+        return self._guard.run(lambda _now: len(self._kept) + len(self._let_go))
 
-    def _sweep_locked(self) -> None:
-        # Once for every doubling: each newcomer pays for two that are asked.
-        for key, thing in list(self._kept.items()):
-            if self._idle(thing):
-                self._let_go[key] = thing
-                del self._kept[key]
-                # It may have come to have something to remember just before, and found itself kept.
-                if not self._idle(thing):
-                    self._kept[key] = thing
-                    del self._let_go[key]
-        self._sweep_at = max(_FEW, 2 * len(self._kept))
+    def _keep_again(self, left: tuple[Hashable, T], _now: int) -> None:
+        key, thing = left
+        if self._let_go.get(key) is thing:  # if not, it was kept again or forgotten
+            self._kept[key] = thing
+            del self._let_go[key]
+
+    def _sweep(self) -> None:
+        """Let go of what is idle. Once for every doubling: each new object pays for two that are asked."""
+        kept = self._guard.run(lambda _now: list(self._kept.items()))
+        idle = [(key, thing) for key, thing in kept if self._idle(thing)]
+
+        def let_go(_now: int) -> None:
+            for key, thing in idle:
+                if self._kept.get(key) is thing:
+                    self._let_go[key] = thing
+                    del self._kept[key]
+            self._sweep_at = max(_FEW, 2 * len(self._kept))
+
+        self._guard.run(let_go)
+        for key, thing in idle:
+            if not self._idle(thing):  # a moment ago it found itself kept, and did not ask for it
+                self.keep(key, thing)
 
     def after_fork(self) -> None:
-        self._lock = allocate_lock()
+        """In a forked child: the lock is free."""
+        self._guard.after_fork()
 
     def __repr__(self) -> str:
         return f"<KeyedObjects of {len(self)}>"

@@ -219,6 +219,11 @@ class StrictRule:
         while groups and groups[0][1] <= gone:
             self._used -= groups.popleft()[2]
 
+    @property
+    def latest(self) -> int:
+        """When something was last charged."""
+        return self._latest
+
     # -- changing the limit, and coming back after a restart
 
     def follow(self, old: AnyRate, now: int) -> None:

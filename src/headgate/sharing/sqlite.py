@@ -10,7 +10,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Thread
@@ -27,8 +27,7 @@ from .pool.state import KEPT_IDLE, Pool
 from .store import Records, as_seen, tell_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from collections.abc import Callable, Generator
 
     from .pool.question import Answer, Question
     from .store import Changes
@@ -133,7 +132,8 @@ class SqliteStore:
     # -- on the worker's thread
 
     def _ask(self, key: str, question: Question) -> Answer:
-        with _Transaction(self._open(), self._path) as connection:
+        connection = self._open()
+        with _transaction(connection, self._path):
             now = _now(connection, note=True)
             row = connection.execute(_FIND, (key, now)).fetchone()
             pool = Pool() if row is None else Pool.unpacked(json.loads(row[0]))
@@ -151,8 +151,8 @@ class SqliteStore:
         return given
 
     def _swap(self, group: str, changes: Changes, mark: str) -> tuple[Records, bool]:
-        where, current, wrote = _blob(group), {}, False
-        with _Transaction(self._open(), self._path) as connection:
+        connection, where, current, wrote = self._open(), _blob(group), {}, False
+        with _transaction(connection, self._path):
             now = _now(connection, note=True)
             for name in changes:
                 row = connection.execute(
@@ -245,33 +245,20 @@ class SqliteStore:
         return changed
 
 
-class _Transaction:
-    """One immediate transaction: all of it, or a StoreError and nothing of it."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
-
-    def __enter__(self) -> sqlite3.Connection:
+@contextmanager
+def _transaction(connection: sqlite3.Connection, path: Path) -> Generator[None, None, None]:
+    """Make all changes of the block, or raise a StoreError and make none."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise StoreError(f"{self._path}: {error}") from error
-        return self._connection
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None
-    ) -> None:
-        if error is None:
-            try:
-                self._connection.execute("COMMIT")
-            except sqlite3.Error as failed:
-                error = failed
-        if error is not None:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
             with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-        if isinstance(error, (sqlite3.Error, ValueError, KeyError, TypeError, IndexError, OverflowError)):
-            raise StoreError(f"{self._path}: {error}") from error
+                connection.execute("ROLLBACK")
+            raise
+    except (sqlite3.Error, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise StoreError(f"{path}: {error}") from error
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -1,6 +1,6 @@
 """A program with the OpenAI SDK that shares its limits: URL STORE RATE COUNT FILE.
 
-Sends so many requests from a few threads, and writes a line to the file for each answer.
+Sends COUNT requests from a few threads, and writes a line to FILE for each answer.
 """
 
 import signal

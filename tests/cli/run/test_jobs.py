@@ -56,7 +56,7 @@ def test_a_bare_body_goes_to_the_whole_address_and_is_named_by_its_line_and_cont
 @pytest.mark.parametrize(
     "to", ["https://a.b", "https://a.b/v1", "https://a.b/openai/v1beta/", "https://a.b/api"]
 )
-def test_a_base_address_is_no_place_for_a_bare_body(to):
+def test_a_bare_body_cannot_go_to_a_base_address(to):
     with pytest.raises(BadJob, match="does not say where it goes"):
         read(line(**BODY), Target(to))
 
@@ -81,7 +81,7 @@ def test_a_get_needs_no_body():
         ("http://127.0.0.1:8000/v1", "/v1/x", "http://127.0.0.1:8000/v1/x"),
     ],
 )
-def test_what_an_address_and_a_path_have_in_common_is_there_once(to, path, whole):
+def test_segments_that_address_and_path_share_appear_once(to, path, whole):
     assert Target(to).join(path) == whole
 
 
@@ -97,7 +97,7 @@ def test_what_an_address_and_a_path_have_in_common_is_there_once(to, path, whole
         ("https://a.b/#x", "leave it out"),
     ],
 )
-def test_an_address_with_a_typing_error_is_told_with_what_to_write(to, hint):
+def test_a_wrong_address_is_an_error_that_says_what_to_write(to, hint):
     with pytest.raises(BadTarget) as caught:
         Target(to)
     assert hint in caught.value.hint
@@ -129,7 +129,7 @@ def test_an_address_with_a_typing_error_is_told_with_what_to_write(to, hint):
         (line(**BODY), "does not say where it goes"),
     ],
 )
-def test_a_bad_line_is_told_by_file_and_number(raw, why):
+def test_the_error_of_a_bad_line_names_file_and_line(raw, why):
     assert why in complaint(raw)
 
 
@@ -145,7 +145,7 @@ def test_a_bad_line_is_told_by_file_and_number(raw, why):
         ),
     )
 )
-def test_whatever_is_in_a_line_it_is_a_job_or_a_bad_one(raw):
+def test_any_line_is_either_a_job_or_a_bad_job(raw):
     raw = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     try:
         job = read(raw)
@@ -154,7 +154,7 @@ def test_whatever_is_in_a_line_it_is_a_job_or_a_bad_one(raw):
     assert job.url.startswith("https://api.example.com/")
 
 
-def test_an_id_at_the_beginning_is_found_without_reading_the_rest():
+def test_quick_id_finds_an_id_at_the_beginning_without_parsing_the_line():
     assert quick_id(line(custom_id="é/1", url="/x", body={})) is None  # escaped
     assert quick_id('{ "custom_id" : "é/1", "body": oops'.encode()) == "é/1"
     assert quick_id(line(custom_id="a")) is None
@@ -167,7 +167,7 @@ def test_half_a_surrogate_pair_is_sent_as_it_was_written():
     assert json.loads(job.body) == {"text": "\ud83d"}
 
 
-def test_blank_lines_and_a_mark_of_windows_are_passed_over(tmp_path):
+def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path):
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n\n   \n[]")
     lines = Lines(path)
@@ -176,7 +176,7 @@ def test_blank_lines_and_a_mark_of_windows_are_passed_over(tmp_path):
     lines.close()
 
 
-def test_checking_finds_what_is_wrong_before_anything_is_sent(tmp_path):
+def test_check_finds_bad_lines_and_ids_used_twice(tmp_path):
     path = tmp_path / "jobs.jsonl"
     jobs = [line(custom_id=str(n), params=BODY) for n in range(50)]
     jobs[20] = b"oops"
@@ -192,13 +192,13 @@ def test_checking_finds_what_is_wrong_before_anything_is_sent(tmp_path):
     assert "line 31: `custom_id` '3' has been used before" in str(both.bad[1])
 
 
-def test_a_long_file_is_looked_at_for_a_while_only(tmp_path):
+def test_check_stops_after_its_time(tmp_path):
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"\n".join(line(custom_id=str(n), params=BODY) for n in range(1000)))
     assert not check(path, API, seconds=0.0).whole
 
 
-def test_lines_come_down_a_pipe_to_everybody_who_waits():
+def test_every_waiting_caller_gets_a_line_of_the_pipe():
     reader, writer = os.pipe()
 
     async def main():

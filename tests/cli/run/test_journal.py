@@ -41,7 +41,7 @@ def test_a_body_of_many_lines_becomes_one_and_is_otherwise_untouched():
     assert json.loads(line)["response"]["body"] == json.loads(body)
 
 
-def test_a_failure_has_the_same_shape():
+def test_a_failure_has_the_shape_of_an_answer():
     reply = read_reply(400, {"x-request-id": "r"}, b'{"error": {"message": "no such model"}}')
     document = json.loads(failure_line(3, "c", "rejected", "400: no such model", reply))
     assert document["error"] == {"code": "rejected", "message": "400: no such model"}
@@ -49,7 +49,7 @@ def test_a_failure_has_the_same_shape():
     assert json.loads(failure_line(3, "c", "failed", "no answer", None))["response"] is None
 
 
-def test_what_was_answered_is_known_when_it_is_opened_again(tmp_path):
+def test_a_journal_knows_its_answers_when_it_is_opened_again(tmp_path):
     path = tmp_path / "answers.jsonl"
     journal = Journal.open(path)
     journal.write(answer(1))
@@ -66,7 +66,7 @@ def test_what_was_answered_is_known_when_it_is_opened_again(tmp_path):
     assert [document["custom_id"] for document in documents(path)] == ["job-1", "job-2", "job-3"]
 
 
-def test_cut_off_at_any_byte_no_whole_answer_is_lost_and_no_torn_one_stays(tmp_path):
+def test_a_journal_cut_off_at_any_byte_keeps_every_complete_answer_and_no_torn_one(tmp_path):
     """kill -9 or a power cut at every single byte of the last line."""
     path = tmp_path / "answers.jsonl"
     lines = [answer(1), answer(2)]
@@ -83,7 +83,7 @@ def test_cut_off_at_any_byte_no_whole_answer_is_lost_and_no_torn_one_stays(tmp_p
         assert sorted(document["custom_id"] for document in documents(path)) == ["job-1", "job-2"]
 
 
-def test_what_a_power_cut_left_as_zeros_is_taken_off(tmp_path):
+def test_zeros_that_a_power_cut_left_at_the_end_are_removed(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_bytes(answer(1) + b"\0" * 4096)
     journal = Journal.open(path)
@@ -95,7 +95,7 @@ def test_what_a_power_cut_left_as_zeros_is_taken_off(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"precious notes", b"precious\nnotes\n", b'{"custom_id": "a"}\n', b"[1]\n"]
 )
-def test_a_file_of_something_else_is_left_as_it_is(tmp_path, content):
+def test_a_file_that_is_not_a_journal_is_refused_and_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(BadJournal, match="not a"):
@@ -103,7 +103,7 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_answers_that_somebody_else_has_written_in_that_shape_count(tmp_path):
+def test_answers_written_by_another_program_in_that_shape_count(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"response": {"body": {}, "status_code": 200}, "custom_id": "x\\u00e9"}\n')
     journal = Journal.open(path)
@@ -123,7 +123,7 @@ def test_two_runs_do_not_write_the_same_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"), [("no/such/answers.jsonl", "no such file"), (".", "is a directory")]
 )
-def test_what_cannot_be_written_is_told_with_what_to_do(tmp_path, name, why):
+def test_a_journal_that_cannot_be_written_is_an_error_with_a_hint(tmp_path, name, why):
     with pytest.raises(BadJournal, match=why) as caught:
         Journal.open(tmp_path / name)
     assert caught.value.hint
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_no_torn_line(tmp_path):
     assert path.read_bytes() == answer(1) + answer(2)
 
 
-def test_a_pipe_is_written_to_and_not_resumed():
+def test_a_journal_on_a_pipe_cannot_be_resumed():
     reader, writer = os.pipe()
     journal = Journal.on(writer, "stdout")
     journal.write(answer(1))
@@ -160,7 +160,7 @@ def test_a_pipe_is_written_to_and_not_resumed():
     os.close(reader)
 
 
-def test_failures_are_those_of_this_run(tmp_path):
+def test_failures_of_an_earlier_run_are_deleted(tmp_path):
     path = tmp_path / "answers.errors.jsonl"
     line = failure_line(1, "a", "rejected", "no", None)
     failures = Failures(path)

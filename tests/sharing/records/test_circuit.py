@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Circuit
-from headgate.sharing.records.shared_circuit import CircuitRecord, LentProbe, SharedCircuit
+from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, CircuitSettings
+from headgate.sharing.records.circuit import CircuitRecord, LentProbe, SharedCircuit
 
 SECOND = 1_000_000_000
 RECOVERY = 30 * SECOND
@@ -15,7 +15,7 @@ AHEAD = 1_000 * SECOND  # the store's clock, of ours
 
 def a_circuit(probes=1):
     return SharedCircuit(
-        Circuit(
+        CircuitSettings(
             threshold=1,
             recovery=RECOVERY,
             max_recovery=4 * RECOVERY,
@@ -60,21 +60,15 @@ class Fleet:
     def deliver(self, i):
         """The first letter of that one reaches the record, and it hears what the record says."""
         circuit, record, there = self.circuits[i], self.record, self.now + AHEAD
-        if circuit.letters:
-            what, seen, more = circuit.letters.pop(0)
-            if what == "open":
-                record.trip(seen, *more, there)
-            elif what == "close":
-                record.close(seen)
-            elif what == "take back":
-                record.take_back(seen, more)
-            elif what == "reset":
-                record.reset()
-            else:
-                who = str(next(self.names))
-                due = record.lend(seen, who, *more, there)
+        if circuit.commands:
+            command = circuit.commands.popleft()
+            who = str(next(self.names))
+            if command.what == "lend":
+                command = command._replace(more=(*command.more, who))
+            due, _ = record.carry_out(command, there, there)
+            if command.what == "lend":
                 self.hear(i)
-                circuit.lent(seen, who, None if due is None else due - AHEAD)
+                circuit.lent(command.seen, who, None if due is None else due - AHEAD)
         self.hear(i)
 
     def hear(self, i):
@@ -84,7 +78,7 @@ class Fleet:
         """Everything on its way arrives."""
         for _ in range(50):
             for i in range(len(self.circuits)):
-                while self.circuits[i].letters:
+                while self.circuits[i].commands:
                     self.deliver(i)
                 self.hear(i)
 
@@ -123,8 +117,7 @@ def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(st
         if what == "pass":
             fleet.now += which * SECOND
         elif what == "reset":
-            fleet.circuits[which].letters.append(("reset", 0, None))
-            fleet.circuits[which].close()
+            fleet.circuits[which].reset()
         elif what == "hand back":
             for who in list(fleet.circuits[which]._lent):
                 fleet.circuits[which].hand_back(who)
@@ -189,7 +182,7 @@ def test_a_trip_by_calls_from_before_it_was_closed_again_changes_nothing():
     fleet = Fleet(many=2)
     fleet.fail(0)
     fleet.deliver(0)
-    fleet.record.reset()
+    fleet.record.close(fleet.record.generation)
     fleet.fail(1)  # has heard of neither
     fleet.settle()
     assert fleet.record.generation == 2
@@ -204,7 +197,7 @@ def test_one_call_asks_for_one_probe_however_many_come():
     fleet.now += RECOVERY
     for _ in range(5):
         assert circuit.enter(fleet.now) is None
-    assert [what for what, _, _ in circuit.letters] == ["lend"]
+    assert [command.what for command in circuit.commands] == ["lend"]
     assert 0 < circuit.opens_in(fleet.now) <= SECOND
 
 
@@ -228,6 +221,6 @@ def test_what_was_never_written_is_refused(written):
 def test_an_open_circuit_is_worth_keeping_for_longer_than_it_is_open():
     record = CircuitRecord()
     assert record.worth_keeping(0) == 0
-    record.trip(0, RECOVERY, 0, "why", 5)
+    record.trip(0, 5, RECOVERY, 0, "why")
     assert record.worth_keeping(5) > RECOVERY
     assert record.worth_keeping(5 + 2 * RECOVERY) > 0

@@ -19,7 +19,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @_what("--jobs N", "How many.", type=click.IntRange(30, 100_000), default=600)
 @_what("--plot FILE", "Where a picture goes, a PNG. Needs matplotlib.  [default: none]", type=_FILE)
 def demo(jobs: int, plot: Path | None) -> None:
-    """Drain the same jobs three ways, side by side, through the same limited API on this machine.
+    """Send the same jobs three ways, side by side, through the same limited API on this machine.
 
     Without a gate, by trying again; with a limiter and retries as they are usually set up; and by headgate.
     Takes less than a minute and no network. Ends with a table and two plots, and a picture if FILE is given.

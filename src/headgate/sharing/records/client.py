@@ -1,143 +1,96 @@
-"""What the processes of a fleet keep together: records that are read, changed and written back, once each.
+"""A client of the records of one group in a store: records that are read, changed and written back.
 
-Rules of this room: whoever has something to tell leaves it here and goes on; only who asks for something
-waits. One exchange with the store is under way at a time and takes all along. A change is made
-to what was last heard; if others were faster it is made again, to what they wrote. Every record remembers the
-last exchange of each member, so that one whose reply was lost is found there, and never made twice.
+A caller that has something to tell leaves it here and goes on; only one that asks for something waits. One
+exchange with the store is under way at a time, and takes along all changes that were left. A change is made
+to the records as last heard; if another member was faster, it is made again to what that one wrote.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from random import SystemRandom
 from secrets import token_hex
 from typing import TYPE_CHECKING
-from weakref import WeakSet, WeakValueDictionary, finalize
 
-from ...arguments import SECOND
-from ...errors import InvalidConfig, StoreError
+from ...arguments import NS_PER_US, SECOND
+from ...errors import StoreError
+from ...gate.forks import reset_in_child
 from ..courier import COURIER
 from ..memory import MemoryStore
-from ..store import open_store, plain_name
+from ..store import plain_name
+from .open_stores import Listeners, hold
+from .record import Turn, attempt_made, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-    from typing import Any, Self, TypeVar
+    from typing import Any, Self
 
-    from ...typing import Clock
-    from ..store import Changes, Records, Store
+    from ...typing import Clock, Store
+    from ..store import Changes, Records
+    from .open_stores import OpenStore
+    from .record import Record
 
-    T = TypeVar("T")
-
-_MICRO = 1_000
-# What was heard longer ago is looked at again before it is changed: nearly always somebody has.
+# A record that was heard longer ago is looked at again before it is changed: nearly always another member
+# has changed it since.
 _STALE = SECOND
-# After so long without an answer the store counts as lost, and how often a lost one is tried again.
+# How long to wait for an answer until the store counts as lost, and how often a lost store is tried again.
 _PATIENCE = 2.0
 _TRY_AGAIN = 0.25
-# Whoever was too late so often takes the next turn; for so many microseconds at most, others wait meanwhile.
+# A member that was too late this often takes a turn. The others look again after a pause, until it is over.
 _TOO_OFTEN = 3
-_TURN = 500_000
 _PAUSE = 0.002
-# How many entries one exchange takes along.
+# How many changes one exchange takes along.
 _MOST = 64
-# For so long a record remembers who wrote to it, in microseconds.
-_REMEMBERED = 600_000_000
-# Of so many nanoseconds, two clocks may differ by one.
+# Clocks drift: two of them may differ by one part in this many.
 _DRIFT = 1_000
 
-# What reading a record may raise that was not written by us.
-DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
-
-# Dice that nobody has seeded, and that a forked child does not throw alike.
-_chance = SystemRandom().random
+# Randomness that no program has seeded, and that a forked child does not share with its parent.
+_random = SystemRandom().random
 
 
-def contents(text: str) -> tuple[dict[str, Any], Any]:
-    """What a record says: the last exchange of each member, and the rest for those who know such a page."""
-    members, written = json.loads(text) if text else ({}, None)
-    if not isinstance(members, dict):
-        raise TypeError("nobody has written it")
-    return members, written
-
-
-class Page:
-    """One record, as last heard. What is written there is for those who know this kind of page."""
-
-    __slots__ = ("__weakref__", "heard_at", "name", "record")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.record = ("", "")  # mark and text: in one, for whoever looks while they change
-        self.heard_at: int | None = None  # on our clock
-
-    @property
-    def mark(self) -> str:
-        return self.record[0]
-
-    @property
-    def text(self) -> str:
-        return self.record[1]
-
-    def read(self, written: Any, late: int) -> Any:
-        """The state that was written; None: nothing was. ValueError: that was never written."""
-        raise NotImplementedError
-
-    def write(self, state: Any, late: int) -> tuple[Any, int]:
-        """What to write, as JSON, and for how many nanoseconds it is worth keeping."""
-        raise NotImplementedError
-
-    def heard(self, early: int) -> None:
-        """There may be news. `early`: it is at least so late on the store's clock."""
-
-    def damaged(self, error: Exception) -> StoreError:
-        """What to raise when what is kept makes no sense."""
-        return StoreError(f"what the store keeps of {self.name} cannot be read ({error}); delete it there")
-
-
-class Entry:
-    """A change to some pages. `act` is given their states and the time, and answers what came of it, and
-    whether it changed anything. It may be asked more than once, each time with other states.
+class Change:
+    """A change to some records. `act` is given their states and the time, and answers what came of it and
+    whether it changed anything. It may be called more than once, each time with other states.
 
     The time is known within bounds: now is not before `early` and not after `late`, on the store's clock.
     """
 
-    __slots__ = ("act", "answer", "done", "failed", "pages", "undo")
+    __slots__ = ("act", "answer", "done", "failed", "records", "undo")
 
-    sum_key: Hashable = None  # entries of one key can be added up
+    sum_key: Hashable = None  # changes of equal keys can be added up
 
     def __init__(
         self,
-        pages: Sequence[Page],
+        records: Sequence[Record],
         act: Callable[[Sequence[Any], int, int], tuple[Any, bool]],
         *,
         done: Callable[[Any], object] | None = None,
         undo: Callable[[Any], object] | None = None,
     ) -> None:
-        self.pages = pages
+        self.records = records
         self.act = act
-        self.done = done  # told what came of it
-        self.undo = undo  # told the same, or None, if whoever asked for it has gone
-        self.answer: Future[Any] | None = None  # where somebody waits for it
+        self.done = done  # called with what came of it
+        self.undo = undo  # called with what came of it, or None, if the caller that asked has gone
+        self.answer: Future[Any] | None = None  # where a caller waits for it
         self.failed = False
 
     @property
     def wanted(self) -> bool:
-        """Is there anybody who still cares?"""
+        """Whether it is to be made: a caller that asked may have gone."""
         return self.answer is None or not (self.failed or self.answer.cancelled())
 
     def add(self, other: Self) -> None:
-        """Do what the other would do, too."""
+        """Do what the other change would do, too."""
         raise NotImplementedError
 
     def deliver(self, outcome: Any) -> None:
+        """The change was made, or cannot be made because a record makes no sense."""
         answer = self.answer
         if answer is None:
             if isinstance(outcome, StoreError):
@@ -152,25 +105,25 @@ class Entry:
             self.undo(outcome)
 
     def fail(self, error: StoreError) -> None:
-        """Nobody is left to wait for a store that is lost. What is only told can wait."""
+        """The store is lost. A caller that waits is told; a change that is only to be told can wait."""
         if self.answer is None or self.failed:
             return
         self.failed = True
         if self.answer.set_running_or_notify_cancel():
-            again = StoreError(*error.args)  # each has its own: a traceback grows where it is raised
+            again = StoreError(*error.args)  # one for each caller: a traceback grows where it is raised
             again.__cause__ = error.__cause__
             self.answer.set_exception(again)
 
 
-def look(pages: Sequence[Page]) -> Entry:
-    """An entry that changes nothing: what is there is heard."""
-    return Entry(pages, lambda _states, _early, _late: (None, False))
+def look(records: Sequence[Record]) -> Change:
+    """A change that changes nothing: it only hears what the records say."""
+    return Change(records, lambda _states, _early, _late: (None, False))
 
 
-class Ledger:
-    """One member's part in the records of one group.
+class RecordClient:
+    """One member's access to the records of one group.
 
-    `lost` is told why the store cannot be asked, and None when it can again.
+    `lost` is called with the reason when the store cannot be asked, and with None when it can again.
     """
 
     def __init__(
@@ -186,75 +139,109 @@ class Ledger:
         self._group = group
         self._clock = clock
         self._tell_lost = lost
-        self._held: _Held | None = _hold(store, clock)
-        self._at_once = isinstance(self._held.store, MemoryStore)  # no courier is needed for that
+        self._held: OpenStore | None = hold(store, clock)
+        # A store in this process answers at once, in the thread of the caller.
+        self._at_once = isinstance(self._held.store, MemoryStore)
         self.fresh_for = -1 if self._at_once else _STALE  # how old the answer to a question may be
-        self._listening: Sequence[Page] = ()
+        self._listening: Sequence[Record] = ()
         self._time = (0, 0, 0)  # the store's, and when on our clock it was asked for and heard
-        self._turn_page = Page("turn")
+        self._turn = Turn("turn")
         self._start()
+        reset_in_child(self)
 
     def _start(self) -> None:
         self.member = token_hex(6)
         self.lost = False
-        self._number = 0  # of the exchange
+        self.exchanges = 0
         self._marks = count()
-        self._backlog: list[Entry] = []  # out of the tray, and not on its way yet
-        self._sums: dict[Any, Entry] = {}  # those in it to which more can be added
-        self._tray: deque[Entry] = deque()
-        self._batch: Sequence[Entry] = ()
-        self._working = False
-        self._busy = allocate_lock()
+        self._left: deque[Change] = deque()  # from any thread
+        self._backlog: list[Change] = []  # taken over from there, and not on its way yet
+        self._sums: dict[Any, Change] = {}  # the changes of the backlog to which more can be added
+        self._batch: Sequence[Change] = ()  # on its way
+        self._news: deque[Callable[[], object]] = deque()  # to be called when the exchange is over
+        self._working = allocate_lock()  # never waited for: held while an exchange is under way
 
     # -- from any thread
 
-    def tell(self, entry: Entry) -> None:
-        """Have it written. Never waits, and is told in the end: also by a finalizer, also to a lost store."""
-        self._tray.append(entry)
+    def tell(self, change: Change) -> None:
+        """Have it made. Never waits, and it is made in the end, also if the store is lost now.
+
+        Finalizers may call this. For a store in this process, `flush` makes it at once.
+        """
+        self._left.append(change)
         if not self._at_once:
             COURIER.soon(self._set_out)
+
+    def flush(self) -> None:
+        """The end of a public call: what was left for a store in this process is made now, and heard of."""
+        if not self._at_once:
             return
-        while self._tray and self._busy.acquire(blocking=False):
+        me = get_ident()
+        if me in _flushing:  # a listener or a finalizer within this loop, which goes on with this client
+            _flushing[me].append(self)
+            return
+        clients = _flushing[me] = [self]
+        try:
+            for client in clients:
+                client.work_at_once()
+        finally:
+            del _flushing[me]
+        for client in clients:
+            client.hear()
+
+    def work_at_once(self) -> None:
+        """Make what was left, if no other thread does so already. Calls no user code."""
+        while self._left and self._working.acquire(blocking=False):
             try:
                 _drive(self._work())
             finally:
-                self._busy.release()
+                self._working.release()
 
-    def ask(self, entry: Entry) -> Any:
-        """Have it written, and wait for what comes of it. StoreError in time if the store cannot be asked."""
-        answer = self._asking(entry)
+    def hear(self) -> None:
+        """Call what is to be called after exchanges."""
+        while self._news:
+            try:
+                news = self._news.popleft()
+            except IndexError:  # another thread was faster
+                return
+            news()
+
+    def ask(self, change: Change) -> Any:
+        """Have it made, and wait for what comes of it. StoreError in time if the store cannot be asked."""
+        answer = self._asking(change)
         try:
             return answer.result(_PATIENCE + 2 * _TRY_AGAIN)
         except BaseException as error:
-            self._leave(entry, answer)
+            self._leave(change, answer)
             if isinstance(error, TimeoutError):
                 raise self._unanswered() from None
             raise
 
-    async def ask_async(self, entry: Entry) -> Any:
-        """The same for a task."""
-        answer = self._asking(entry)
+    async def ask_async(self, change: Change) -> Any:
+        """Have it made, and await what comes of it. StoreError in time if the store cannot be asked."""
+        answer = self._asking(change)
         if answer.done():
             return answer.result()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), _PATIENCE + 2 * _TRY_AGAIN)
         except BaseException as error:
-            self._leave(entry, answer)
+            self._leave(change, answer)
             if isinstance(error, TimeoutError):
                 raise self._unanswered() from None
             raise
 
-    def _asking(self, entry: Entry) -> Future[Any]:
+    def _asking(self, change: Change) -> Future[Any]:
         if COURIER.here and not self._at_once:
             raise StoreError(f"{self.name} cannot be asked by an observer: the answer comes by this thread")
         answer: Future[Any] = Future()
-        entry.answer = answer
-        self.tell(entry)
+        change.answer = answer
+        self.tell(change)
+        self.flush()
         return answer
 
-    def _leave(self, entry: Entry, answer: Future[Any]) -> None:
-        """Whoever asked has gone: what was given nevertheless goes back."""
-        undo = entry.undo
+    def _leave(self, change: Change, answer: Future[Any]) -> None:
+        """The caller that asked has gone: what it is given nevertheless goes back."""
+        undo = change.undo
         if answer.cancel() or undo is None:
             return
 
@@ -264,29 +251,29 @@ class Ledger:
 
         answer.add_done_callback(too_late)
 
-    def listen(self, pages: Sequence[Page]) -> None:
-        """From now on, changes that others make to these pages are heard of without asking."""
-        self._listening = pages
+    def listen(self, records: Sequence[Record]) -> None:
+        """From now on, changes that others make to these records are heard of without asking."""
+        self._listening = records
         held = self._open()
-        ears = held.ears.get(self._group)
-        if ears is None:
-            ears = held.ears[self._group] = WeakSet()
-            heard = _Ears(ears)
+        listeners = held.listeners.get(self._group)
+        if listeners is None:
+            listeners = held.listeners[self._group] = Listeners()
             if self._at_once:
-                _drive(held.store.listen(self._group, heard))
+                _drive(held.store.listen(self._group, listeners))
             else:
-                COURIER.send(lambda: held.store.listen(self._group, heard))
-        ears.add(self)
+                COURIER.send(lambda: held.store.listen(self._group, listeners))
+        listeners.clients.add(self)
 
     def look_again(self) -> None:
-        """Somebody has changed something."""
-        for page in self._listening:
-            page.heard_at = None
+        """Another member has changed something."""
+        for record in self._listening:
+            record.heard_at = None
         self.tell(look(self._listening))
+        self.flush()
 
-    def untold(self) -> list[Entry]:
-        """What has been left here and is not written yet."""
-        return [*self._batch, *self._backlog, *self._tray.copy()]
+    def untold(self) -> list[Change]:
+        """The changes that have been left here and are not made yet."""
+        return [*self._batch, *self._backlog, *self._left.copy()]
 
     def times(self) -> tuple[int, int]:
         """Between which moments it is now on the store's clock, in nanoseconds, as of the last answer."""
@@ -298,187 +285,140 @@ class Ledger:
     # -- one exchange after the other
 
     def _set_out(self) -> None:
-        if not self._working and self._tray:
-            self._working = True
-            # The end of the process waits for it, for a moment.
-            COURIER.start(self._work, last=True)
+        if self._left and self._working.acquire(blocking=False):
+            COURIER.start(self._travel, last=True)
+
+    async def _travel(self) -> None:
+        try:
+            await self._work()
+        finally:
+            self._working.release()
 
     async def _work(self) -> None:
         try:
-            while self._tray or self._backlog:
+            while self._left or self._backlog:
                 self._gather()
-                # There is no moment at which an entry is nowhere: others look at what is not told yet.
+                # A change is always in one of the three: other threads look at what is not told yet.
                 self._batch = self._backlog[:_MOST]
                 del self._backlog[:_MOST]
                 self._sums.clear()
-                await self._exchange([entry for entry in self._batch if entry.wanted])
+                await self._exchange([change for change in self._batch if change.wanted])
                 self._batch = ()
         except Exception as error:
-            for entry in self._batch:  # nobody should wait for what will not come
-                entry.fail(StoreError(f"{self.name}: {error!r}"))
+            for change in self._batch:  # a caller must not wait for an answer that will not come
+                change.fail(StoreError(f"{self.name}: {error!r}"))
             raise
-        finally:
-            self._working = False
 
-    async def _exchange(self, batch: Sequence[Entry]) -> None:
-        pages = list({page.name: page for entry in batch for page in entry.pages}.values())
-        self._number += 1
-        tries: list[list[Any]] = []  # what each try would come to, if it was that one that was written
+    async def _exchange(self, batch: Sequence[Change]) -> None:
+        records = list({record.name: record for change in batch for record in change.records}.values())
+        self.exchanges += 1
+        attempts: list[
+            list[Any]
+        ] = []  # what each attempt comes to, if it turns out to be the one that was made
         too_late = 0
         now = self._clock.now()
-        stale = any(page.heard_at is None or now - page.heard_at > _STALE for page in pages)
+        stale = any(record.heard_at is None or now - record.heard_at > _STALE for record in records)
         step = "look" if stale else "write"
-        while pages:
-            changes: dict[str, tuple[str | None, str | None, int]]
+        while records:
             if step == "write":
-                changes, outcomes = self._change(batch, pages, len(tries))
-                changes["turn"] = self._pass_turn()
-                tries.append(outcomes)
+                exchange = (self.member, self.exchanges, len(attempts))
+                swaps, outcomes = rewrite(batch, records, exchange, self.times())
+                swaps["turn"] = self._turn.passed(self.member)
+                attempts.append(outcomes)
             else:
-                changes = dict.fromkeys([page.name for page in pages], (None, None, 0))
-                changes["turn"] = self._take_turn() if step == "take turn" else (None, None, 0)
+                swaps = dict.fromkeys([record.name for record in records], (None, None, 0))
+                take = step == "take turn"
+                swaps["turn"] = self._turn.take(self.member, self.times()[1]) if take else (None, None, 0)
             try:
-                records = await self._swap(changes, [*pages, self._turn_page])
+                answer = await self._swap(swaps, [*records, self._turn])
             except StoreError as error:
                 self._lose(str(error))
                 self._gather()
-                for entry in self.untold():
-                    entry.fail(error)
-                if not tries and not any(entry.wanted for entry in batch):
-                    return  # nobody waits for it any longer, and nothing can have been written
-                await asyncio.sleep(_TRY_AGAIN * (0.5 + _chance()))
-                step = "look"  # was it written? The records tell
+                for change in self.untold():
+                    change.fail(error)
+                if not attempts and not any(change.wanted for change in batch):
+                    return  # no caller waits for it any longer, and nothing can have been written
+                await asyncio.sleep(_TRY_AGAIN * (0.5 + _random()))
+                step = "look"  # the records tell whether it was written
                 continue
-            made = len(tries) - 1 if records.swapped and step == "write" else self._made(pages)
-            if 0 <= made < len(tries):
-                _deliver(batch, tries[made])
+            written = answer.swapped and step == "write"
+            made = len(attempts) - 1 if written else attempt_made(records, self.member, self.exchanges)
+            if 0 <= made < len(attempts):
+                self._deliver(batch, attempts[made])
                 return
             too_late += step == "write"
             if self._at_once:
                 step = "write"
-            elif self._turn_of_another():
-                await asyncio.sleep(_PAUSE * (0.5 + _chance()))
+            elif self._turn.is_of_another(self.member, self.times()[0]):
+                await asyncio.sleep(_PAUSE * (0.5 + _random()))
                 step = "look"
             elif step == "write" and too_late >= _TOO_OFTEN:
                 step = "take turn"
             else:
                 step = "write"
-        _deliver(batch, [None] * len(batch))
+        self._deliver(batch, [None] * len(batch))
 
     def _gather(self) -> None:
-        """Empty the tray. What can be added to what is there already is: however long nobody can be told,
-        it piles up no higher than it must."""
-        while self._tray:
-            entry = self._tray[0]
-            known = None if entry.sum_key is None else self._sums.get(entry.sum_key)
+        """Take over what was left. Changes that can be added up are: while the store is lost, what is to be
+        told of one user stays one change."""
+        while self._left:
+            change = self._left[0]
+            known = None if change.sum_key is None else self._sums.get(change.sum_key)
             if known is not None:
-                known.add(entry)
+                known.add(change)
             else:
-                self._backlog.append(entry)
-                if entry.sum_key is not None:
-                    self._sums[entry.sum_key] = entry
-            self._tray.popleft()
+                self._backlog.append(change)
+                if change.sum_key is not None:
+                    self._sums[change.sum_key] = change
+            self._left.popleft()
 
-    # -- turns: far from the store one is always too late, unless those who are near let one go first
-
-    def _take_turn(self) -> tuple[str | None, str, int]:
-        _, late = self.times()
-        return None, json.dumps([self.member, late // _MICRO + _TURN]), 2 * _TURN
-
-    def _pass_turn(self) -> tuple[str, str | None, int]:
-        """With what we write our turn is over. If it is not ours, it must be as we have seen it."""
-        page = self._turn_page
-        return page.mark, json.dumps(["", 0]) if self._turn()[0] == self.member else None, _TURN
-
-    def _turn_of_another(self) -> bool:
-        who, until = self._turn()
-        return who not in ("", self.member) and until * _MICRO > self.times()[0]
-
-    def _turn(self) -> tuple[str, int]:
-        try:
-            who, until = json.loads(self._turn_page.text)
-            return str(who), int(until)
-        except (ValueError, TypeError):
-            return "", 0
-
-    def _change(
-        self, batch: Sequence[Entry], pages: Sequence[Page], attempt: int
-    ) -> tuple[dict[str, tuple[str | None, str | None, int]], list[Any]]:
-        """Every entry, one after the other, on what was last heard."""
-        early, late = self.times()
-        forgotten = early // _MICRO - _REMEMBERED
-        told: dict[str, dict[str, Any]] = {}
-        states: dict[str, Any] = {}
-        changed: set[str] = set()
-        for page in pages:
-            try:
-                members, written = contents(page.text)
-                told[page.name] = {who: what for who, what in members.items() if what[2] > forgotten}
-                states[page.name] = page.read(written, late)
-            except DAMAGE as error:
-                states[page.name] = page.damaged(error)
-        outcomes = []
-        for entry in batch:
-            given = [states[page.name] for page in entry.pages]
-            outcome: Any = next((state for state in given if isinstance(state, StoreError)), None)
-            if outcome is None and entry.wanted:
-                outcome, touched = entry.act(given, early, late)
-                if touched:
-                    changed.update(page.name for page in entry.pages)
-            outcomes.append(outcome)
-        changes: dict[str, tuple[str | None, str | None, int]] = {}
-        for page in pages:
-            if page.name not in changed:
-                changes[page.name] = (page.mark, None, 0)
-                continue
-            told[page.name][self.member] = (self._number, attempt, late // _MICRO)
-            written, keep = page.write(states[page.name], late)
-            text = json.dumps([told[page.name], written], separators=(",", ":"))
-            changes[page.name] = (page.mark, text, max(_REMEMBERED, keep // _MICRO + 1))
-        return changes, outcomes
-
-    def _made(self, pages: Iterable[Page]) -> int:
-        """Which try of this exchange has been written, though nobody said so? -1: none."""
-        for page in pages:
-            try:
-                number, attempt, _ = contents(page.text)[0][self.member]
-            except DAMAGE:
-                continue
-            if number == self._number:
-                return int(attempt)
-        return -1
-
-    async def _swap(self, changes: Changes, pages: Iterable[Page]) -> Records:
+    async def _swap(self, swaps: Changes, records: Iterable[Record]) -> Records:
         mark = f"{self.member}.{next(self._marks)}"
         asked = self._clock.now()
-        swapping = self._open().store.swap(self._group, changes, mark)
+        swapping = self._open().store.swap(self._group, swaps, mark)
         try:
-            records = await (swapping if self._at_once else asyncio.wait_for(swapping, _PATIENCE))
+            answer = await (swapping if self._at_once else asyncio.wait_for(swapping, _PATIENCE))
         except TimeoutError:
             raise self._unanswered() from None
-        heard = self._clock.now()
-        self._time = (records.now * _MICRO, asked, heard)
-        for page in pages:
-            page.record = records.current[page.name]
-            page.heard_at = heard
+        heard, early = self._clock.now(), answer.now * NS_PER_US
+        self._time = (early, asked, heard)
+        for record in records:
+            record.kept = answer.current[record.name]
+            record.heard_at = heard
         if self.lost:
             self.lost = False
             logging.getLogger("headgate").info("%s answers again", self.name)
             if self._tell_lost is not None:
                 self._tell_lost(None)
-        for page in pages:
-            page.heard(records.now * _MICRO)
-        return records
+        for record in records:
+            self._call(partial(record.heard, early))
+        return answer
+
+    def _deliver(self, batch: Sequence[Change], outcomes: Sequence[Any]) -> None:
+        for change, outcome in zip(batch, outcomes, strict=True):
+            if change.answer is None:
+                self._call(partial(change.deliver, outcome))
+            else:
+                change.deliver(outcome)
+
+    def _call(self, news: Callable[[], object]) -> None:
+        """Call it after the exchange where callers make exchanges by themselves, and now on the courier."""
+        if self._at_once:
+            self._news.append(news)
+        else:
+            news()
 
     # -- the store
 
     def rest(self) -> None:
-        """Let the store go, for now. Whoever has something to tell finds it again."""
-        self._held = None
+        """Listen no longer, and let the store go, until there is something to tell again."""
+        held, self._held, self._listening = self._held, None, ()
+        if held is not None and self._group in held.listeners:
+            held.listeners[self._group].clients.discard(self)
 
-    def _open(self) -> _Held:
+    def _open(self) -> OpenStore:
         if self._held is None:
-            self._held = _hold(self._where, self._clock)
+            self._held = hold(self._where, self._clock)
         return self._held
 
     def _lose(self, why: str) -> None:
@@ -496,74 +436,20 @@ class Ledger:
         """In a forked child: another member, with nothing to tell and a connection of its own."""
         self._held = None
         self._start()
-        for page in self._listening:
-            page.heard_at = None
+        for record in self._listening:
+            record.heard_at = None
         if self._listening:
             self.listen(self._listening)
 
 
-def _deliver(batch: Sequence[Entry], outcomes: Sequence[Any]) -> None:
-    for entry, outcome in zip(batch, outcomes, strict=True):
-        entry.deliver(outcome)
+# The threads that flush a client of a store in this process, and the clients each has yet to do.
+_flushing: dict[int, list[RecordClient]] = {}
 
 
-def _drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run what never has to wait."""
+def _drive(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never has to wait."""
     try:
         work.send(None)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # what the coroutine returned
+        return done.value
     raise AssertionError("a store in memory does not wait")
-
-
-# -- stores that are open: one for each place, for as long as somebody uses it
-
-
-class _Held:
-    """A store and who listens there."""
-
-    __slots__ = ("__weakref__", "ears", "pid", "store")
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.pid = os.getpid()
-        self.ears: dict[str, WeakSet[Ledger]] = {}
-
-
-class _Ears:
-    """Those who want to hear of one group."""
-
-    __slots__ = ("_ledgers",)
-
-    def __init__(self, ledgers: WeakSet[Ledger]) -> None:
-        self._ledgers = ledgers
-
-    def __call__(self) -> None:
-        for ledger in list(self._ledgers):
-            ledger.look_again()
-
-
-_held: WeakValueDictionary[str, _Held] = WeakValueDictionary()
-
-
-def _hold(where: Store | str, clock: Clock) -> _Held:
-    if not isinstance(where, str):
-        store = open_store(where, clock)
-        if not hasattr(store, "swap"):
-            raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
-        return _Held(store)
-    held = _held.get(where)
-    if held is None or held.pid != os.getpid():
-        held = _held[where] = _Held(open_store(where, clock))
-        finalize(held, _let_go, held.store, held.pid).atexit = False
-    return held
-
-
-_parents: list[Store] = []
-
-
-def _let_go(store: Store, pid: int) -> None:
-    if pid == os.getpid():
-        COURIER.send_last(store.close)
-    else:
-        _parents.append(store)  # in a forked child: it is the parent's, and not to be closed here

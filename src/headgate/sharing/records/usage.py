@@ -1,9 +1,7 @@
-"""What budgets have used, kept in a store: by all who share them together.
+"""What the budgets of one tree or book have used, in a store: by all processes that share them together.
 
-Rules of this room: what is reserved is written before anybody may go by it, at every level or at none. What
-was used is told, once, when the store can be asked. Questions are answered from what was last heard and what
-is not told yet. The arithmetic is that of `rules.budget`, on the store's clock: what is charged counts from
-the latest moment that it may be now, and what is asked is of the earliest: no window ever holds too much.
+What is reserved is written before the caller goes on, at every level or at none. What was used is told, once,
+as soon as the store can be asked. Questions are answered from what was last heard and what is not told yet.
 """
 
 from __future__ import annotations
@@ -14,28 +12,25 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from ...arguments import SECOND
-from ...budgets.windows import Allowance, binding
+from ...budgets.windows import Allowance, Charge, charge_all
 from ...errors import StoreError
-from .client import DAMAGE, Entry, Ledger, Page, contents, look
+from ...gate.forks import reset_in_child
+from .client import Change, RecordClient, look
+from .record import DAMAGE, Record, contents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, TypeAlias
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from ...budgets.budget import Reservation, TokenBudget
-    from ...budgets.windows import Cost, Plan, Shortage
-    from ...typing import Clock
-    from ..store import Store
+    from ...budgets.windows import Cost, Plan, Refusal
+    from ...typing import Clock, Store
 
-    # When it was charged, or which level refused it, why, and when.
-    Taken: TypeAlias = int | tuple[int, Shortage, int]
-
-# What lies further in the future was written by a clock that has been put back since, and counts from now.
+# A time further in the future was written by a clock that has been put back since, and counts from now.
 _TOLERATED = SECOND
 
 
-class BudgetPage(Page):
-    """What one budget has used, and what it may."""
+class BudgetRecord(Record):
+    """The record of what one budget has used, and the plan that this process goes by."""
 
     __slots__ = ("_known", "plan")
 
@@ -51,8 +46,8 @@ class BudgetPage(Page):
         return state.saved(late), max(0, state.forgotten_at() - late)
 
     def known(self, late: int) -> Allowance:
-        """As last heard, to be looked at."""
-        known, (mark, text), plan = self._known, self.record, self.plan
+        """What was last heard, to be looked at only."""
+        known, (mark, text), plan = self._known, self.kept, self.plan
         if known is None or known[0] != mark or known[1] is not plan:
             try:
                 known = self._known = (mark, plan, self.read(contents(text)[1], late))
@@ -61,152 +56,158 @@ class BudgetPage(Page):
         return known[2]
 
 
-class _Change(Entry):
-    """An estimate becomes a fact. Where nobody reserved anything the estimate was nothing."""
+class _Settlement(Change):
+    """An estimate becomes a fact. The estimate is nothing where nothing was reserved."""
 
-    __slots__ = ("_estimate", "_taken_at", "adds", "sum_key")
+    __slots__ = ("_estimate", "adds", "sum_key")
 
-    def __init__(self, pages: Sequence[BudgetPage], estimate: Cost, actual: Cost, taken_at: int) -> None:
-        super().__init__(pages, self._settle)
+    def __init__(self, levels: Sequence[BudgetRecord], estimate: Charge, actual: Cost) -> None:
+        super().__init__(levels, self._settle)
         self._estimate = estimate
-        self._taken_at = taken_at
-        self.adds = (actual[0] - estimate[0], actual[1] - estimate[1])
-        self.sum_key = None if any(estimate) else tuple(page.name for page in pages)
+        self.adds = (actual[0] - estimate.cost[0], actual[1] - estimate.cost[1])
+        self.sum_key = None if any(estimate.cost) else tuple(level.name for level in levels)
 
-    def add(self, other: _Change) -> None:
+    def add(self, other: _Settlement) -> None:
         self.adds = (self.adds[0] + other.adds[0], self.adds[1] + other.adds[1])
 
     def _settle(self, levels: Sequence[Allowance], _early: int, late: int) -> tuple[None, bool]:
-        at = max(late, *(level.latest for level in levels))
-        actual = (self._estimate[0] + self.adds[0], self._estimate[1] + self.adds[1])
+        at, cost = _latest(levels, late), self._estimate.cost
+        actual = (cost[0] + self.adds[0], cost[1] + self.adds[1])
         for level in levels:
-            level.settle(self._estimate, actual, self._taken_at, at)
+            level.settle(cost, actual, self._estimate.at, at)
         return None, True
 
 
-class SharedTally:
-    """What the budgets of one tree or book share with those of others, under one name in a store."""
+class SharedUsage:
+    """Usage in a store. A level is a BudgetRecord."""
+
+    shared = True
 
     def __init__(self, store: Store | str, group: str, clock: Clock) -> None:
         self.clock = clock
         self.closed = False
-        self._ledger = Ledger(store, group, clock)
-        self._pages: WeakValueDictionary[str, BudgetPage] = WeakValueDictionary()
-        self._lock = allocate_lock()  # of the pages
+        self.client = RecordClient(store, group, clock)
+        self._records: WeakValueDictionary[str, BudgetRecord] = WeakValueDictionary()
+        self._lock = allocate_lock()  # guards the records by name
+        reset_in_child(self)
 
     @property
     def member(self) -> str:
-        """Who we are. Another in a forked child."""
-        return self._ledger.member
+        """The name of this process in the store. A forked child has another."""
+        return self.client.member
 
-    def page(self, plan: Plan, *path: str) -> BudgetPage:
-        """The page of that name: one for all who ask, by the plan of who asked last."""
+    def level(self, plan: Plan, path: tuple[str, ...]) -> BudgetRecord:
+        """The record of that path: the same one for all budgets, by the plan of the last that asked."""
         name = json.dumps(path)
         with self._lock:
-            page = self._pages.get(name)
-            if page is None:
-                page = self._pages[name] = BudgetPage(name, plan)
-            page.plan = plan
-            return page
+            record = self._records.get(name)
+            if record is None:
+                record = self._records[name] = BudgetRecord(name, plan)
+            record.plan = plan
+            return record
 
-    def greet(self, pages: Sequence[BudgetPage]) -> None:
-        """Is there a store at all? StoreError if it does not answer."""
-        self._ledger.ask(look(pages))
+    def greet(self, level: BudgetRecord) -> None:
+        """StoreError if the store does not answer."""
+        self.client.ask(look([level]))
 
     # -- questions
 
-    def fits(self, levels: Sequence[TokenBudget], cost: Cost) -> bool:
+    def fits(self, levels: Sequence[BudgetRecord], cost: Cost) -> bool:
+        """Whether a request of this cost fits every level, as far as is known."""
         early, late, untold = self._hear(levels)
-        return all(page.known(late).fits(cost, early, untold(page)) for page in _pages(levels))
+        return all(level.known(late).fits(cost, early, untold(level)) for level in levels)
 
-    def left(self, levels: Sequence[TokenBudget], column: int) -> int | None:
+    def left(self, levels: Sequence[BudgetRecord], column: int) -> int | None:
+        """The least that any level is known to have left of tokens or money. None: no level limits it."""
         early, late, untold = self._hear(levels)
-        lefts = [(page.known(late).left(column, early), untold(page)[column]) for page in _pages(levels)]
+        lefts = [(level.known(late).left(column, early), untold(level)[column]) for level in levels]
         return min((max(0, left - more) for left, more in lefts if left is not None), default=None)
 
-    def idle(self, page: BudgetPage) -> bool:
-        """Is there nothing that counts, as far as we know, and nothing to tell?"""
-        if any(page in entry.pages for entry in self._ledger.untold()):
+    def idle(self, level: BudgetRecord) -> bool:
+        """Whether nothing counts, as far as is known, and nothing is to be told."""
+        if any(level in change.records for change in self.client.untold()):
             return False
-        early, late = self._ledger.times()
+        early, late = self.client.times()
         try:
-            return page.heard_at is None or page.known(late).idle(early)
-        except StoreError:  # whoever asks for it is told
+            return level.heard_at is None or level.known(late).idle(early)
+        except StoreError:  # the next caller that asks is told
             return True
 
-    def _hear(self, levels: Sequence[TokenBudget]) -> tuple[int, int, Any]:
-        """The time, and what is known but not told yet. What was never heard is waited for."""
-        pages = _pages(levels)
+    def _hear(self, levels: Sequence[BudgetRecord]) -> tuple[int, int, Callable[[BudgetRecord], Cost]]:
+        """The time, and what each level has used that is not told yet. What was never heard is waited for."""
         now = self.clock.now()
-        heard = [page.heard_at for page in pages]
+        heard = [level.heard_at for level in levels]
         if None in heard:
-            self._ledger.ask(look(pages))
-        elif any(now - at > self._ledger.fresh_for for at in heard if at is not None):
-            self._ledger.tell(look(pages))
-        changes = [entry for entry in self._ledger.untold() if isinstance(entry, _Change)]
+            self.client.ask(look(levels))
+        elif any(now - at > self.client.fresh_for for at in heard if at is not None):
+            self.client.tell(look(levels))
+            self.client.flush()
+        settlements = [change for change in self.client.untold() if isinstance(change, _Settlement)]
 
-        def untold(page: BudgetPage) -> Cost:
-            mine = [change.adds for change in changes if page in change.pages]
+        def untold(level: BudgetRecord) -> Cost:
+            mine = [settlement.adds for settlement in settlements if level in settlement.records]
             return sum(tokens for tokens, _ in mine), sum(money for _, money in mine)
 
-        return *self._ledger.times(), untold
+        return *self.client.times(), untold
 
     # -- changes
 
-    def take(self, levels: Sequence[TokenBudget], cost: Cost) -> Taken:
+    def take(self, levels: Sequence[BudgetRecord], cost: Cost) -> Charge | Refusal:
         """Charge every level, or none. StoreError if the store cannot be asked: a limit is never guessed."""
-        taken: Taken = self._ledger.ask(self._taking(_pages(levels), cost))
+        taken: Charge | Refusal = self.client.ask(self._taking(levels, cost))
         return taken
 
-    async def take_async(self, levels: Sequence[TokenBudget], cost: Cost) -> Taken:
-        taken: Taken = await self._ledger.ask_async(self._taking(_pages(levels), cost))
+    async def take_async(self, levels: Sequence[BudgetRecord], cost: Cost) -> Charge | Refusal:
+        """Charge every level, or none, in an event loop. StoreError if the store cannot be asked."""
+        taken: Charge | Refusal = await self.client.ask_async(self._taking(levels, cost))
         return taken
 
-    def charge(self, levels: Sequence[TokenBudget], cost: Cost) -> None:
-        self._change(_pages(levels), (0, 0), cost, 0)
+    def charge(self, levels: Sequence[BudgetRecord], cost: Cost) -> None:
+        """Charge every level, whether or not it fits. Never waits: finalizers may call this."""
+        if any(cost):
+            self.settle(levels, Charge((0, 0), 0), cost)
 
-    def settle(self, reservation: Reservation, actual: Cost) -> None:
-        if reservation._member != self.member:
-            return  # made before a fork: it is the parent's
-        try:
-            reservation._open.pop()
-        except IndexError:
-            return
-        self._change(_pages(reservation._levels), reservation._estimate, actual, reservation._taken_at)
+    def settle(self, levels: Sequence[BudgetRecord], charge: Charge, actual: Cost) -> None:
+        """Replace what was charged by what was really used. Never waits: finalizers may call this."""
+        self.client.tell(_Settlement(levels, charge, actual))
+        self.client.flush()
 
-    def _taking(self, pages: Sequence[BudgetPage], cost: Cost) -> Entry:
-        def act(levels: Sequence[Allowance], early: int, late: int) -> tuple[Taken, bool]:
-            refused = binding(levels, cost, early)
-            if refused is not None:
-                return (*refused, early), False
-            at = max(late, *(level.latest for level in levels))
-            for level in levels:
-                level.charge(cost, at)
-            return at, any(cost)
+    def retune(self, level: BudgetRecord, plan: Plan) -> None:
+        """Go by another plan. What was used stays used."""
+        level.plan = plan
 
-        def undo(taken: Taken | None) -> None:
-            if isinstance(taken, int):
-                self._change(pages, cost, (0, 0), taken)
+    def _taking(self, levels: Sequence[BudgetRecord], cost: Cost) -> Change:
+        def act(states: Sequence[Allowance], early: int, late: int) -> tuple[Charge | Refusal, bool]:
+            taken = charge_all(states, cost, early, _latest(states, late), self.member)
+            return taken, isinstance(taken, Charge) and any(cost)
 
-        return Entry(pages, act, undo=undo)
+        def undo(taken: Charge | Refusal | None) -> None:
+            if isinstance(taken, Charge) and any(cost):
+                self.settle(levels, taken, (0, 0))
 
-    def _change(self, pages: Sequence[BudgetPage], estimate: Cost, actual: Cost, taken_at: int) -> None:
-        if estimate != actual:
-            self._ledger.tell(_Change(pages, estimate, actual, taken_at))
+        return Change(levels, act, undo=undo)
 
     # -- the end
 
     def close(self) -> None:
-        """Return when all that was used is told. StoreError if it cannot be, for now."""
+        """Let nothing be reserved any more. Returns when all is told; StoreError if it cannot be."""
         if not self.closed:
             self.closed = True
-            self._ledger.ask(look([]))
-            self._ledger.rest()
+            self.client.ask(look([]))
+            self.client.rest()
+
+    async def close_async(self) -> None:
+        """Let nothing be reserved any more, as `close` does, in an event loop."""
+        if not self.closed:
+            self.closed = True
+            await self.client.ask_async(look([]))
+            self.client.rest()
 
     def after_fork(self) -> None:
+        """In a forked child: the lock is free."""
         self._lock = allocate_lock()
-        self._ledger.after_fork()
 
 
-def _pages(levels: Sequence[TokenBudget]) -> list[BudgetPage]:
-    return [level._page for level in levels if level._page is not None]
+def _latest(states: Sequence[Allowance], late: int) -> int:
+    """The latest moment that it may be now: not before anything that was charged."""
+    return max(late, *(state.latest for state in states))

@@ -70,7 +70,7 @@ RATE, COUNTED, EACH_SECOND = "2400/minute burst 20", "2400/minute burst 60", 40
 
 
 def test_two_runs_and_an_sdk_together_stay_within_the_limit_and_none_starves(store, tmp_path):
-    """Issue 8: no 429, together all of the limit and no more, and everybody gets a fair part."""
+    """There is no 429, all three together use the whole limit, and each gets a fair part."""
     jobs = write_jobs(tmp_path, 5_000)
     files = [tmp_path / name for name in ("one.jsonl", "two.jsonl", "sdk.txt")]
     with Sandbox("openai", requests=COUNTED) as api:
@@ -128,7 +128,7 @@ def pool_of(store, key):
     return json.loads(done.stdout)["pools"][key]
 
 
-def test_what_the_command_does_not_say_is_as_those_have_it_who_are_there_already(api, jobs, store):
+def test_limits_that_the_command_does_not_give_come_from_the_pool(api, jobs, store):
     gate = Dispatch(
         "ours",
         rates=["6000/minute burst 50", "600_000 tokens/minute"],
@@ -147,7 +147,7 @@ def test_what_the_command_does_not_say_is_as_those_have_it_who_are_there_already
     gate.close()
 
 
-def test_limits_that_are_given_are_set_for_all(api, jobs, store):
+def test_limits_that_the_command_gives_are_set_in_the_pool(api, jobs, store):
     options = ("--store", store, "--store-key", "set", "--rate", "6000/minute")
     assert run(jobs, api, *options).exit_code == 0
     assert pool_of(store, "set")["places"]["limit"] == 200
@@ -157,18 +157,18 @@ def test_limits_that_are_given_are_set_for_all(api, jobs, store):
     assert pool_of(store, "set")["places"]["limit"] == 30
 
 
-def test_the_key_is_the_host_as_the_adapters_have_it(api, jobs, store):
+def test_the_default_store_key_is_the_host_with_its_port(api, jobs, store):
     assert run(jobs, api, "--store", store, "--rate", "6000/minute").exit_code == 0
     assert pool_of(store, api.url.partition("//")[2])["rates"][0]["limit"] == 6000
 
 
-def test_a_run_leaves_nothing_behind(api, jobs, store):
+def test_a_run_returns_its_places_when_it_ends(api, jobs, store):
     """What it held goes back when it ends, not when its lease does."""
     assert run(jobs, api, "--store", store, "--rate", "6000/minute", "--store-key", "left").exit_code == 0
     eventually(lambda: pool_of(store, "left")["places"]["held"] == 0, "its places are free")
 
 
-def test_a_store_that_is_lost_on_the_way_is_told_and_the_run_goes_on(jobs, tmp_path):
+def test_a_run_goes_on_and_says_so_if_the_store_is_lost(jobs, tmp_path):
     write_jobs(tmp_path, 40)
     answers = tmp_path / "answers.jsonl"
     with Server() as server, Sandbox("openai", requests="1200/minute") as api:
@@ -210,7 +210,7 @@ def told(done):
         ("ftp://sesame@host/0", "'ftp' is not a kind of store", ""),
     ],
 )
-def test_a_store_that_cannot_be(api, jobs, url, error, hint):
+def test_a_store_that_cannot_be_used_is_an_error_before_anything_is_sent(api, jobs, url, error, hint):
     before = api.report().requests
     done = run(jobs, api, "--store", url, "--rate", "6000/minute")
     said, advice = told(done)
@@ -222,7 +222,7 @@ def test_a_store_that_cannot_be(api, jobs, url, error, hint):
     assert not jobs.with_name("answers.jsonl").exists()
 
 
-def test_a_wrong_password_is_said_and_not_shown(api, jobs):
+def test_a_wrong_password_of_a_store_is_an_error_that_does_not_show_it(api, jobs):
     with Server("--requirepass", "right") as server:
         done = run(
             jobs, api, "--store", f"redis://:sesame@127.0.0.1:{server.port}/0", "--rate", "6000/minute"
@@ -236,22 +236,22 @@ def test_a_wrong_password_is_said_and_not_shown(api, jobs):
     [
         (
             [],
-            "knows no limits for 'nobody', and limits that are shared cannot be learned",
+            "knows no limits for 'unknown', and limits that are shared cannot be learned",
             "--rate 500/minute",
         ),
         (["--rate", "auto"], "--rate auto cannot be shared", "give the rates"),
         (["--rate", "10/minute strict"], "a strict rate cannot be shared", ""),
     ],
 )
-def test_limits_that_cannot_be_shared(api, jobs, store, options, error, hint):
-    Dispatch("somebody", rates="6000/minute", store=store).close()  # there is a file
-    done = run(jobs, api, "--store", store, "--store-key", "nobody", *options)
+def test_limits_that_cannot_be_shared_are_an_error(api, jobs, store, options, error, hint):
+    Dispatch("known", rates="6000/minute", store=store).close()  # there is a file
+    done = run(jobs, api, "--store", store, "--store-key", "unknown", *options)
     said, advice = told(done)
     assert error in said
     assert hint in advice
 
 
-def test_as_many_rates_as_those_who_are_there(api, jobs, store):
+def test_rates_that_count_other_units_than_the_pool_are_an_error(api, jobs, store):
     gate = Dispatch("two", rates=["6000/minute", "600_000 tokens/minute"], store=store)
     with gate.admit(timeout=5):
         for rates in (["100/minute"], ["100/minute", "9/hour"], ["9 tokens/s", "9 bytes/s"]):
@@ -263,7 +263,7 @@ def test_as_many_rates_as_those_who_are_there(api, jobs, store):
     gate.close()
 
 
-def test_rates_in_another_order_are_the_same(api, jobs, store):
+def test_rates_may_be_given_in_another_order_than_in_the_pool(api, jobs, store):
     gate = Dispatch("order", rates=["6000/minute", "600_000 tokens/minute"], store=store)
     with gate.admit(timeout=5):
         options = ("--store-key", "order", "--rate", "500_000 tokens/minute", "--rate", "5000/minute")
@@ -272,18 +272,18 @@ def test_rates_in_another_order_are_the_same(api, jobs, store):
     gate.close()
 
 
-def test_nobody_is_there_yet_and_no_limits_are_given(api, jobs, tmp_path):
+def test_a_new_store_needs_rates(api, jobs, tmp_path):
     done = run(jobs, api, "--store", f"sqlite:///{tmp_path / 'new.db'}")
     assert "does not exist" in told(done)[0]
     assert "--rate 500/minute" in told(done)[1]
 
 
-def test_a_key_without_a_store(api, jobs):
+def test_store_key_needs_a_store(api, jobs):
     assert "--store-key needs a store" in told(run(jobs, api, "--store-key", "ours"))[0]
 
 
-def test_a_run_that_is_stopped_keeps_its_places_until_its_last_answer(tmp_path, store):
-    """Those who share go by what is under way, not by who has been told to stop."""
+def test_a_stopped_run_keeps_its_places_until_its_last_answer(tmp_path, store):
+    """Other processes get a place only when a request of the stopped run has ended."""
     jobs = write_jobs(tmp_path, 20)
     with Sandbox("openai", first_token=1.5) as api:
         answers = tmp_path / "answers.jsonl"
@@ -301,7 +301,7 @@ def test_a_run_that_is_stopped_keeps_its_places_until_its_last_answer(tmp_path, 
         )
         command = [sys.executable, "-m", "headgate", "run", jobs, "--to", api.url, *options]
         process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS)
-        eventually(lambda: api.report().in_flight == 3, "three are under way")
+        eventually(lambda: api.report().in_flight == 3, "three are in flight")
         gate = Dispatch(
             "held",
             rates="6000/minute",

@@ -1,0 +1,118 @@
+"""Circuit breakers by key, all with the same options."""
+
+from __future__ import annotations
+
+from ..errors import InvalidConfig
+from ..gate.clock import SYSTEM
+from ..gate.closing import Closing
+from ..gate.keyed import KeyedObjects
+from ..hints import Any, Hashable, Store, Unpack, later
+from .breaker import CircuitBreaker, CircuitState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import BreakerOptions
+else:
+    BreakerOptions = later("headgate.breaker.options", "BreakerOptions")
+
+
+class BreakerRegistry(Closing):
+    """Circuit breakers by key, all made with the same options.
+
+    >>> targets = BreakerRegistry(failure_threshold=3)
+    >>> targets.for_key("stripe") is targets.for_key("stripe")
+    True
+
+    A breaker that no caller holds and that has nothing to remember is forgotten. With a `store`, breakers of
+    equal keys in all registries of the same store and `key` share one circuit.
+    """
+
+    __slots__ = ("__weakref__", "_key", "_keyed", "_options", "_store")
+
+    def __init__(
+        self, *, key: str = "", store: Store | str | None = None, **options: Unpack[BreakerOptions]
+    ) -> None:
+        CircuitBreaker(**options)  # raises for options that cannot work
+        self._key = key
+        self._options = options
+        self._store = store
+        self._keyed: KeyedObjects[CircuitBreaker] = KeyedObjects(self._make, CircuitBreaker.is_idle)
+        if store is not None:
+            from ..sharing.records.member import greet  # noqa: PLC0415 - only those who share load it
+
+            greet(store, options.get("clock", SYSTEM))
+
+    @classmethod
+    def named(cls, name: str, **options: Any) -> BreakerRegistry:
+        """The registry of that name, made on first use and kept for the life of the process.
+
+        Options that differ from those it was made with raise InvalidConfig.
+        """
+        if not isinstance(name, str) or not name:
+            raise InvalidConfig(f'registry name {name!r} is not a name; write a string, e.g. "payments"')
+        known = _named.get(name)
+        if known is None:
+            # One step: of two that come first at the same time, one stays.
+            known = _named.setdefault(name, (cls(**options), options))
+        registry, made_with = known
+        store, options = options.get("store", made_with.get("store")), _without_store(options)
+        if (options and options != _without_store(made_with)) or store != made_with.get("store"):
+            raise InvalidConfig(
+                f"the registry {name!r} exists already, with {_without_store(made_with) or 'the defaults'}; "
+                f"leave the options out, or write another name for {options}"
+            )
+        return registry
+
+    def for_key(self, key: Hashable) -> CircuitBreaker:
+        """The breaker of that key: every caller that asks gets the same object."""
+        breaker = self._keyed.get(key)
+        if self._store is not None:
+            breaker.begin()
+        return breaker
+
+    def state(self, key: Hashable) -> CircuitState:
+        """The state of that breaker; closed if none was asked for yet."""
+        breaker = self._keyed.peek(key)
+        return CircuitState.CLOSED if breaker is None else breaker.state
+
+    def states(self) -> dict[Hashable, CircuitState]:
+        """The state of each breaker that is remembered."""
+        return {key: breaker.state for key, breaker in self._keyed.items()}
+
+    def reset(self, key: Hashable) -> None:
+        """Close that breaker by hand. One that does not exist is closed already."""
+        breaker = self._keyed.peek(key)
+        if breaker is not None:
+            breaker.reset()
+
+    def forget(self, key: Hashable) -> None:
+        """Make a new breaker when this key is asked for again. Callers that hold the old one keep it."""
+        self._keyed.forget(key)
+
+    def close(self) -> None:
+        """Leave the store, which is still told what it does not know. The breakers go on by themselves."""
+        self._store = None
+        for _key, breaker in self._keyed.items():  # noqa: PERF102 - it is not a dictionary
+            breaker.close()
+
+    def __len__(self) -> int:
+        """How many breakers are remembered."""
+        return len(self._keyed)
+
+    def _make(self, key: Hashable) -> CircuitBreaker:
+        breaker = CircuitBreaker(**self._options, key=key)
+        breaker.keep_in(self._keyed)
+        if self._store is not None:
+            breaker.share(self._store, key, within=f"{self._key}/" if self._key else "")
+        return breaker
+
+    def __repr__(self) -> str:
+        return f"<BreakerRegistry of {len(self)} circuit breakers>"
+
+
+# By name, and with which options each was made.
+_named: dict[str, tuple[BreakerRegistry, dict[str, Any]]] = {}
+
+
+def _without_store(options: dict[str, Any]) -> dict[str, Any]:
+    return {option: given for option, given in options.items() if option != "store"}

@@ -1,0 +1,94 @@
+"""Reads what callers write about budgets: limits of tokens and money, by window and by request."""
+
+from __future__ import annotations
+
+from ..arguments import amount, positive_int, positive_seconds_to_ns
+from ..errors import InvalidConfig, InvalidWindow
+from ..hints import Any, Mapping, Seconds
+from ..limits import Rate
+from .windows import MONEY, TOKENS, Cost, Limit, Plan
+
+_HOUR = 3600
+TOKENS_PER_HOUR = 100_000
+TOKENS_PER_REQUEST = 10_000
+
+
+def read_cost(tokens: int, money: int, what: str) -> Cost:
+    """What one request costs."""
+    return amount(tokens, what), amount(money, "money")
+
+
+def read_plan(
+    max_tokens_per_hour: int | None = TOKENS_PER_HOUR,
+    max_tokens_per_request: int | None = TOKENS_PER_REQUEST,
+    windows: Mapping[Seconds, int] | None = None,
+    money: Mapping[Seconds, int] | None = None,
+    max_money_per_request: int | None = None,
+) -> Plan:
+    """What a budget allows, from the options of TokenBudget."""
+    if windows is None:
+        limits = []
+        if max_tokens_per_hour is not None:
+            most = positive_int(max_tokens_per_hour, "max_tokens_per_hour", example=TOKENS_PER_HOUR)
+            limits = [Limit(most, TOKENS, Rate(most, _HOUR, unit="tokens", strict=True))]
+    else:
+        limits = _read_windows(windows, "windows", TOKENS)
+        # The windows replace the hour of the default. An hour that the caller wrote must not vanish.
+        if max_tokens_per_hour not in (None, TOKENS_PER_HOUR):
+            raise InvalidConfig(
+                f"max_tokens_per_hour={max_tokens_per_hour!r} and windows={windows!r}: the windows replace "
+                f"the hour; write it as one of them, windows={{3600: {max_tokens_per_hour!r}, ...}}"
+            )
+    if money is not None:
+        limits += _read_windows(money, "money", MONEY)
+    caps = (
+        _read_cap(max_tokens_per_request, "max_tokens_per_request", TOKENS_PER_REQUEST),
+        _read_cap(max_money_per_request, "max_money_per_request", 50_000),
+    )
+    return Plan(caps, limits)
+
+
+def _read_cap(most: int | None, what: str, example: int) -> int | None:
+    return None if most is None else positive_int(most, what, example=example)
+
+
+def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> list[Limit]:
+    example = f"write seconds and amounts, e.g. {what}={{3600: 100_000}}"
+    if not hasattr(windows, "items") or not windows:
+        raise InvalidConfig(f"{what}={windows!r} names no window; {example}, or None for no limit")
+    limits: dict[tuple[int, int], Limit] = {}
+    for period, given in windows.items():
+        try:
+            positive_seconds_to_ns(period, what)
+        except InvalidWindow:
+            raise InvalidWindow(
+                f"{what}={windows!r}: {period!r} is not a stretch of time; {example}"
+            ) from None
+        most = positive_int(given, f"{what}[{period!r}]", example=100_000)
+        limit = Limit(most, column, Rate(most, period, unit="tokens", strict=True))
+        if limits.setdefault(limit.key, limit) is not limit:
+            raise InvalidConfig(f"{what}={windows!r} has the window of {period!r} twice; write it once")
+    return list(limits.values())
+
+
+_OPTIONS = ("max_tokens_per_hour", "max_tokens_per_request", "windows", "money", "max_money_per_request")
+
+
+def read_plans(named: Mapping[str, Mapping[str, Any]], what: str, example: str) -> dict[str, Plan]:
+    """The plans of tiers or organisations, by name."""
+    right = f'write e.g. {what}={{"{example}": {{"max_tokens_per_hour": 50_000}}}}'
+    if not hasattr(named, "items"):
+        raise InvalidConfig(f"{what}={named!r} is not a mapping of names to options; {right}")
+    plans = {}
+    for name, options in named.items():
+        if not isinstance(name, str) or not name:
+            raise InvalidConfig(f"{what}: {name!r} is not a name; {right}")
+        if not hasattr(options, "items"):
+            raise InvalidConfig(f"{what}[{name!r}]={options!r} is not a mapping of options; {right}")
+        unknown = [option for option in options if option not in _OPTIONS]
+        if unknown:
+            raise InvalidConfig(
+                f"{what}[{name!r}] has no option {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
+            )
+        plans[name] = read_plan(**options)
+    return plans

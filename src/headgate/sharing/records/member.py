@@ -1,0 +1,176 @@
+"""This process's end of a shared circuit: takes its commands to the record, and the record to the breaker.
+
+It decides nothing: commands are made and carried out in `circuit`, and news goes through the breaker's lock.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from secrets import token_hex
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from ...arguments import SECOND
+from ...events import StoreLost, StoreRegained, tell
+from .circuit import UNUSED_FOR, CircuitRecord, Command
+from .client import Change, RecordClient, look
+from .record import DAMAGE, Record, contents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Any, Protocol
+
+    from ...typing import Clock, Observer, Store
+    from .circuit import SharedCircuit
+
+    class Breaker(Protocol):
+        def apply(self, news: Callable[[SharedCircuit, int], bool | None]) -> None: ...
+
+
+class _KeptCircuit(Record):
+    """The record of a circuit."""
+
+    __slots__ = ("_hear",)
+
+    def __init__(self, hear: Callable[[CircuitRecord, int], object] | None = None) -> None:
+        super().__init__("circuit")
+        self._hear = hear
+
+    def read(self, written: Any, late: int) -> CircuitRecord:  # noqa: ARG002 - as of every record
+        return CircuitRecord() if written is None else CircuitRecord.read(written)
+
+    def write(self, state: CircuitRecord, late: int) -> tuple[Any, int]:
+        return state.written(), state.worth_keeping(late)
+
+    def heard(self, early: int) -> None:
+        if self._hear is None or not self.text:
+            return
+        with suppress(*DAMAGE):  # a command that cannot be carried out is reported
+            self._hear(CircuitRecord.read(contents(self.text)[1]), early)
+
+
+class CircuitMember:
+    """One breaker's membership in the circuit of a group.
+
+    The breaker is held weakly: it may be forgotten while a change is on its way.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_breaker",
+        "_circuit",
+        "_client",
+        "_clock",
+        "_closed",
+        "_key",
+        "_observer",
+        "_record",
+    )
+
+    def __init__(
+        self,
+        breaker: Breaker,
+        circuit: SharedCircuit,
+        store: Store | str,
+        group: str,
+        *,
+        key: Hashable,
+        clock: Clock,
+        observer: Observer | None,
+    ) -> None:
+        self._breaker = ref(breaker)
+        self._circuit = circuit
+        self._key = key
+        self._clock = clock
+        self._observer = observer
+        self._record = _KeptCircuit(self._heard)
+        self._client = RecordClient(store, group, clock, lost=self._store_lost)
+        self._begun = self._closed = False
+
+    def begin(self, *, wait: bool = False) -> None:
+        """Hear the record and its changes from now on. With `wait`, StoreError if there is no store."""
+        if self._begun:
+            return
+        self._begun = True
+        if wait:
+            self._client.ask(look([self._record]))
+        else:
+            self._client.tell(look([self._record]))
+        self._client.listen([self._record])
+        self._client.flush()
+
+    def send(self) -> None:
+        """Take the commands of the circuit on their way. Never waits: finalizers may call this."""
+        commands = self._circuit.commands
+        while commands:
+            try:
+                command = commands.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if not self._closed:
+                self._client.tell(self._change(command))
+
+    def flush(self) -> None:
+        """The end of a public call: a store in this process answers now."""
+        self._client.flush()
+
+    def close(self) -> None:
+        """Hand back what the record has lent, and let the store go. From now on the circuit is alone."""
+        if not self._closed:
+            self._apply(lambda circuit, _now: circuit.go_alone())
+            self._closed = True
+            self._client.rest()
+
+    def _change(self, command: Command) -> Change:
+        if command.what != "lend":
+            return Change(
+                [self._record], lambda records, early, late: records[0].carry_out(command, early, late)
+            )
+        who = token_hex(4)
+        lend = command._replace(more=(*command.more, who))
+        return Change(
+            [self._record],
+            lambda records, early, late: records[0].carry_out(lend, early, late),
+            done=lambda due: self._lent(command.seen, who, due),
+        )
+
+    # -- what comes back
+
+    def _heard(self, record: CircuitRecord, early: int) -> None:
+        self._apply(lambda circuit, now: circuit.follow(record, early - now, now))
+
+    def _lent(self, seen: int, who: str, due: int | None) -> None:
+        early, _ = self._client.times()
+        heard = self._apply(
+            lambda circuit, now: circuit.lent(seen, who, None if due is None else due - early + now)
+        )
+        if due is None:
+            return
+        if heard:
+            self._clock.call_at(self._clock.now() + UNUSED_FOR, lambda: self._hand_back(who))
+        else:
+            self._client.tell(self._change(Command("take back", seen, (who,))))
+
+    def _hand_back(self, who: str) -> None:
+        self._apply(lambda circuit, _now: circuit.hand_back(who))
+
+    def _store_lost(self, why: str | None) -> None:
+        def note(circuit: SharedCircuit, _now: int) -> None:
+            circuit.alone = why is not None
+
+        if self._apply(note):
+            facts: dict[str, Any] = {"key": self._key, "at": self._clock.now() / SECOND}
+            tell(self._observer, StoreRegained(**facts) if why is None else StoreLost(**facts, reason=why))
+
+    def _apply(self, news: Callable[[SharedCircuit, int], bool | None]) -> bool:
+        """Have the breaker change its circuit. False: the breaker is gone or closed."""
+        breaker = self._breaker()
+        if breaker is None or self._closed:
+            return False
+        breaker.apply(news)
+        return True
+
+
+def greet(store: Store | str, clock: Clock) -> None:
+    """StoreError if the store does not answer."""
+    RecordClient(store, "breaker", clock).ask(look([_KeptCircuit()]))

@@ -1,0 +1,161 @@
+"""Pure. Records that many processes change by compare-and-swap.
+
+A record's text is a JSON pair: the last exchange of each member that wrote it, and the content, which the
+kind of record knows how to read. By the first part a member whose reply was lost finds out whether its
+change was made, so that no change is made twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ...arguments import NS_PER_US
+from ...errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Protocol
+
+    class Change(Protocol):
+        """What rewriting needs to know of a change."""
+
+        records: Sequence[Record]
+        act: Callable[[Sequence[Any], int, int], tuple[Any, bool]]
+
+        @property
+        def wanted(self) -> bool: ...
+
+
+# For how long a record remembers the exchanges of a member, in microseconds.
+_REMEMBERED = 600_000_000
+# How long a member may keep the others waiting when it has a turn, in microseconds.
+_TURN = 500_000
+
+# What reading a text may raise that this code did not write.
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
+
+
+def contents(text: str) -> tuple[dict[str, Any], Any]:
+    """The last exchange of each member, and the content; None if the record was never written."""
+    members, written = json.loads(text) if text else ({}, None)
+    if not isinstance(members, dict):
+        raise TypeError("it is not a record of headgate")
+    return members, written
+
+
+class Record:
+    """One record as last heard from the store. Subclasses know what its content means."""
+
+    __slots__ = ("__weakref__", "heard_at", "kept", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kept = ("", "")  # mark and text, replaced together: other threads read them without a lock
+        self.heard_at: int | None = None  # on the clock of this process
+
+    @property
+    def mark(self) -> str:
+        return self.kept[0]
+
+    @property
+    def text(self) -> str:
+        return self.kept[1]
+
+    def read(self, written: Any, late: int) -> Any:
+        """The state that was written; None: none was. Raises one of DAMAGE for what makes no sense."""
+        raise NotImplementedError
+
+    def write(self, state: Any, late: int) -> tuple[Any, int]:
+        """What to write, as JSON, and for how many nanoseconds it is worth keeping."""
+        raise NotImplementedError
+
+    def heard(self, early: int) -> None:
+        """The text may be a new one. It is at least `early` on the store's clock."""
+
+    def damaged(self, error: Exception) -> StoreError:
+        """The error for a text that makes no sense."""
+        return StoreError(f"what the store keeps of {self.name} cannot be read ({error}); delete it there")
+
+
+class Turn(Record):
+    """Whose turn it is to write. A member far from the store would always be too late without one."""
+
+    __slots__ = ()
+
+    def take(self, member: str, late: int) -> tuple[str | None, str, int]:
+        """The change that asks the others to let this member write first."""
+        return None, json.dumps([member, late // NS_PER_US + _TURN]), 2 * _TURN
+
+    def passed(self, member: str) -> tuple[str, str | None, int]:
+        """The change that goes with a write: it ends this member's turn. Another's must be as it was seen."""
+        return self.mark, json.dumps(["", 0]) if self._holder()[0] == member else None, _TURN
+
+    def is_of_another(self, member: str, now: int) -> bool:
+        """Whether another member has the turn at that time of the store's clock."""
+        who, until = self._holder()
+        return who not in ("", member) and until * NS_PER_US > now
+
+    def _holder(self) -> tuple[str, int]:
+        try:
+            who, until = json.loads(self.text)
+            return str(who), int(until)
+        except (ValueError, TypeError):
+            return "", 0
+
+
+def rewrite(
+    batch: Sequence[Change],
+    records: Sequence[Record],
+    exchange: tuple[str, int, int],
+    times: tuple[int, int],
+) -> tuple[dict[str, tuple[str | None, str | None, int]], list[Any]]:
+    """Make every change of the batch, in order, to the records as last heard.
+
+    `exchange` is the member, its exchange and the attempt. The answer is what to swap in the store, and
+    what each change came to: a StoreError where one of its records cannot be read.
+    """
+    early, late = times
+    forgotten = early // NS_PER_US - _REMEMBERED
+    members: dict[str, dict[str, Any]] = {}
+    states: dict[str, Any] = {}
+    for record in records:
+        try:
+            known, written = contents(record.text)
+            members[record.name] = {who: what for who, what in known.items() if what[2] > forgotten}
+            states[record.name] = record.read(written, late)
+        except DAMAGE as error:
+            states[record.name] = record.damaged(error)
+    outcomes = []
+    changed: set[str] = set()
+    for change in batch:
+        given = [states[record.name] for record in change.records]
+        outcome: Any = next((state for state in given if isinstance(state, StoreError)), None)
+        if outcome is None and change.wanted:
+            outcome, touched = change.act(given, early, late)
+            if touched:
+                changed.update(record.name for record in change.records)
+        outcomes.append(outcome)
+    swaps: dict[str, tuple[str | None, str | None, int]] = {}
+    member, number, attempt = exchange
+    for record in records:
+        if record.name not in changed:
+            swaps[record.name] = (record.mark, None, 0)
+            continue
+        members[record.name][member] = (number, attempt, late // NS_PER_US)
+        written, keep = record.write(states[record.name], late)
+        text = json.dumps([members[record.name], written], separators=(",", ":"))
+        swaps[record.name] = (record.mark, text, max(_REMEMBERED, keep // NS_PER_US + 1))
+    return swaps, outcomes
+
+
+def attempt_made(records: Iterable[Record], member: str, number: int) -> int:
+    """Which attempt of this exchange the records say was written, though the reply was lost. -1: none."""
+    for record in records:
+        try:
+            exchange, attempt, _ = contents(record.text)[0][member]
+        except DAMAGE:
+            continue
+        if exchange == number:
+            return int(attempt)
+    return -1

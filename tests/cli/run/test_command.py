@@ -1,0 +1,328 @@
+"""`headgate run`: what people type, what they are told, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cli.commands import BODY, KEYLESS, headgate, headgate_alone, on_a_terminal, start, told
+from headgate.sandbox import Sandbox
+from patience import eventually
+
+
+def batch(count, **more):
+    return "".join(
+        json.dumps({"custom_id": f"job-{n}", "url": "/v1/chat/completions", "body": {**BODY, **more}}) + "\n"
+        for n in range(count)
+    )
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(batch(20))
+    return path
+
+
+@pytest.fixture
+def answers(tmp_path):
+    return tmp_path / "answers.jsonl"
+
+
+@pytest.fixture(scope="module")
+def api():
+    with Sandbox("openai", requests="60_000/minute", tokens="60_000_000/minute") as sandbox:
+        yield sandbox
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# -- running
+
+
+def test_run_answers_a_file_and_sends_nothing_the_second_time(api, jobs, answers):
+    done = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert done.returncode == 0, done.stderr
+    assert {answer["custom_id"] for answer in read(answers)} == {f"job-{n}" for n in range(20)}
+    assert "20 answered in" in done.stderr
+    assert "100%  20/20" in done.stderr
+    assert "\x1b" not in done.stderr
+    before = answers.read_bytes()
+    again = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert "20 were answered before" in again.stderr
+    assert answers.read_bytes() == before
+
+
+def test_run_reads_jobs_from_a_pipe_and_writes_answers_into_a_pipe(api):
+    done = headgate_alone(
+        "run", "-", "--to", f"{api.url}/v1/chat/completions", stdin=(json.dumps(BODY) + "\n") * 3
+    )
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["id"] for line in done.stdout.splitlines()} == {"job_1", "job_2", "job_3"}
+
+
+def test_run_sends_lines_of_an_anthropic_batch(jobs, answers):
+    jobs.write_text(json.dumps({"custom_id": "a", "params": BODY}) + "\n")
+    with Sandbox("anthropic") as api:
+        done = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert done.returncode == 0, done.stderr
+    assert read(answers)[0]["response"]["body"]["type"] == "message"
+
+
+def test_json_progress_is_one_object_a_line(api, jobs, answers):
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "--json", "--rate", "60_000/minute")
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert events[-1]["event"] == "end"
+    assert (events[-1]["answered"], events[-1]["refused"], events[-1]["stopped"]) == (20, 0, None)
+    assert events[-1]["uses"][0]["limit"] == 60_000
+
+
+def test_quiet_prints_nothing_if_every_job_is_answered(api, jobs, answers):
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_failed_jobs_are_written_beside_the_answers_and_tried_again(jobs, answers):
+    errors = answers.with_name("answers.errors.jsonl")
+    with Sandbox("openai") as api:
+        api.fault("error", status=400, count=2)
+        done = headgate("run", jobs, "--to", api.url, "-o", answers)
+        assert done.returncode == 1
+        assert "2 failed, see" in done.stderr
+        assert len(read(errors)) == 2
+        again = headgate("run", jobs, "--to", api.url, "-o", answers)
+        assert again.returncode == 0, again.stderr
+    assert not errors.exists()
+    assert len(read(answers)) == 20
+
+
+def test_the_key_of_key_env_is_sent(jobs, answers):
+    with Sandbox("openai", requests="1/hour", per_key=True) as api:
+        jobs.write_text(batch(1))
+        for key in ("one", "two"):  # each has a limit of its own
+            answers.unlink(missing_ok=True)
+            done = headgate(
+                "run", jobs, "--to", api.url, "-o", answers, "--key-env", "MY_KEY", env={"MY_KEY": key}
+            )
+            assert done.returncode == 0, done.stderr
+        assert api.report().admitted == 2
+
+
+def test_max_tokens_counts_the_tokens_of_earlier_runs(api, jobs, answers):
+    command = ("run", jobs, "--to", api.url, "-o", answers, "--max-tokens", 400, "--concurrency", 2)
+    first = headgate(*command)
+    assert first.returncode == 3
+    error, hint = told(first)
+    assert "of 400 tokens are used" in error
+    assert "Run the same command again" in hint
+    count = len(read(answers))
+    assert headgate(*command).returncode == 3
+    assert len(read(answers)) == count
+    assert sum(answer["response"]["body"]["usage"]["total_tokens"] for answer in read(answers)) <= 400
+
+
+def test_a_dry_run_estimates_and_sends_nothing(jobs, answers):
+    to = "https://api.openai.com"  # without a key, and without a network
+    done = headgate("run", jobs, "--to", to, "--dry-run", "--rate", "10/minute burst 1", "--price", "1/2")
+    assert done.returncode == 0, done.stderr
+    assert "20 to send" in done.stdout
+    assert "at most 400 tokens" in done.stdout
+    assert "1:54, held by requests/minute" in done.stdout
+    facts = json.loads(headgate("run", jobs, "--to", to, "--dry-run", "--json").stdout)
+    assert (facts["jobs"], facts["output_tokens"], facts["seconds"]) == (20, 400, None)
+    assert not answers.exists()
+
+
+def test_a_dry_run_names_every_bad_line(jobs):
+    jobs.write_text("oops\n" + batch(2) + "[]\n")
+    done = headgate("run", jobs, "--to", "https://a.b", "--dry-run")
+    assert done.returncode == 2
+    assert "jobs.jsonl, line 1: not JSON" in done.stderr
+    assert "jobs.jsonl, line 4: not an object" in done.stderr
+
+
+# -- what is wrong is told once, and before anything is sent
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "error", "hint"),
+    [
+        ("oops\n", {}, "jobs.jsonl, line 21: not JSON", "a line is"),
+        (batch(1), {}, "`custom_id` 'job-0' has been used before", "one of its own"),
+        ("", {"--to": "127.0.0.1:80"}, "does not say how to get there", "http://127.0.0.1:80"),
+        ("", {"--to": "api.x.ai"}, "does not say how to get there", "https://api.x.ai"),
+        ("", {"--to": "htp://127.0.0.1"}, "'htp' is not spoken here", "http or https"),
+        ("", {"--to": "http://no-such.invalid"}, "no host is called 'no-such.invalid'", "typing error"),
+        ("", {"--to": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9", "start it"),
+        ("", {"--to": "https://api.openai.com"}, "has no OPENAI_API_KEY", "export OPENAI_API_KEY"),
+        ("", {"--key-env": "NO_SUCH_KEY"}, "the environment has no NO_SUCH_KEY", "--header"),
+        ("", {"-o": "no/such/folder/x"}, "no such file or directory", "mkdir -p"),
+        ("", {"-o": "."}, "is a directory", "name a file"),
+        ("", {"-o": "jobs.jsonl"}, "is the file of jobs itself", "another file"),
+        ("", {"--errors": "no/such/x"}, "no such folder", "make it"),
+        ("", {"--max-cost": "5"}, "--max-cost needs prices", "--price"),
+        ("", {"--rate": "fast"}, "it has no period", ""),
+        ("", {"--rate": "9 words/minute"}, "'words' is not counted; write requests, tokens", ""),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_error_with_a_hint_before_anything_is_sent(
+    api, tmp_path, monkeypatch, jobs, answers, change, options, error, hint
+):
+    monkeypatch.chdir(tmp_path)
+    jobs.write_text(jobs.read_text() + change)
+    before = api.report().requests
+    given = {"--to": api.url, "-o": answers, **options}
+    done = headgate("run", jobs, *(word for pair in given.items() for word in pair))
+    assert api.report().requests == before
+    assert done.returncode == 2
+    if "--rate" in options:  # by click, as any wrong option
+        assert error in done.stderr
+        return
+    said, advice = told(done)
+    assert error in said
+    assert hint in advice
+    assert not answers.exists() or not answers.read_bytes()
+
+
+def test_a_missing_or_empty_file_of_jobs_is_an_error(tmp_path, answers):
+    missing = headgate("run", tmp_path / "none.jsonl", "--to", "http://127.0.0.1:9", "-o", answers)
+    assert "cannot read" in told(missing)[0]
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    empty = headgate("run", tmp_path / "empty.jsonl", "--to", "http://127.0.0.1:9", "-o", answers)
+    assert "has no jobs" in told(empty)[0]
+
+
+def test_skip_invalid_counts_bad_lines_as_failed_jobs(api, jobs, answers):
+    jobs.write_text("oops\n" + jobs.read_text())
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "--skip-invalid")
+    assert done.returncode == 1
+    assert len(read(answers)) == 20
+    assert read(answers.with_name("answers.errors.jsonl"))[0]["custom_id"] == "line-1"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
+def test_an_output_without_permission_to_write_is_an_error(api, jobs, answers):
+    answers.write_text("")
+    answers.chmod(0o444)
+    assert "permission denied" in told(headgate("run", jobs, "--to", api.url, "-o", answers))[0]
+
+
+def test_a_full_disk_stops_the_run_with_one_error(api, jobs):
+    done = headgate_alone("run", jobs, "--to", api.url, "-o", "/dev/full")
+    assert done.returncode == 3
+    assert "cannot write /dev/full: No space left on device" in told(done)[0]
+
+
+def test_run_stops_if_the_reader_of_the_answers_ends(api, tmp_path):
+    path = tmp_path / "many.jsonl"
+    path.write_text(batch(2_000))
+    run = f"{sys.executable} -m headgate run {path} --to {api.url} --rate 60_000/minute --concurrency 4"
+    command = f"{run} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, env=KEYLESS, check=False
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert "the program that read the answers has ended" in told(done)[0]
+
+
+def test_a_refused_key_is_one_error(jobs, answers):
+    with Sandbox("openai") as api:
+        api.fault("error", status=401)
+        done = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert done.returncode == 3
+    assert "does not accept the key: 401" in told(done)[0]
+
+
+def test_no_output_shows_the_key(api, jobs, answers):
+    options = ("--key-env", "MY_KEY", "--header", "x-other: sesame")
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, *options, env={"MY_KEY": "sk-sesame"})
+    assert done.returncode == 0
+    assert "sesame" not in done.stdout + done.stderr + answers.read_text()
+    wrong = headgate("run", jobs, "--to", api.url, "-o", answers, "--header", "sesame\n: sesame-street")
+    assert wrong.returncode == 2
+    assert "street" not in wrong.stderr
+
+
+# -- interrupting
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_ctrl_c_lets_requests_in_flight_finish(jobs, answers, number):
+    jobs.write_text(batch(500))
+    with Sandbox("openai", first_token=0.4) as api:
+        run = start(
+            "run", jobs, "--to", api.url, "-o", answers, "--concurrency", 6, "--rate", "60_000/minute"
+        )
+        eventually(lambda: api.report().in_flight == 6, "six are in flight")
+        run.send_signal(number)
+        _, words = run.communicate(timeout=30)
+        assert api.report().abandoned == 0
+        assert len(read(answers)) == api.report().admitted
+    assert run.returncode == 3
+    assert "finishing what is in flight" in words
+    assert "Run the same command again" in words
+    assert "Traceback" not in words
+
+
+def test_the_second_ctrl_c_stops_at_once_and_loses_no_answer(jobs, answers):
+    jobs.write_text(batch(500))
+    words = jobs.with_name("words.txt")
+    with Sandbox("openai", first_token=0.01) as api, words.open("w") as stderr:
+        options = ["--to", api.url, "-o", answers, "--concurrency", 8, "--rate", "6_000/minute"]
+        run = start("run", jobs, *options, stderr=stderr)
+        eventually(lambda: api.report().admitted >= 5, "five are answered")
+        api.fault("slow_headers", seconds=30)
+        eventually(lambda: api.report().faults.get("slow_headers") == 8, "all eight wait")
+        run.send_signal(signal.SIGINT)
+        eventually(lambda: "finishing what is in flight" in words.read_text(), "it heard the first")
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=10)
+        assert len(read(answers)) == api.report().admitted - api.report().abandoned
+    assert run.returncode == 130
+    assert "Traceback" not in words.read_text()
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_a_pipe(api):
+    run = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "run", "-", "--to", api.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=KEYLESS,
+    )  # fmt: skip
+    run.stdin.write(batch(1))
+    run.stdin.flush()
+    assert json.loads(run.stdout.readline())["custom_id"] == "job-0"
+    run.send_signal(signal.SIGINT)
+    _, words = run.communicate(timeout=10)
+    assert run.returncode == 3
+    assert "Traceback" not in words
+    assert "Fatal" not in words
+
+
+# -- on a terminal
+
+
+def test_progress_on_a_terminal_has_colours_except_with_no_color(jobs, answers):
+    jobs.write_text(batch(120))
+    with Sandbox("openai", requests="6_000/minute", tokens="600_000/minute") as api:
+        status, shown = on_a_terminal("run", jobs, "--to", api.url, "-o", answers)
+        assert status == 0
+        assert "jobs.jsonl → 127.0.0.1" in shown
+        assert re.search(r"120 of 120", shown)
+        assert "in flight" in shown
+        assert "429s" in shown
+        assert re.search(r"\x1b\[[0-9;]*3[0-9]", shown)
+        answers.unlink()
+        status, plain = on_a_terminal("run", jobs, "--to", api.url, "-o", answers, env={"NO_COLOR": "1"})
+    assert status == 0
+    assert not re.search(r"\x1b\[[0-9;]*(3[0-9]|38;)[0-9;]*m", plain)
+
+
+def test_answers_to_a_terminal_are_an_error(api, jobs):
+    status, shown = on_a_terminal("run", jobs, "--to", api.url)
+    assert status == 2
+    assert "the answers would fill the terminal" in shown

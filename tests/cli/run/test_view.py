@@ -1,0 +1,54 @@
+"""RunView: how a run stands, in words and as plain data."""
+
+import json
+
+import pytest
+
+from headgate.cli.run.view import RunView, Use, why_it_waits
+from headgate.dispatch.dispatch import DispatchSnapshot, RateLevel
+from headgate.words import duration, soon
+
+SNAPSHOT = {
+    "backoff_active": False, "in_flight": 7, "throttled_in_flight": 0, "bytes_in_flight": None,
+    "waiting": 3, "concurrency": 7, "throttled_concurrency": None, "byte_budget": None,
+    "rates": (RateLevel(name="tokens/minute", unit="tokens", limit=100, per=60.0, burst=1, level=0),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("binding", "next_at", "words"),
+    [
+        (None, None, ""),
+        ("tokens/minute", 11.8, "tokens/minute: next slot in 1.8 s"),
+        ("tokens/minute", 10.05, "tokens/minute: at the limit"),
+        ("tokens/minute", 110, "tokens/minute: next slot in 1:40"),
+        ("window", 15.0, "told to slow down (429: easy): all jobs wait 5.0 s"),
+        ("concurrency", None, "all 7 places are taken: waiting for an answer"),
+    ],
+)
+def test_why_it_waits_names_the_limit_and_the_time(binding, next_at, words):
+    snapshot = DispatchSnapshot(binding=binding, next_at=next_at, **SNAPSHOT)
+    assert why_it_waits(snapshot, 10.0, "429: easy") == words
+
+
+def test_a_run_view_as_a_line_and_as_json():
+    view = RunView(
+        seconds=60, total=200, kept=10, answered=88, failed=2, sent=95, refused=3, retried=4, in_flight=5,
+        concurrency=8, speed=1.5, tokens=900, tokens_per_minute=1234.5, cost=None, left=66.7,
+        uses=(Use("requests", "minute", 58.2, 60),), waits="requests/minute: next slot in 1.0 s",
+        stopping=False,
+    )  # fmt: skip
+    assert view.line() == (
+        " 50%  100/200  1.5/s  1,234 tokens/min  5 in flight  3 × 429  2 failed  1:07 left"
+        "  requests/minute: next slot in 1.0 s"
+    )
+    json.dumps(view.facts())
+    assert duration(3599.7) == "1:00:00"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0.1 s"), (0.31, "0.4 s"), (9.9, "9.9 s"), (9.95, "10 s"), (59.2, "1:00"), (3_600, "1:00:00")],
+)
+def test_soon_rounds_up(seconds, words):
+    assert soon(seconds) == words

@@ -1,0 +1,50 @@
+"""`headgate sandbox`: an API with limits on this machine."""
+
+import json
+import signal
+
+import pytest
+from click.testing import CliRunner
+
+from cli.commands import BODY, headgate, headgate_alone, start, told
+from headgate.cli.app import main
+from headgate.sandbox import Sandbox
+
+
+def test_sandbox_serves_until_ctrl_c_and_reports_what_it_saw():
+    run = start("sandbox", "--requests", "2/minute", "--fault", "error,status=503,count=1", "--seed", "1")
+    url = run.stdout.readline().strip()
+    done = headgate_alone(
+        "run", "-", "--to", f"{url}/v1/chat/completions", "--retries", "0", stdin=json.dumps(BODY)
+    )
+    assert done.returncode == 0, done.stderr
+    run.send_signal(signal.SIGINT)
+    _, words = run.communicate(timeout=10)
+    assert run.returncode == 0
+    assert "openai, requests 2/minute" in words
+    assert "2 requests: 1 let through" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--requests", "fast"], "it has no period"),
+        (["--input-tokens", "5/s"], "the openai style counts"),
+        (["--fault", "earthquake"], "earthquake"),
+        (["--fault", "storm,loud"], "'loud' says nothing"),
+        (["--fault", "storm,loud=1"], "loud"),
+    ],
+)
+def test_wrong_options_of_the_sandbox_are_errors(options, why):
+    done = CliRunner().invoke(main, ["sandbox", *options])
+    assert done.exit_code == 2
+    assert why in done.output
+
+
+def test_a_sandbox_that_cannot_listen_is_an_error_with_a_hint():
+    with Sandbox() as api:
+        port = api.url.rpartition(":")[2]
+        error, hint = told(headgate("sandbox", "--port", port))
+    assert error == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
+    assert "another --port" in hint
+    assert "--host" in told(headgate("sandbox", "--host", "192.0.2.1"))[1]
