@@ -68,7 +68,7 @@ class Agent:
         self.callback = callback
         self.connected = True
         self.ignored: dict[str, int] = {}
-        self._agent_id = agent_id
+        self.agent_id = agent_id
         self._run = os.urandom(6).hex()  # tells it apart from agents of the same id, earlier ones too
         self._wall = wall
         self._observer = observer
@@ -96,7 +96,7 @@ class Agent:
 
     def new_membership(self) -> Membership:
         self._memberships += 1
-        return Membership(f"{self._agent_id}#{self._run}.{self._memberships}", self._settings)
+        return Membership(f"{self.agent_id}#{self._run}.{self._memberships}", self._settings)
 
     def join(self, resource: SharedResource) -> None:
         """Ask which agents share this resource."""
@@ -191,7 +191,7 @@ class Agent:
         level, total = resource.total.level, resource.total.amount
         update = CapacityUpdate(
             resource=resource.name,
-            agent_id=self._agent_id,
+            agent_id=self.agent_id,
             new_capacity=total,
             reason=reason,
             timestamp_ns=self._wall(),
@@ -221,7 +221,7 @@ class Agent:
             self._ignore(error)
             return
         update = received.update
-        own = update.agent_id == self._agent_id
+        own = update.agent_id == self.agent_id
         if own and received.run in ("", self._run):
             return
         resource = self.resources.get(update.resource)
@@ -267,7 +267,7 @@ class Agent:
             if membership.is_leader:
                 resource.total.count(envelope.admitted, envelope.succeeded)
         elif envelope.duplicate and isinstance(message, Grant) and message.to == membership.member.key:
-            self._tell_duplicate(self._agent_id, resource.name, now)
+            self._tell_duplicate(self.agent_id, resource.name, now)
         if envelope.level is not None and resource.total.hear(envelope.level, now):
             resource.begin_episode(resource.reason)
         if envelope.pause is not None:
@@ -281,7 +281,7 @@ class Agent:
         if len(resource.runs) >= _MOST_AGENTS:
             resource.runs.clear()
         heard = resource.runs.setdefault(agent, [])
-        if agent == self._agent_id or key in heard[:-1]:
+        if agent == self.agent_id or key in heard[:-1]:
             resource.duplicates.add(agent)
             self._tell_duplicate(agent, resource.name, now)
         elif key not in heard:

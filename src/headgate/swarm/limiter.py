@@ -70,7 +70,7 @@ class DistributedLimiter(MemoryLimiter):
     announces a reduction.
     """
 
-    __slots__ = ("_agent", "_agent_options", "_bus", "_curve", "_each", "_forked", "_owned", "_where")
+    __slots__ = ("_agent", "_bus", "_curve", "_each", "_forked", "_new_agent", "_owned", "_where")
 
     def __init__(
         self,
@@ -116,25 +116,26 @@ class DistributedLimiter(MemoryLimiter):
             else Stepwise(factor, growth, interval, beyond=beyond)
         )
         self._each = sharing == "each"
-        self._agent_options: dict[str, Any] = {
-            "agent_id": agent_id,
-            "namespace": namespace,
-            "secret": secret.encode() if isinstance(secret, str) else secret,
-            "settings": {
+        self._new_agent = partial(
+            Agent,
+            agent_id=agent_id,
+            namespace=namespace,
+            secret=secret.encode() if isinstance(secret, str) else secret,
+            settings={
                 "lease": _positive(lease, "lease"),
                 "forget": _positive(forget_after, "forget_after"),
                 "on_loss": on_loss,
                 "weight": positive_int(weight, "weight", example=1),
             },
-            "wall": wall,
-            "observer": observer,
-            "clock": clock,
-        }
+            wall=wall,
+            observer=observer,
+            clock=clock,
+        )
         self._forked = False
         self._where = bus
         self._bus, self._owned = open_bus(bus)
         try:
-            self._agent = Agent(self._bus, callback=on_capacity_change, **self._agent_options)
+            self._agent = self._new_agent(self._bus, callback=on_capacity_change)
         except BaseException:
             if self._owned:
                 self._bus.close()
@@ -285,14 +286,14 @@ class DistributedLimiter(MemoryLimiter):
         before = self._agent
         if self._owned:
             self._bus, _ = open_bus(self._where)
-        self._agent = Agent(self._bus, callback=before.callback, **self._agent_options)
+        self._agent = self._new_agent(self._bus, callback=before.callback)
         for resource in before.resources.values():
             resource.membership = self._agent.new_membership()
             self._agent.join(resource)
 
     def __repr__(self) -> str:
-        agent_id = self._agent_options["agent_id"]
-        return f"<DistributedLimiter {agent_id!r} of {len(self._agent.resources)} resources>"
+        agent = self._agent
+        return f"<DistributedLimiter {agent.agent_id!r} of {len(agent.resources)} resources>"
 
 
 def _one_of(what: str, given: object, possible: tuple[str, ...]) -> None:

@@ -54,9 +54,9 @@ class Message(NamedTuple):
 
 
 class Subscription:
-    """One subscription of one of our own buses, which is told by `end` when it is closed."""
+    """One subscription of a bus of this library; `end()` is called when it is closed."""
 
-    def __init__(self, subject: str, deliver: Deliver, end: Callable[[Subscription], object]) -> None:
+    def __init__(self, subject: str, deliver: Deliver, end: Callable[[], object]) -> None:
         self.subject = check_subject(subject)
         self.closed = False
         self._deliver = deliver
@@ -74,7 +74,7 @@ class Subscription:
         """End the subscription. A second call does nothing."""
         if not self.closed:
             self.closed = True
-            self._end(self)
+            self._end()
 
 
 def open_bus(where: object) -> tuple[Bus, bool]:

@@ -67,7 +67,7 @@ class MemoryBus:
 
     def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
         """Have `deliver` called with every message on the subject."""
-        subscription = Subscription(subject, deliver, self._forget)
+        subscription = Subscription(subject, deliver, lambda: self._forget(subscription))
         with self._lock:
             self._raise_if_closed()
             self._subscriptions.setdefault(subject, []).append(subscription)

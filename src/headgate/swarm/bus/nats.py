@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import InvalidConfig
-from ...sharing.courier import COURIER
 from ...sharing.store import without_password
-from .bus import RETAINED, Message, Subscription, check_subject
+from .bus import RETAINED, Message, Subscription
 from .network import CONNECT_TIMEOUT, NetworkBus
-
-if TYPE_CHECKING:
-    from .bus import Deliver
 
 # How many seconds the client waits before it reconnects.
 _RECONNECT_AFTER = 0.1
@@ -32,14 +28,14 @@ class NatsBus(NetworkBus):
                 f"bus={without_password(address)!r} needs a client that is not installed; "
                 'run: pip install "headgate[nats]"'
             ) from None
-        self._connect = nats.connect
+        self._make_client = nats.connect
         self._servers = address.split(",")
         self._subscriptions: dict[Subscription, Any] = {}  # the client's, by ours
         self._bucket: Any = None  # the key-value bucket for retained messages; False if the server has none
         super().__init__(address, connect_timeout)
 
-    async def _begin(self) -> None:
-        self._client = await self._connect(
+    async def _connect(self) -> None:
+        self._client = await self._make_client(
             servers=self._servers,
             name="headgate",
             connect_timeout=CONNECT_TIMEOUT,
@@ -53,69 +49,30 @@ class NatsBus(NetworkBus):
         # Servers of a cluster may lose each other, and each go on with the agents connected to it.
         self.splits = len(self._client.servers) > 1 or len(self._client.discovered_servers) > 0
 
-    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-        """Hand the message to the courier; never waits."""
-        check_subject(subject)
-        self._raise_if_closed()
+    async def _publish(self, subject: str, data: bytes, retain: bool) -> None:
+        if self._client.is_connected:  # a message that would arrive late is worse than none
+            await self._client.publish(subject, data)
+            bucket = await self._find_bucket() if retain else None
+            if bucket is not None:
+                await bucket.put(subject, data)
 
-        async def send() -> None:
-            client = self._client
-            try:
-                if client.is_connected:  # a message that would arrive late is worse than none
-                    await client.publish(subject, data)
-                    if retain:
-                        await self._retain(subject, data)
-            except Exception as error:  # noqa: BLE001 - the next message says it again
-                logging.getLogger("headgate").debug("%s was not published: %r", subject, error)
-
-        COURIER.send(send)
-
-    def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
-        self._raise_if_closed()
-        subscription = Subscription(subject, deliver, self._unsubscribe)
-
+    async def _subscribe(self, subscription: Subscription) -> None:
         async def hear(message: Any) -> None:
             subscription.hear(Message(message.subject, message.data))
 
-        async def begin() -> None:
-            if not self._client.is_closed:
-                self._subscriptions[subscription] = await self._client.subscribe(subject, cb=hear)
+        if not self._client.is_closed:
+            self._subscriptions[subscription] = await self._client.subscribe(subscription.subject, cb=hear)
 
-        COURIER.send(begin)
-        return subscription
-
-    async def _confirm(self, subscription: Subscription) -> None:  # noqa: ARG002 - one answer for all
+    async def _confirm(self, _subscription: Subscription) -> None:
         if self._client.is_connected:
             await self._client.flush()
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        async def end() -> None:
-            try:
-                await self._subscriptions.pop(subscription).unsubscribe()
-            except Exception:  # noqa: BLE001 - from a lost connection nothing comes
-                logging.getLogger("headgate").debug("unsubscribed from a bus whose connection was lost")
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        await self._subscriptions.pop(subscription).unsubscribe()
 
-        COURIER.send(end)
-
-    def recall(self, subject: str, deliver: Deliver) -> None:
-        """Have `deliver` called with the message retained there, if the server keeps any (JetStream)."""
-
-        async def look() -> None:
-            bucket = await self._find_bucket()
-            if bucket is not None:
-                try:
-                    entry = await bucket.get(subject)
-                except Exception:  # noqa: BLE001 - nothing was kept, or it cannot be read now
-                    return
-                if entry.value:
-                    deliver(Message(subject, entry.value))
-
-        COURIER.send(look)
-
-    async def _retain(self, subject: str, data: bytes) -> None:
+    async def _recall(self, subject: str) -> bytes | None:
         bucket = await self._find_bucket()
-        if bucket is not None:
-            await bucket.put(subject, data)
+        return None if bucket is None else (await bucket.get(subject)).value
 
     async def _find_bucket(self) -> Any:
         if self._bucket is None:
@@ -139,9 +96,8 @@ class NatsBus(NetworkBus):
             self._last_error = error
         logging.getLogger("headgate").debug("an error of the bus: %r", error)
 
-    async def _end(self) -> None:
+    async def _disconnect(self) -> None:
         try:
             await self._client.flush(timeout=1)
-        except Exception:  # noqa: BLE001 - no server is there to receive it
-            logging.getLogger("headgate").debug("the bus was closed while its connection was lost")
-        await self._client.close()
+        finally:
+            await self._client.close()

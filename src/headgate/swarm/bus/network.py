@@ -1,26 +1,28 @@
-"""What buses over a network have in common: the first connection, watchers, closing."""
+"""What buses over a network have in common: the courier connects, publishes and subscribes for them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Closed, StoreError
 from ...sharing.courier import COURIER
 from ...sharing.store import without_password
+from .bus import Message, Subscription, check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from .bus import Deliver, Subscription
+    from .bus import Deliver
 
 # How long the first connection, and the confirmation of a subscription, may take in seconds.
 CONNECT_TIMEOUT = 5.0
 
 
 class NetworkBus:
-    """A bus over a network. The courier does its I/O: a subclass has `_begin`, `_confirm` and `_end` for it.
+    """A bus over a network. Its subclasses have the coroutine methods declared below; the courier runs them.
 
     It connects when it is made, and raises StoreError if it cannot. After that it reconnects by itself.
     """
@@ -29,13 +31,21 @@ class NetworkBus:
     splits = False
     _client: Any = None
     _last_error: Exception | None = None  # why the first connection failed, as far as the client told
+    _connect: Callable[[], Coroutine[Any, Any, None]]
+    _publish: Callable[[str, bytes, bool], Coroutine[Any, Any, None]]
+    _subscribe: Callable[[Subscription], Coroutine[Any, Any, None]]
+    _confirm: Callable[[Subscription], Coroutine[Any, Any, None]]  # returns when it is in force
+    _unsubscribe: Callable[[Subscription], Coroutine[Any, Any, None]]
+    _recall: Callable[[str], Coroutine[Any, Any, bytes | None]]  # returns the retained data of a subject
+    _disconnect: Callable[[], Coroutine[Any, Any, None]]
 
     def __init__(self, address: str, connect_timeout: float) -> None:
         self._watchers: list[Callable[[bool], object]] = []
+        self._underway: set[asyncio.Task[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
         try:
-            COURIER.wait_for(lambda: asyncio.wait_for(self._begin(), connect_timeout), connect_timeout + 1)
+            COURIER.wait_for(lambda: asyncio.wait_for(self._connect(), connect_timeout), connect_timeout + 1)
         except Exception as error:
             self.close()
             why = str(error) or f"no answer within {connect_timeout:g} s"
@@ -43,19 +53,20 @@ class NetworkBus:
                 why += f" ({self._last_error})"
             raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
 
-    async def _begin(self) -> None:
-        raise NotImplementedError
-
-    async def _confirm(self, subscription: Subscription) -> None:
-        """Return when the subscription is in force."""
-        raise NotImplementedError
-
-    async def _end(self) -> None:
-        raise NotImplementedError
+    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
+        """Hand the message to the courier; never waits."""
+        check_subject(subject)
+        self._raise_if_closed()
+        self._soon(lambda: self._publish(subject, data, retain))
 
     def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
         """Have `deliver` called, on the courier's thread, with every message on the subject. Never waits."""
-        raise NotImplementedError
+        self._raise_if_closed()
+        subscription = Subscription(
+            subject, deliver, lambda: self._soon(lambda: self._unsubscribe(subscription))
+        )
+        self._soon(lambda: self._subscribe(subscription))
+        return subscription
 
     def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
         """Like `subscribe_soon`, and wait until the subscription is in force: from then on none is missed."""
@@ -68,6 +79,16 @@ class NetworkBus:
             raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error
         return subscription
 
+    def recall(self, subject: str, deliver: Deliver) -> None:
+        """Have `deliver` called with the message that was retained there, if there is one."""
+
+        async def look() -> None:
+            data = await self._recall(subject)
+            if data:
+                deliver(Message(subject, data))
+
+        self._soon(look)
+
     def watch(self, notify: Callable[[bool], object]) -> None:
         """Have `notify` called with False when the connection is lost, with True when it is back."""
         self._watchers.append(notify)
@@ -76,8 +97,31 @@ class NetworkBus:
         """Let published messages arrive, and disconnect. A second call does nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
+
+        async def end() -> None:
+            await asyncio.gather(*list(self._underway), return_exceptions=True)
+            await self._disconnect()
+
         if not closed and self._client is not None:
-            COURIER.send_last(self._end)
+            COURIER.send_last(lambda: self._attempt(end))
+
+    def _soon(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def track() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._underway.add(task)
+            try:
+                await self._attempt(act)
+            finally:
+                self._underway.discard(task)
+
+        COURIER.send(track)
+
+    async def _attempt(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await act()
+        except Exception as error:  # noqa: BLE001 - later messages say it again, and a lost bus says that it is
+            logging.getLogger("headgate").debug("the bus failed: %r", error)
 
     def _tell(self, *, connected: bool) -> None:
         for notify in [] if self._closed else list(self._watchers):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...sharing.courier import COURIER
 from ...sharing.redis_connection import Listener, client_of, send_again_if_lost
-from .bus import RETAINED, Message, Subscription, check_subject
+from .bus import RETAINED, Message, Subscription
 from .network import CONNECT_TIMEOUT, NetworkBus
-
-if TYPE_CHECKING:
-    from .bus import Deliver
 
 # How long the server may be silent before it is asked to answer, and how long it may take to answer.
 _PING = 2.0
@@ -34,11 +29,10 @@ class RedisBus(NetworkBus):
         )
         self._subscriptions: dict[bytes, list[Subscription]] = {}
         self._confirmed: dict[bytes, asyncio.Event] = {}
-        self._publishing: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Task[None] | None = None
         super().__init__(address, connect_timeout)
 
-    async def _begin(self) -> None:
+    async def _connect(self) -> None:
         self._client = self._client_of()
         await self._client.ping()
         self._ready = asyncio.Event()
@@ -53,74 +47,39 @@ class RedisBus(NetworkBus):
         self._listening = asyncio.create_task(self._listener.run())
         await self._ready.wait()
 
-    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-        """Hand the message to the courier; never waits."""
-        check_subject(subject)
-        self._raise_if_closed()
-
-        async def send() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._publishing.add(task)
-            try:
-                if not self._listener.connected:
-                    return  # a message that would arrive late is worse than none
-                if retain:
-                    await self._send("SET", f"headgate:{subject}", data, "EX", round(RETAINED))
-                await self._send("PUBLISH", subject, data)
-            except Exception as error:  # noqa: BLE001 - the next message says it again
-                logging.getLogger("headgate").debug("%s was not published: %r", subject, error)
-            finally:
-                self._publishing.discard(task)
-
-        COURIER.send(send)
+    async def _publish(self, subject: str, data: bytes, retain: bool) -> None:
+        if self._listener.connected:  # a message that would arrive late is worse than none
+            if retain:
+                await self._send("SET", f"headgate:{subject}", data, "EX", round(RETAINED))
+            await self._send("PUBLISH", subject, data)
 
     async def _send(self, *command: Any) -> None:
         await send_again_if_lost(lambda: self._client.execute_command(*command))
 
-    def subscribe_soon(self, subject: str, deliver: Deliver) -> Subscription:
-        self._raise_if_closed()
-        subscription = Subscription(subject, deliver, self._unsubscribe)
-        channel = subject.encode()
-        with self._lock:
-            self._subscriptions.setdefault(channel, []).append(subscription)
-        COURIER.send(lambda: self._listener.subscribe(channel))
-        return subscription
+    async def _subscribe(self, subscription: Subscription) -> None:
+        channel = subscription.subject.encode()
+        self._subscriptions.setdefault(channel, []).append(subscription)
+        await self._listener.subscribe(channel)
 
     async def _confirm(self, subscription: Subscription) -> None:
         await self._confirmed.setdefault(subscription.subject.encode(), asyncio.Event()).wait()
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        """Forget a subscription, and end the server's for the channel if it was the last one."""
+    async def _unsubscribe(self, subscription: Subscription) -> None:
         channel = subscription.subject.encode()
-        with self._lock:
-            self._subscriptions[channel].remove(subscription)
+        self._subscriptions[channel].remove(subscription)
+        if not self._subscriptions[channel]:
+            del self._subscriptions[channel]
+            self._confirmed.pop(channel, None)
+            await self._listener.unsubscribe(channel)
 
-        async def end() -> None:
-            if not self._subscriptions.get(channel):
-                self._confirmed.pop(channel, None)
-                await self._listener.unsubscribe(channel)
-
-        COURIER.send(end)
-
-    def recall(self, subject: str, deliver: Deliver) -> None:
-        """Have `deliver` called with the message that was retained there, if there is one."""
-
-        async def look() -> None:
-            try:
-                data = await self._client.get(f"headgate:{subject}")
-            except Exception:  # noqa: BLE001 - then there is nothing to recall
-                return
-            if data:
-                deliver(Message(subject, data))
-
-        COURIER.send(look)
+    async def _recall(self, subject: str) -> bytes | None:
+        data: bytes | None = await self._client.get(f"headgate:{subject}")
+        return data
 
     # -- listening
 
     def _wanted(self) -> list[bytes]:
-        with self._lock:
-            return [_SILENT, *(channel for channel, listening in self._subscriptions.items() if listening)]
+        return [_SILENT, *self._subscriptions]
 
     def _hear(self, kind: str, channel: bytes, data: Any) -> None:
         if kind == "subscribe":
@@ -137,12 +96,8 @@ class RedisBus(NetworkBus):
             self._tell(connected=connected)
         self._ready.set()
 
-    async def _end(self) -> None:
-        await asyncio.gather(*list(self._publishing), return_exceptions=True)
+    async def _disconnect(self) -> None:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        try:
-            await self._client.aclose()
-        except Exception:  # noqa: BLE001 - the connection was lost before
-            logging.getLogger("headgate").debug("the bus was closed while its connection was lost")
+        await self._client.aclose()
