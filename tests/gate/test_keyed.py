@@ -181,6 +181,28 @@ def test_fifty_threads_that_come_at_once_get_one_thing():
     assert all(a is b for row in got for a, b in zip(row, got[0], strict=True))
 
 
+def test_a_function_of_the_user_makes_objects_without_the_lock():
+    """It may ask for other keys, and of two objects made for one key at the same time one is kept."""
+    both = threading.Barrier(2)
+
+    def make(key):
+        if key == "outer":
+            keeper.get("inner")
+            both.wait(PATIENCE)
+        return Thing(key)
+
+    keeper = KeyedObjects(make, Thing.idle, by_user=True)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(keeper.get("outer"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert got == [keeper.get("outer")] * 2
+    assert len(keeper) == 2
+
+
 @needs_fork
 def test_a_child_that_is_forked_while_the_lock_is_held_gets_a_free_one(keeper):
     thing = keeper.get("a")

@@ -37,6 +37,14 @@ def test_gates_by_host_model_and_credential_are_made_once_for_each():
     assert "secret" not in repr(request(authorization="Bearer blue-secret"))
 
 
+def test_making_a_gate_may_choose_another():
+    def make(host):
+        return Dispatch(host) if host == "a" else hosts(request("a"))
+
+    hosts = per_host(make)
+    assert hosts(request("b")) is hosts(request("a"))
+
+
 def test_threads_that_ask_for_a_new_key_together_get_the_same_gate():
     gates = per_host(Dispatch)
     barrier = threading.Barrier(16)

@@ -1,8 +1,9 @@
 """Objects by key, for as long as there is a reason to keep them.
 
-One lock, held while an object is found or made and for nothing else. `make` is called under it, so that of
-callers that come first at the same time all get the same object: it must be plain construction. `idle` is
-called without it, and may take the object's own lock.
+One lock, held while an object is found or made and for nothing else. `make` is called under it, so that an
+object is made once even if several callers ask first at the same time: it must be plain construction. A
+function of the user is called without the lock, and of two objects made at the same time one is kept. `idle`
+is called without it too, and may take the object's own lock.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ class KeyedObjects(_Of[T]):
     let go does not notice. If it comes to have something to remember, it must say so by `keep`.
     """
 
-    __slots__ = ("__weakref__", "_guard", "_idle", "_kept", "_let_go", "_make", "_sweep_at")
+    __slots__ = ("__weakref__", "_by_user", "_guard", "_idle", "_kept", "_let_go", "_make", "_sweep_at")
 
-    def __init__(self, make: Callable[[Hashable], T], idle: Callable[[T], bool]) -> None:
+    def __init__(
+        self, make: Callable[[Hashable], T], idle: Callable[[T], bool], *, by_user: bool = False
+    ) -> None:
+        """`by_user` says that `make` calls a function of the user."""
         self._make = make
+        self._by_user = by_user
         self._idle = idle
         self._kept: dict[Hashable, T] = {}
         self._let_go: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
@@ -55,19 +60,27 @@ class KeyedObjects(_Of[T]):
         reset_in_child(self)
 
     def get(self, key: Hashable) -> T:
-        """The object of that key: found, or made once."""
+        """The object of that key: found, or made."""
         known = self._kept.get(key)  # one step, and nearly always all there is to do
-        if known is not None:
-            return known
+        if known is None:
+            known = self._find(key, _nothing if self._by_user else self._make)
+        if known is None:
+            made = self._make(key)
+            known = self._find(key, lambda _key: made)
+            assert known is not None
+        return known
 
-        def find(now: int) -> tuple[T, bool]:
+    def _find(self, key: Hashable, make: Callable[[Hashable], T | None]) -> T | None:
+        def find(now: int) -> tuple[T | None, bool]:
             self._guard.take_back_pending(now)
             known = self._kept.get(key)
             if known is not None:
                 return known, False
             thing = self._let_go.get(key)
             if thing is None:
-                thing = self._make(key)
+                thing = make(key)
+            if thing is None:
+                return None, False
             # First kept, then no longer let go: there is no moment at which it is neither.
             self._kept[key] = thing
             self._let_go.pop(key, None)
@@ -141,3 +154,7 @@ class KeyedObjects(_Of[T]):
 
     def __repr__(self) -> str:
         return f"<KeyedObjects of {len(self)}>"
+
+
+def _nothing(_key: Hashable) -> None:
+    """Makes no object."""

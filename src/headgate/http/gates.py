@@ -36,7 +36,7 @@ Gates: TypeAlias = Dispatch | ChooseGate | None
 
 
 def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
-    """A gate for every host: `make("api.openai.com")` is called once, and its Dispatch is kept."""
+    """A gate for every host: `make("api.openai.com")` is called for the first request, its Dispatch kept."""
     return _by_key(make, lambda request: request.host)
 
 
@@ -65,7 +65,7 @@ def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> C
         assert isinstance(name, str)
         return checked(make(name), make)
 
-    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, Dispatch.is_idle)
+    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, Dispatch.is_idle, by_user=True)
     return lambda request: gates.get(key(request))
 
 
