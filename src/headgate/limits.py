@@ -5,7 +5,7 @@ from __future__ import annotations
 from .arguments import SECOND, amount, positive_int, positive_seconds_to_ns
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit
 from .frozen import Frozen
-from .hints import Callable, Mapping, Rates, Seconds
+from .hints import Callable, Iterable, Mapping, Rates, Seconds
 
 # The cost of a call is a tuple of integers, one column for each unit. These three columns are always there;
 # rates that count further units add columns behind them.
@@ -214,6 +214,14 @@ def read_rates(rates: Rates) -> tuple[Rate, ...]:
             f'rates={rates!r} is neither a rate nor a list of rates; write e.g. rates=["500/minute"]'
         ) from None
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in listed)
+
+
+def columns_for(rates: Iterable[Rate], columns: Mapping[str, int] = COLUMNS) -> dict[str, int]:
+    """The columns, and further ones for the units of these rates."""
+    extended = dict(columns)
+    for rate in rates:
+        extended.setdefault(rate.unit, len(extended))
+    return extended
 
 
 def read_cost(

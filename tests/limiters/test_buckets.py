@@ -494,19 +494,15 @@ def test_a_call_that_goes_on_at_a_new_gate_is_not_reported_as_refused(clock):
     with limiter.slot("user"):
         pass
     clock.advance(10)
-    gate = limiter._entrance("user")  # one who is about to ask ...
-    with limiter.slot("another"):  # ... when the gate is retired
-        pass
-    assert gate.gate.closed
     slot = limiter.slot("user")
-    entrances = iter([gate, limiter._entrance("user")])
-    original = MemoryLimiter._entrance
-    try:
-        MemoryLimiter._entrance = lambda _self, _resource: next(entrances)
-        with slot:
-            pass
-    finally:
-        MemoryLimiter._entrance = original
+    found = limiter._find("user")  # a caller is about to enter its gate ...
+    with limiter.slot("another"):  # ... when the gate is closed, because the key is forgotten
+        pass
+    assert found.gate.closed
+    gates = iter([found, limiter._find("user")])
+    slot.find = lambda _resource, _again: next(gates)
+    with slot:
+        pass
     assert seen.of(events.Refused) == []
 
 

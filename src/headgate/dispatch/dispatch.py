@@ -29,7 +29,7 @@ from ..hints import (
     T,
     later,
 )
-from ..limits import COLUMNS, Rate, read_rates
+from ..limits import Rate, columns_for, read_rates
 from ..verdict import Verdict
 from .backoff_window import BackoffWindow
 from .learning import Learner, unit_of
@@ -129,9 +129,7 @@ class Dispatch(Gate):
         self._random = random
         self._untold = 0  # refusals in a row that did not say for how long
         read = self._learner.rates()
-        columns = dict(COLUMNS)
-        for rate in read:
-            columns.setdefault(rate.unit, len(columns))
+        columns = columns_for(read)
         rules = Rules(
             window=window.rule,
             throttled_for=throttled_for,

@@ -14,7 +14,7 @@ from collections import deque
 from .. import events
 from ..arguments import positive_int, seconds_to_ns
 from ..errors import InvalidConfig, Refused
-from ..limits import COLUMNS, read_cost
+from ..limits import COLUMNS, columns_for, read_cost
 from . import refusals, reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .clock import SYSTEM
@@ -494,9 +494,7 @@ class Gate:
         self.tell_retuned(rates, now)
 
     def _retune_locked(self, rates: tuple[Rate, ...], now: int) -> int:
-        columns = dict(self.columns)
-        for rate in rates:
-            columns.setdefault(rate.unit, len(columns))
+        columns = columns_for(rates, self.columns)
         self.set_rate_rules(successors(self.rules.rates, rates, columns, now), columns)
         for ticket in self._callers.line.tickets():
             never = refusals.too_large(self.rules, ticket.cost)

@@ -1,22 +1,22 @@
-"""Rates for named resources in one process: a few that were configured, or a million from one template."""
+"""MemoryLimiter: rates for named resources in one process, set one by one or a million from a template."""
 
 from __future__ import annotations
 
 from _thread import allocate_lock
 from itertools import islice
-from types import TracebackType
 
 from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
+from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
 from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
-from ..hints import Clock, Mapping, Observer, Rates, Seconds, Self
-from ..limits import COLUMNS, Rate, read_cost, read_rates
+from ..hints import Clock, Mapping, Observer, Rates, Seconds
+from ..limits import Rate, columns_for, read_cost, read_rates
 from .buckets import KeyedRates
 from .reduction import Reduction
 from .resource import Capacity, Resource, Slot, capacity_of, check_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..gate.decision import AnyRate
 
 
-class MemoryLimiter:
+class MemoryLimiter(Closing):
     """Token buckets by resource name, in this process, for threads and event loops.
 
     >>> from headgate import MemoryLimiter
@@ -38,13 +38,13 @@ class MemoryLimiter:
     >>> limiter.get_capacity("openai").available       # the token stays spent
     59
 
-    With `rates`, every resource that nobody configured gets those on first use, so that one
-    limiter serves a million users. Such a resource takes about as much memory as a dictionary
-    entry, and is forgotten when its bucket is full again.
+    `rates` is a template: every resource without limits of its own gets these rates on first use, so that one
+    limiter serves a million users. Such a resource takes about as much memory as a dictionary entry, and is
+    forgotten when its bucket is full again.
 
-    `announce_reduced` tells observers and changes nothing, unless there is a `reduce_factor`:
-    then it cuts the resource to that part of its rates, once per episode, and they grow back
-    by `recovery_factor` every `recovery_interval` seconds, whenever somebody next comes.
+    `announce_reduced` tells observers and changes nothing, unless there is a `reduce_factor`: then it
+    multiplies the rates of the resource by that factor, once per episode, and they grow back by
+    `recovery_factor` every `recovery_interval` seconds. The next caller notices the growth.
     """
 
     __slots__ = (
@@ -53,11 +53,11 @@ class MemoryLimiter:
         "_closed",
         "_columns",
         "_factor",
+        "_forgettable",
         "_growth",
         "_interval",
         "_keyed",
         "_lock",
-        "_moved_out",
         "_now",
         "_observer",
         "_reduced",
@@ -86,16 +86,15 @@ class MemoryLimiter:
         self._growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
         self._reduced: dict[str, Reduction] = {}
         self._template = read_rates(rates)
-        self._columns = dict(COLUMNS)
-        for rate in self._template:
-            self._columns.setdefault(rate.unit, len(self._columns))
+        self._columns = columns_for(self._template)
+        # Keys of the template that no caller waits for are only buckets. A strict rate cannot be stored so.
         simple = self._template and not any(rate.strict for rate in self._template)
         self._keyed = KeyedRates(self._template, self._columns) if simple else None
         self._observer = observer
         self._clock = clock
         self._now = clock.now
-        self._resources: dict[str, Resource] = {}
-        self._moved_out: dict[str, None] = {}  # made from the template, and to be forgotten again
+        self._resources: dict[str, Resource] = {}  # those that have a gate
+        self._forgettable: dict[str, None] = {}  # those of them that were made from the template
         self._closed = False
         self._lock = allocate_lock()
         reset_in_child(self)
@@ -105,10 +104,10 @@ class MemoryLimiter:
     def set_capacity(
         self, resource: str, capacity: int, window: Seconds, *, burst: int | None = None, strict: bool = False
     ) -> None:
-        """So many tokens every `window` seconds, all of them at once if they have gathered.
+        """Allow `capacity` tokens every `window` seconds, all of them at once if the bucket is full.
 
-        A smaller `burst` paces them; `strict` means never more than that in any stretch of
-        `window` seconds. Setting it again keeps what is there, up to the new capacity.
+        A smaller `burst` paces them; `strict` means never more than `capacity` in any window of that length.
+        Setting a capacity again keeps the tokens that are there, up to the new capacity.
         """
         positive_int(capacity, "capacity", example=60)
         positive_seconds_to_ns(window, "window")
@@ -118,7 +117,7 @@ class MemoryLimiter:
         self.set_rates(resource, rate)
 
     def set_rates(self, resource: str, rates: Rates) -> None:
-        """Several windows and units for one resource, in one decision."""
+        """Set one rate or several, in any units, for one resource: a call must fit all of them."""
         read = read_rates(rates)
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
@@ -126,9 +125,9 @@ class MemoryLimiter:
         while True:
             with self._lock:
                 self._raise_if_closed()
-                self._moved_out.pop(resource, None)
+                self._forgettable.pop(resource, None)
                 self._reduced.pop(resource, None)
-                known = self._resources.get(resource) or self._move_out_locked(resource)
+                known = self._resources.get(resource) or self._from_bucket_locked(resource)
                 if known is None or known.gate.closed:  # new, or just being forgotten
                     self._resources[resource] = self._make_locked(resource, read)
                     return
@@ -137,10 +136,10 @@ class MemoryLimiter:
                 return  # otherwise it was forgotten in that instant
 
     def remove(self, resource: str) -> None:
-        """Forget a resource. Whoever waits for it is told UnknownResource."""
+        """Forget a resource. Callers that wait for it get UnknownResource."""
         with self._lock:
             known = self._resources.pop(resource, None)
-            self._moved_out.pop(resource, None)
+            self._forgettable.pop(resource, None)
             self._reduced.pop(resource, None)
             if self._keyed is not None:
                 self._keyed.forget(resource)
@@ -157,22 +156,6 @@ class MemoryLimiter:
         for resource in resources:
             resource.gate.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- acquiring
 
     def acquire(
@@ -185,8 +168,8 @@ class MemoryLimiter:
         """
         check_name(resource)
         if timeout is not None:
-            seconds_to_ns(timeout, "timeout")  # a mistake shows when it is made, not when one has to wait
-        if not self._take_quickly(resource, cost):
+            seconds_to_ns(timeout, "timeout")  # a mistake shows at once, not only when a call has to wait
+        if not self._take_from_bucket(resource, cost):
             slot = self.slot(resource, cost=cost, timeout=timeout)
             slot.keep(slot.__enter__())
 
@@ -197,29 +180,29 @@ class MemoryLimiter:
         cost: int | Mapping[str, int] = 1,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
     ) -> None:
-        """The same for a task."""
+        """Wait for tokens, in line, without blocking the event loop. Raises what `acquire` raises."""
         check_name(resource)
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
-        if not self._take_quickly(resource, cost):
+        if not self._take_from_bucket(resource, cost):
             slot = self.slot(resource, cost=cost, timeout=timeout)
             slot.keep(await slot.__aenter__())
 
     def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
-        """Take tokens if they are there and nobody waits for them. False if unknown or closed."""
+        """Take tokens if they are there and no caller waits for them. False if unknown or closed."""
         check_name(resource)
-        while not self._take_quickly(resource, cost):
-            if self._no_more_than_a_number(resource, cost):
+        while not self._take_from_bucket(resource, cost):
+            if self._is_short_only(resource, cost):
                 return False
             try:
-                known = self._entrance(resource)
+                known = self._find(resource)
                 permit = known.gate.try_admit(cost=cost)
             except UnknownResource:
                 return False
             except Closed:
                 if self._closed or (resource not in self._resources and not self._template):
                     return False
-                continue  # it was forgotten or made anew between looking and entering
+                continue  # it was forgotten or replaced between finding and entering
             if permit is None:
                 return False
             known.keep(permit)
@@ -229,29 +212,29 @@ class MemoryLimiter:
     def slot(
         self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
     ) -> Slot:
-        """Wait for tokens and be under way for the length of a `with` or `async with` block.
+        """Wait for tokens, and count as in flight for the length of a `with` or `async with` block.
 
-        The tokens stay spent when the block ends, so the rate holds. This is what you want.
+        The tokens stay spent when the block ends, so the rate holds. Prefer this to `acquire` and `release`.
         """
         check_name(resource)
         slot = Slot()
-        slot._limiter = self
-        slot._resource = resource
+        slot.find = self._find
+        slot.resource = resource
         slot.bytes = slot.tokens = slot.priority = 0
         slot.cost = cost
-        slot.timeout = slot._patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
+        slot.patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
         slot.tenant = slot.permit = None
         return slot
 
     def release(self, resource: str, *, refund: bool = True) -> None:
-        """A call that was acquired is over. Does nothing if none is under way.
+        """End a call that was acquired. Does nothing if there is none.
 
-        Beware: it also gives the token back, and then a rate limits nothing but how many are
-        under way at once. `refund=False` keeps the token spent; `slot` does so by itself.
+        Beware: it also gives the token back, and then the rate limits only how many calls run at once.
+        `refund=False` keeps the token spent; `slot` always does.
         """
         known = self._resources.get(resource)
         if known is not None:
-            known.gate.change(lambda now: known.release(now, refund=refund))
+            known.release(refund=refund)
         elif self._keyed is not None:
             with self._lock:
                 self._keyed.release(resource, self._now(), refund=refund)
@@ -259,27 +242,23 @@ class MemoryLimiter:
     # -- looking and telling
 
     def get_capacity(self, resource: str) -> Capacity | None:
-        """How the resource stands; None if nobody configured it."""
+        """The state of a resource now; None if it has no limits."""
         if self._reduced:
             self._recover(resource)
         known = self._resources.get(resource)
         if known is not None:
-            return known.gate.look(
-                lambda now: capacity_of(
-                    resource, known.gate.rules.rates, known.places.in_flight + known.acquired, now
-                )
-            )
+            return known.capacity_now(resource)
         if not self._template:
             return None
         if self._keyed is None:
             return capacity_of(resource, successors((), self._template, self._columns, 0), 0, self._now())
         with self._lock:
             now = self._now()
-            rules, under_way = self._keyed.look(resource, now)
-            return capacity_of(resource, rules, under_way, now)
+            rules, calls = self._keyed.look(resource, now)
+            return capacity_of(resource, rules, calls, now)
 
     def announce_reduced(self, resource: str, reason: str) -> None:
-        """The API gives less than we think: tell observers, and cut if there is a `reduce_factor`."""
+        """The API allows less than was set: tell observers, and cut the rates by `reduce_factor`, if any."""
         if self._closed:
             return
         if self._factor is not None:
@@ -290,17 +269,16 @@ class MemoryLimiter:
 
     def _cut(self, resource: str, factor: tuple[int, int]) -> None:
         try:
-            known = self._entrance(resource)
+            known = self._find(resource)
         except UnknownResource:
             return
         with self._lock:
             now = self._now()
             reduction = self._reduced.get(resource)
             if reduction is None:
-                self._moved_out.pop(resource, None)  # it must not be forgotten meanwhile
-                rates = tuple(rule.rate for rule in known.gate.rules.rates)
+                self._forgettable.pop(resource, None)  # until it has recovered
                 reduction = Reduction(
-                    rates, factor=factor, growth=self._growth, interval=self._interval, now=now
+                    known.rates_in_force, factor=factor, growth=self._growth, interval=self._interval, now=now
                 )
                 self._reduced[resource] = reduction
             elif not reduction.cut_again(factor, now):
@@ -308,29 +286,29 @@ class MemoryLimiter:
         known.gate.retune(reduction.rates(now))
 
     def _recover(self, resource: str) -> None:
-        """Let a reduced resource have what has grown back by now."""
+        """Let a reduced resource have the rates that have grown back by now."""
         with self._lock:
             reduction, known = self._reduced.get(resource), self._resources.get(resource)
             if reduction is None or known is None:
                 return
             rates = reduction.rates(self._now())
-            if rates == tuple(rule.rate for rule in known.gate.rules.rates):
+            if rates == known.rates_in_force:
                 return
             if rates == reduction.original:
                 del self._reduced[resource]
                 if rates == self._template:
-                    self._moved_out[resource] = None
+                    self._forgettable[resource] = None
         known.gate.retune(rates)
 
     def __len__(self) -> int:
-        """How many resources are remembered."""
+        """The number of resources that are remembered."""
         with self._lock:
             return len(self._resources) + (0 if self._keyed is None else len(self._keyed))
 
-    # -- inside
+    # -- resources: keys that are only a bucket, and those that have a gate
 
-    def _take_quickly(self, resource: str, cost: int | Mapping[str, int]) -> bool:
-        """Take from a resource that is no more than a number. False: it needs a gate."""
+    def _take_from_bucket(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Take from a key that is only a bucket. False if it needs a gate: to wait, or because it has one."""
         keyed = self._keyed
         if keyed is None or resource in self._resources or self._closed:
             return False
@@ -345,37 +323,38 @@ class MemoryLimiter:
             events.tell(self._observer, admitted)
         return entered
 
-    def _no_more_than_a_number(self, resource: str, cost: int | Mapping[str, int]) -> bool:
-        """Would it be of no use to make a gate just to be refused there?"""
+    def _is_short_only(self, resource: str, cost: int | Mapping[str, int]) -> bool:
+        """Whether a key is only a bucket that has too little now: no gate need be made to refuse the call."""
         keyed = self._keyed
         if keyed is None or resource in self._resources or self._closed:
             return False
         return keyed.refusal(read_cost(self._columns, 0, 0, cost)) is None
 
-    def _entrance(self, resource: str) -> Resource:
-        """The resource with its gate, made from the template if need be."""
+    def _find(self, resource: str, again: bool = False) -> Resource:
+        """The resource with its gate, made from the template if need be.
+
+        `again`: the caller has waited at a gate of this resource that was closed.
+        """
         if self._reduced:
             self._recover(resource)
         idle: list[tuple[str, Resource]] = []
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
-            if known is None or known.gate.closed:  # the latter is just being forgotten, or was removed
+            if known is None or known.gate.closed:  # a closed one is just being forgotten
                 if not self._template:
-                    raise UnknownResource(
-                        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
-                    )
-                known = self._move_out_locked(resource)
+                    raise _unknown(resource, again=again)
+                known = self._from_bucket_locked(resource)
                 if known is None:
                     known = self._resources[resource] = self._make_locked(resource, self._template)
-                idle = [(name, self._resources[name]) for name in islice(self._moved_out, 2)]
-                self._moved_out[resource] = None
+                idle = [(name, self._resources[name]) for name in islice(self._forgettable, 2)]
+                self._forgettable[resource] = None
         for name, other in idle:
             self._forget_if_idle(name, other)
         return known
 
-    def _move_out_locked(self, resource: str) -> Resource | None:
-        """Give a resource that was no more than a number a gate of its own. None if it was not even that."""
+    def _from_bucket_locked(self, resource: str) -> Resource | None:
+        """Give a key that is only a bucket a gate of its own. None if it was not used yet."""
         state = None if self._keyed is None else self._keyed.extract(resource, self._now())
         if state is None:
             return None
@@ -383,16 +362,16 @@ class MemoryLimiter:
         return known
 
     def _forget_if_idle(self, name: str, resource: Resource) -> None:
-        """One that was moved out long ago: is it full and idle again? Else it goes to the end."""
+        """Forget a resource of the template that is full and idle again; otherwise look at it later."""
         retired = resource.retire()
         with self._lock:
             if self._resources.get(name) is not resource:
                 return
-            moved_out = self._moved_out.pop(name, self) is None
+            forgettable = self._forgettable.pop(name, self) is None
             if retired:
                 del self._resources[name]
-            elif moved_out:
-                self._moved_out[name] = None
+            elif forgettable:
+                self._forgettable[name] = None  # behind the others
 
     def _make_locked(
         self,
@@ -401,10 +380,8 @@ class MemoryLimiter:
         kept: tuple[AnyRate, ...] | None = None,
         acquired: int = 0,
     ) -> Resource:
-        columns = dict(self._columns)
-        for rate in rates:
-            columns.setdefault(rate.unit, len(columns))
-        places = ConcurrencyRule(None, None)  # counts who is under way, limits nobody
+        columns = columns_for(rates, self._columns)
+        places = ConcurrencyRule(None, None)  # counts the calls in slots and limits nothing
         rules = Rules(places=places, rates=kept or successors((), rates, columns, 0), final=True)
         gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
         return Resource(gate, places, acquired)
@@ -413,14 +390,16 @@ class MemoryLimiter:
         if self._closed:
             raise Closed("the limiter was closed", rule="closed")
 
-    def _raise_if_gone(self, resource: str) -> None:
-        """A gate turned us away: for good, or only because it was made anew meanwhile?"""
-        self._raise_if_closed()
-        if resource not in self._resources and not self._template:
-            raise UnknownResource(f"{resource!r} was removed while this call waited for it")
-
     def after_fork(self) -> None:
         self._lock = allocate_lock()
 
     def __repr__(self) -> str:
         return f"<MemoryLimiter of {len(self)} resources>"
+
+
+def _unknown(resource: str, *, again: bool) -> UnknownResource:
+    if again:
+        return UnknownResource(f"{resource!r} was removed while this call waited for it")
+    return UnknownResource(
+        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
+    )

@@ -1,7 +1,4 @@
-"""A rate for a function: object, `with` block or decorator.
-
-Callers wait at a gate: in order, with time-outs, in threads and tasks.
-"""
+"""RateLimiter: one rate, as an object, a `with` block or a decorator."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ..limits import COLUMNS, Rate, read_rates
 
 
 class RateLimiter:
-    """Never more than so many calls in any trailing minute: object, `with`, or decorator.
+    """Never more than `requests_per_minute` calls in any window of a minute: object, `with`, or decorator.
 
     >>> from headgate import RateLimiter
     >>> from headgate.testing import ManualClock
@@ -30,9 +27,8 @@ class RateLimiter:
     >>> [call(n) for n in range(3)]
     [(0, 0.0), (1, 0.0), (2, 60.0)]
 
-    Calls inside the window are not paced: all of them may come at once. To pace them, or for
-    another period, give a rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer`
-    is told how long each call waited.
+    Calls are not paced: all calls of a minute may come at once. To pace them, or for another period, give a
+    rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer` is told how long each call waited.
     """
 
     __slots__ = ("_gate",)
@@ -70,12 +66,12 @@ class RateLimiter:
             pass
 
     async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
-        """The same for a task."""
+        """Wait for a place, in line, without blocking the event loop. Raises what `acquire` raises."""
         async with self._gate.admit(timeout=timeout):
             pass
 
     def try_acquire(self) -> bool:
-        """Take a place if there is one right now and nobody waits for it."""
+        """Take a place if there is one now and no caller waits for it."""
         return self._gate.try_admit() is not None
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""One resource of a limiter: its gate, how it stands, and a place at it for the length of a block."""
+"""Resource: one named limit with a gate of its own, and Slot: a place at it for the length of a block."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
-from ..hints import Sequence
-from ..limits import REQUESTS
+from ..hints import Callable, Sequence
+from ..limits import REQUESTS, Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..gate.decision import AnyRate
-    from .memory_limiter import MemoryLimiter
 
 
 class Capacity(Frozen):
-    """How one resource stands. `available` of `total` could go now; `window` is in seconds.
+    """The state of one resource: `available` of `total` tokens could be taken now; `window` is in seconds.
 
-    `share` is the part of the total that this process may use: here, all of it.
+    `share` is the part of the total that this process may use, which is all of it unless agents share it.
     """
 
     __slots__ = ("available", "in_flight", "resource", "share", "total", "window")
@@ -34,6 +33,7 @@ class Capacity(Frozen):
 
 
 def capacity_of(resource: str, rules: Sequence[AnyRate], in_flight: int, now: int) -> Capacity:
+    """The state of a resource with these rules and calls."""
     counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
     rate = rules[0].rate
     return Capacity(
@@ -47,21 +47,31 @@ def capacity_of(resource: str, rules: Sequence[AnyRate], in_flight: int, now: in
 
 
 class Resource:
-    """One resource with a gate of its own. Slots are counted by the gate, other calls here."""
+    """One resource with a gate of its own. The gate counts the calls in slots, `acquired` the other calls."""
 
     __slots__ = ("acquired", "gate", "places")
 
     def __init__(self, gate: Gate, places: ConcurrencyRule, acquired: int = 0) -> None:
         self.gate = gate
         self.places = places
-        self.acquired = acquired  # and not released
+        self.acquired = acquired  # calls that were not released yet
+
+    @property
+    def rates_in_force(self) -> tuple[Rate, ...]:
+        return tuple(rule.rate for rule in self.gate.rules.rates)
+
+    def capacity_now(self, name: str) -> Capacity:
+        """The state of the resource now."""
+        return self.gate.look(
+            lambda now: capacity_of(name, self.gate.rules.rates, self.places.in_flight + self.acquired, now)
+        )
 
     def keep(self, permit: Permit) -> None:
-        """What was acquired without a block is under way until it is released."""
+        """Count a call that was acquired without a block until it is released."""
 
         def count(_now: int) -> None:
             self.gate.detach(permit)
-            # More calls than tokens cannot be under way: who never releases is not counted for ever.
+            # There cannot be more calls than tokens: calls that are never released stop counting.
             self.acquired = min(self.acquired + 1, self.gate.rules.rates[0].rate.amount)
 
         self.gate.look(count)
@@ -69,74 +79,87 @@ class Resource:
     def block_succeeded(self, permit: Permit) -> None:
         """A `with` block of this resource ended without an error."""
 
-    def release(self, now: int, *, refund: bool) -> None:
-        if self.acquired:
-            self.acquired -= 1
-            if refund:
-                for rule in self.gate.rules.rates:
-                    if rule.column == REQUESTS:
-                        rule.give_back(1, now)
+    def release(self, *, refund: bool) -> None:
+        """Count one acquired call less, if there is one, and give its token back if `refund` says so."""
+
+        def end(now: int) -> None:
+            if self.acquired:
+                self.acquired -= 1
+                if refund:
+                    for rule in self.gate.rules.rates:
+                        if rule.column == REQUESTS:
+                            rule.give_back(1, now)
+
+        self.gate.change(end)
 
     def retire(self) -> bool:
-        """Close the gate if nobody is there and nothing is missing: then it is as good as none."""
-
-        def idle(now: int) -> bool:
-            return not self.places.in_flight and all(rule.full(now) for rule in self.gate.rules.rates)
-
-        return self.gate.close_if(idle)
+        """Close the gate if no call waits or is inside and all buckets are full: nothing is lost with it."""
+        return self.gate.close_if(
+            lambda now: not self.places.in_flight and all(rule.full(now) for rule in self.gate.rules.rates)
+        )
 
 
 class Slot(Admission):
-    """A place at a resource, for the length of a block."""
+    """A place at a resource for the length of a `with` or `async with` block.
 
-    __slots__ = ("_known", "_limiter", "_patience", "_resource")
-    _known: Resource
-    _limiter: MemoryLimiter
-    _patience: int | None
-    _resource: str
+    `find` gives the resource, and its gate with it. If that gate is closed while the caller waits, because
+    the resource was removed or forgotten, the caller goes on at the gate that `find` gives then.
+    """
+
+    __slots__ = ("find", "known", "patience", "resource")
+    find: Callable[[str, bool], Resource]
+    known: Resource
+    patience: int | None
+    resource: str
 
     def __enter__(self) -> Permit:
-        began = self._limiter._now()
+        began = self._begin()
         while True:
-            self._come_in(began)
             try:
                 return super().__enter__()
             except Closed:
-                self._limiter._raise_if_gone(self._resource)
+                self._go_on(began)
 
     async def __aenter__(self) -> Permit:
-        began = self._limiter._now()
+        began = self._begin()
         while True:
-            self._come_in(began)
             try:
                 return await super().__aenter__()
             except Closed:
-                self._limiter._raise_if_gone(self._resource)
+                self._go_on(began)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         if kind is None and self.permit is not None:
-            self._known.block_succeeded(self.permit)
+            self.known.block_succeeded(self.permit)
         super().__exit__(kind, error, tb)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         if kind is None and self.permit is not None:
-            self._known.block_succeeded(self.permit)
+            self.known.block_succeeded(self.permit)
         await super().__aexit__(kind, error, tb)
 
     def keep(self, permit: Permit) -> None:
         """Leave the block without ending the call."""
         self.permit = None
-        self._known.keep(permit)
+        self.known.keep(permit)
 
-    def _come_in(self, began: int) -> None:
-        self._known = self._limiter._entrance(self._resource)
-        self.gate = self._known.gate
-        if self._patience:  # what it waited at a gate that was taken away counts
-            self.timeout = max(1, self._patience - (self._limiter._now() - began))
+    def _begin(self) -> int:
+        """Go to the gate of the resource, and return the time."""
+        self.known = self.find(self.resource, False)
+        self.gate = self.known.gate
+        self.timeout = self.patience
+        return self.gate.clock.now()
+
+    def _go_on(self, began: int) -> None:
+        """Go to the gate that replaces one that was closed; the time that was waited counts."""
+        self.known = self.find(self.resource, True)
+        self.gate = self.known.gate
+        if self.patience:
+            self.timeout = max(1, self.patience - (self.gate.clock.now() - began))
 
 
 def check_name(resource: object) -> None:

@@ -19,7 +19,7 @@ from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, check_name
-from ..limits import Rate, read_rates
+from ..limits import Rate, columns_for, read_rates
 from ..typing import Clock, Observer, Rates, Seconds
 from ..verdict import Verdict
 from .agent import Agent
@@ -248,9 +248,7 @@ class DistributedLimiter(MemoryLimiter):
     def _make_locked(  # type: ignore[override]  # there is no template here
         self, resource: str, rates: tuple[Rate, ...]
     ) -> SharedResource:
-        columns = dict(self._columns)
-        for rate in rates:
-            columns.setdefault(rate.unit, len(columns))
+        columns = columns_for(rates)
         rules = LeasedRules(ConcurrencyRule(None, None), successors((), rates, columns, 0))
         learn = partial(weakly(self._hear_verdict), resource)
         gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock, learn=learn)
@@ -270,10 +268,10 @@ class DistributedLimiter(MemoryLimiter):
 
     # -- after a fork
 
-    def _entrance(self, resource: str) -> Resource:
+    def _find(self, resource: str, again: bool = False) -> Resource:
         if self._forked:
             self._begin_anew()
-        return super()._entrance(resource)
+        return super()._find(resource, again)
 
     def after_fork(self) -> None:
         super().after_fork()

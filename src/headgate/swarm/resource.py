@@ -13,7 +13,7 @@ from ..arguments import SECOND
 from ..gate.gate import Gate
 from ..gate.window import Reentry
 from ..limiters.resource import Capacity, Resource
-from ..limits import REQUESTS, Rate
+from ..limits import REQUESTS, Rate, columns_for
 from .leased_rules import LeasedRules, rule_of_share, share_of_rate
 from .recovery import Cubic, Level, Stepwise, Total
 from .rounds import ROUND, TurnRule, turn_in
@@ -217,9 +217,7 @@ class SharedResource(Resource):
         if not target.rates or target.rates == self._applied:
             return
         gate = self.gate
-        columns = dict(gate.columns)
-        for rate in target.rates:
-            columns.setdefault(rate.unit, len(columns))
+        columns = columns_for(target.rates, gate.columns)
         # The burst belongs to the swarm and may be spent: an agent that joins one begins without.
         joins = not self._applied and not (self._each or self.membership.is_leader)
         left = list(rules.rates)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from headgate import DispatchSnapshot, RateLevel
 from headgate.cli.run.view import RunView, Use, why_it_waits
-from headgate.dispatch.dispatch import DispatchSnapshot, RateLevel
 from headgate.words import duration, soon
 
 SNAPSHOT = {
