@@ -124,13 +124,8 @@ def test_after_a_fork_the_lock_is_free_and_nothing_is_pending():
     assert counter.number == 0
 
 
-def test_an_act_may_take_back_first_what_was_left():
+def test_run_takes_back_first_what_was_left_before():
     counter = Counter()
     counter.guard.pending.append(2)  # left while another thread held the lock
-
-    def look(now):
-        counter.guard.take_back_pending(now)
-        return counter.number
-
-    assert counter.guard.run(look) == -2
+    assert counter.guard.run(lambda _now: counter.number) == -2
     assert not counter.guard.pending

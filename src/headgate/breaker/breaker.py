@@ -329,13 +329,14 @@ class CircuitBreaker(Closing):
         """Let a call in, or raise CircuitBreakerOpen. The answer is to be handed in with the outcome."""
         if self._circuit.state == CLOSED and not self._pending:
             return self._circuit.generation
-        entry = self._enter_once()
-        # A store in this process has answered by now, if it was asked for a probe.
-        if entry is None and self._circuit.would_admit(self._now()):
-            entry = self._enter_once()
-        if entry is None:
-            raise self._refusal()
-        return entry
+        while True:
+            entry = self._guard.run(self._counter.enter)
+            self._finish()
+            if entry is not None:
+                return entry
+            # A store in this process has answered by now, if it was asked for a probe.
+            if not self._circuit.would_admit(self._now()):
+                raise self._refusal()
 
     def succeeded(self, entry: int | Probe, started: int) -> None:
         """The call that was let in by `entry` succeeded; it began at `started`, in nanoseconds."""
@@ -398,15 +399,6 @@ class CircuitBreaker(Closing):
         if self._member is not None:
             self._member.flush()
 
-    def _enter_once(self) -> int | Probe | None:
-        def enter(now: int) -> int | Probe | None:
-            self._guard.take_back_pending(now)
-            return self._counter.enter(now)
-
-        entry = self._guard.run(enter)
-        self._finish()
-        return entry
-
     def _refusal(self) -> CircuitBreakerOpen:
         after, reason, cause = self._guard.run(self._counter.why_refused)
         name = f" {str(self._key)!r}" if self._key != "" else ""
@@ -424,12 +416,7 @@ class CircuitBreaker(Closing):
 
     def is_idle(self) -> bool:
         """Whether there is nothing to remember: a new breaker would be as good."""
-
-        def look(now: int) -> bool:
-            self._guard.take_back_pending(now)
-            return self._circuit.pristine(now)
-
-        idle = self._guard.run(look)
+        idle = self._guard.run(self._circuit.pristine)
         self._finish()  # another thread may have left the outcome of its call to this one
         return idle and not self._pending
 
@@ -440,18 +427,12 @@ class CircuitBreaker(Closing):
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'{key!r} is not a key for a store: write a string, e.g. key="stripe"')
         from ..sharing.records.circuit import SharedCircuit  # noqa: PLC0415 - only those who share load it
+        from ..sharing.records.client import RecordClient  # noqa: PLC0415 - as above
         from ..sharing.records.member import CircuitMember  # noqa: PLC0415 - as above
 
         circuit = SharedCircuit(self._circuit.settings)
-        self._member = CircuitMember(
-            self,
-            circuit,
-            store,
-            f"breaker {within}{key}",
-            key=self._key,
-            clock=self._clock,
-            observer=self._observer,
-        )
+        client = RecordClient(store, f"breaker {within}{key}", self._clock)
+        self._member = CircuitMember(self, circuit, client, self._key, self._observer)
         self._go_by(circuit, self._member.send)
 
     def begin(self, *, wait: bool = False) -> None:
@@ -461,14 +442,7 @@ class CircuitBreaker(Closing):
 
     def apply(self, news: Callable[[Any, int], bool | None]) -> None:
         """What the store says: `news(circuit, now)` changes the circuit. True: that changed its state."""
-
-        def act(now: int) -> None:
-            self._guard.take_back_pending(now)
-            if news(self._circuit, now):
-                self._counter.cause = None
-                self._counter.note(self._circuit.state, now)
-
-        self._guard.run(act)
+        self._guard.run(lambda now: self._counter.follow(news, now))
         self._finish()
 
     def after_fork(self) -> None:

@@ -11,7 +11,7 @@ A probe is a lease: one that does not end in time makes room for another.
 
 from __future__ import annotations
 
-from ..frozen import Frozen
+from typing import NamedTuple
 
 CLOSED, OPEN, HALF_OPEN = 0, 1, 2
 
@@ -31,7 +31,7 @@ class Probe:
         self.generation = generation
 
 
-class CircuitSettings(Frozen):
+class CircuitSettings(NamedTuple):
     """When a circuit opens, and for how long. Times are nanoseconds, rates are ratios of integers.
 
     `threshold` failures in a row open it, or `failure_rate` of at least `minimum` calls within `window`
@@ -40,18 +40,6 @@ class CircuitSettings(Frozen):
     through at a time, and each has `lease` to end.
     """
 
-    __slots__ = (
-        "failure_rate",
-        "jitter",
-        "lease",
-        "max_recovery",
-        "minimum",
-        "probes",
-        "recovery",
-        "slow_rate",
-        "threshold",
-        "window",
-    )
     threshold: int | None
     recovery: int
     max_recovery: int

@@ -6,7 +6,7 @@ from collections import deque
 
 from ..arguments import SECOND
 from ..events import CircuitClosed, CircuitOpened, CircuitProbing, Event
-from ..hints import Any, Hashable
+from ..hints import Any, Callable, Hashable
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Probe
 
 _EVENTS = {CLOSED: CircuitClosed, OPEN: CircuitOpened, HALF_OPEN: CircuitProbing}
@@ -47,6 +47,12 @@ class Counter:
         elif (circuit.succeeded if what == "succeeded" else circuit.failed)(entry, slow, now, draw):
             self.cause = None if circuit.state == CLOSED else error
             self.note(circuit.state, now)
+
+    def follow(self, news: Callable[[Any, int], bool | None], now: int) -> None:
+        """Change the circuit as a store says. True from `news`: that changed its state."""
+        if news(self.circuit, now):
+            self.cause = None
+            self.note(self.circuit.state, now)
 
     def reset(self, now: int) -> None:
         """Close the circuit by hand."""

@@ -6,15 +6,9 @@ from ..errors import InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
-from ..hints import Clock, Hashable, Mapping, Store, T, later
+from ..hints import Clock, Hashable, Mapping, Store, T
 from .budget import Account, TokenBudget, closed, usage_in
-from .plans import read_plans
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .options import BudgetOptions
-else:
-    BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
+from .plans import BudgetOptions, read_plans
 
 
 class BudgetBook(Closing):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypedDict
+
 from ..arguments import amount, positive_int, positive_seconds_to_ns
 from ..errors import InvalidConfig, InvalidWindow
-from ..hints import Any, Mapping, Seconds
 from ..limits import Rate
+from ..typing import Seconds
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
 
 _HOUR = 3600
@@ -71,10 +74,20 @@ def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> lis
     return list(limits.values())
 
 
-_OPTIONS = ("max_tokens_per_hour", "max_tokens_per_request", "windows", "money", "max_money_per_request")
+class BudgetOptions(TypedDict, total=False):
+    """The limits of one tier or organisation, as the options of TokenBudget."""
+
+    max_tokens_per_hour: int | None
+    max_tokens_per_request: int | None
+    windows: Mapping[Seconds, int] | None
+    money: Mapping[Seconds, int] | None
+    max_money_per_request: int | None
 
 
-def read_plans(named: Mapping[str, Mapping[str, Any]], what: str, example: str) -> dict[str, Plan]:
+_OPTIONS = tuple(BudgetOptions.__annotations__)
+
+
+def read_plans(named: Mapping[str, BudgetOptions], what: str, example: str) -> dict[str, Plan]:
     """The plans of tiers or organisations, by name."""
     right = f'write e.g. {what}={{"{example}": {{"max_tokens_per_hour": 50_000}}}}'
     if not hasattr(named, "items"):

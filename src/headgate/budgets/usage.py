@@ -110,7 +110,6 @@ class LocalUsage:
             )
 
         def act(now: int) -> T:
-            self._guard.take_back_pending(now)
             self._levels = levels
             return question(now)
 

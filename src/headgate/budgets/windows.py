@@ -6,8 +6,10 @@ to it nor takes from it. Every answer is about one moment.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
 from ..gate.strict import StrictRule
-from ..hints import Iterable, Sequence
 from ..limits import Rate
 
 Cost = tuple[int, int]
@@ -17,15 +19,12 @@ TOKENS, MONEY = 0, 1
 UNITS = ("tokens", "money")
 
 
-class Limit:
+class Limit(NamedTuple):
     """At most `amount` of one column in any stretch of the rate's period. None: it is only counted."""
 
-    __slots__ = ("amount", "column", "rate")
-
-    def __init__(self, amount: int | None, column: int, rate: Rate) -> None:
-        self.amount = amount
-        self.column = column
-        self.rate = rate
+    amount: int | None
+    column: int
+    rate: Rate
 
     @property
     def key(self) -> tuple[int, int]:
@@ -55,17 +54,14 @@ class Plan:
         return Plan(self.caps, mine.values())
 
 
-class Shortage:
+class Shortage(NamedTuple):
     """The limit that a cost does not fit: what is left of it, and when the cost would fit. None: never."""
 
-    __slots__ = ("at", "column", "limit", "name", "remaining")
-
-    def __init__(self, name: str, column: int, limit: int, remaining: int, at: int | None) -> None:
-        self.name = name
-        self.column = column
-        self.limit = limit
-        self.remaining = remaining
-        self.at = at
+    name: str
+    column: int
+    limit: int
+    remaining: int
+    at: int | None
 
     def outlasts(self, other: Shortage | None) -> bool:
         """Whether this one lasts longer than the other."""
@@ -74,26 +70,20 @@ class Shortage:
         return other.at is not None and (self.at is None or self.at > other.at)
 
 
-class Charge:
+class Charge(NamedTuple):
     """A cost that was charged to every level: when, and by which member of a store."""
 
-    __slots__ = ("at", "by", "cost")
-
-    def __init__(self, cost: Cost, at: int, by: str = "") -> None:
-        self.cost = cost
-        self.at = at
-        self.by = by
+    cost: Cost
+    at: int
+    by: str = ""
 
 
-class Refusal:
+class Refusal(NamedTuple):
     """A cost that was charged nowhere: which level refused it, why, and when."""
 
-    __slots__ = ("at", "level", "shortage")
-
-    def __init__(self, level: int, shortage: Shortage, at: int) -> None:
-        self.level = level
-        self.shortage = shortage
-        self.at = at
+    level: int
+    shortage: Shortage
+    at: int
 
 
 class Allowance:

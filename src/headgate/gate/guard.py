@@ -78,12 +78,15 @@ class Guard:
         self.interrupted = False  # a change was broken off, and the state is not repaired yet
 
     def run(self, act: Callable[[int], T]) -> T:
-        """Do it under the lock, with the time; then carry out what follows."""
+        """Do it under the lock, with the time, after what was left so far; then carry out what follows."""
         try:
             with self.lock:
                 if self.interrupted:
                     self.repair_locked()
-                result = act(self._now())
+                now = self._now()
+                if self.pending:
+                    self._take_back_locked(now)
+                result = act(now)
         except BaseException:
             self.broken_off()
             raise
@@ -106,12 +109,13 @@ class Guard:
                 return
             self._take_all_back()
 
-    def take_back_pending(self, now: int) -> None:
-        """Under the lock: take back what was left so far, for an act of `run` that depends on it."""
+    def _take_back_locked(self, now: int) -> None:
         pending, owner = self.pending, self._owner()
         while pending:
             self._take_back(owner, pending[0], now)
             pending.popleft()  # only now: an item whose return was interrupted is taken back again
+        if self._taken_back is not None:
+            self._taken_back(owner, now)
 
     def _take_all_back(self) -> None:
         try:
@@ -120,10 +124,7 @@ class Guard:
             with self.lock:
                 if self.interrupted:
                     self.repair_locked()
-                now = self._now()
-                self.take_back_pending(now)
-                if self._taken_back is not None:
-                    self._taken_back(self._owner(), now)
+                self._take_back_locked(self._now())
         except BaseException:
             self.broken_off()
             raise

@@ -71,8 +71,7 @@ class KeyedObjects(_Of[T]):
         return known
 
     def _find(self, key: Hashable, make: Callable[[Hashable], T | None]) -> T | None:
-        def find(now: int) -> tuple[T | None, bool]:
-            self._guard.take_back_pending(now)
+        def find(_now: int) -> tuple[T | None, bool]:
             known = self._kept.get(key)
             if known is not None:
                 return known, False

@@ -13,6 +13,7 @@ changes by commands, which may be carried out late, but once.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...breaker.circuit import CLOSED, FORGET_AFTER, HALF_OPEN, OPEN, Circuit, Probe
@@ -40,24 +41,15 @@ class Command(NamedTuple):
     more: Any = ()
 
 
+@dataclass(slots=True)
 class CircuitRecord:
     """What the store knows of a circuit. Times are nanoseconds on the store's clock."""
 
-    __slots__ = ("generation", "probes", "reason", "reopened", "until")
-
-    def __init__(
-        self,
-        generation: int = 0,
-        until: int = 0,
-        reopened: int = 0,
-        reason: str = "",
-        probes: dict[str, int] | None = None,
-    ) -> None:
-        self.generation = generation
-        self.until = until
-        self.reopened = reopened  # how many probes have failed since it was last closed
-        self.reason = reason
-        self.probes = {} if probes is None else probes  # by name, and when the lease of each ends
+    generation: int = 0
+    until: int = 0
+    reopened: int = 0  # how many probes have failed since it was last closed
+    reason: str = ""
+    probes: dict[str, int] = field(default_factory=dict)  # by name, and when the lease of each ends
 
     @property
     def is_open(self) -> bool:

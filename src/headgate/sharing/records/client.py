@@ -12,6 +12,7 @@ import logging
 from _thread import allocate_lock, get_ident
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from random import SystemRandom
@@ -24,7 +25,7 @@ from ...gate.forks import reset_in_child
 from ..courier import COURIER
 from ..memory import MemoryStore
 from ..store import plain_name
-from .open_stores import Listeners, hold
+from .open_stores import hold
 from .record import Turn, attempt_made, rewrite
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _DRIFT = 1_000
 _random = SystemRandom().random
 
 
+@dataclass(eq=False)
 class Change:
     """A change to some records. `act` is given their states and the time, and answers what came of it and
     whether it changed anything. It may be called more than once, each time with other states.
@@ -61,24 +63,13 @@ class Change:
     The time is known within bounds: now is not before `early` and not after `late`, on the store's clock.
     """
 
-    __slots__ = ("act", "answer", "done", "failed", "records", "undo")
-
+    records: Sequence[Record]
+    act: Callable[[Sequence[Any], int, int], tuple[Any, bool]]
+    done: Callable[[Any], object] | None = None  # called with what came of it
+    undo: Callable[[Any], object] | None = None  # called instead if the caller that asked has gone
+    answer: Future[Any] | None = None  # where a caller waits for it
+    failed: bool = False
     sum_key: Hashable = None  # changes of equal keys can be added up
-
-    def __init__(
-        self,
-        records: Sequence[Record],
-        act: Callable[[Sequence[Any], int, int], tuple[Any, bool]],
-        *,
-        done: Callable[[Any], object] | None = None,
-        undo: Callable[[Any], object] | None = None,
-    ) -> None:
-        self.records = records
-        self.act = act
-        self.done = done  # called with what came of it
-        self.undo = undo  # called with what came of it, or None, if the caller that asked has gone
-        self.answer: Future[Any] | None = None  # where a caller waits for it
-        self.failed = False
 
     @property
     def wanted(self) -> bool:
@@ -123,22 +114,15 @@ def look(records: Sequence[Record]) -> Change:
 class RecordClient:
     """One member's access to the records of one group.
 
-    `lost` is called with the reason when the store cannot be asked, and with None when it can again.
+    `on_loss` is called with the reason when the store cannot be asked, and with None when it can again.
     """
 
-    def __init__(
-        self,
-        store: Store | str,
-        group: str,
-        clock: Clock,
-        *,
-        lost: Callable[[str | None], object] | None = None,
-    ) -> None:
+    def __init__(self, store: Store | str, group: str, clock: Clock) -> None:
         self.name = plain_name(store)
+        self.clock = clock
+        self.on_loss: Callable[[str | None], object] | None = None
         self._where = store
         self._group = group
-        self._clock = clock
-        self._tell_lost = lost
         self._held: OpenStore | None = hold(store, clock)
         # A store in this process answers at once, in the thread of the caller.
         self._at_once = isinstance(self._held.store, MemoryStore)
@@ -255,14 +239,12 @@ class RecordClient:
         """From now on, changes that others make to these records are heard of without asking."""
         self._listening = records
         held = self._open()
-        listeners = held.listeners.get(self._group)
-        if listeners is None:
-            listeners = held.listeners[self._group] = Listeners()
-            if self._at_once:
-                _drive(held.store.listen(self._group, listeners))
-            else:
-                COURIER.send(lambda: held.store.listen(self._group, listeners))
-        listeners.clients.add(self)
+        listeners, changed = held.listeners_of(self._group)
+        listeners.add(self)
+        if changed is not None and self._at_once:
+            _drive(held.store.listen(self._group, changed))
+        elif changed is not None:
+            COURIER.send(lambda: held.store.listen(self._group, changed))
 
     def look_again(self) -> None:
         """Another member has changed something."""
@@ -278,7 +260,7 @@ class RecordClient:
     def times(self) -> tuple[int, int]:
         """Between which moments it is now on the store's clock, in nanoseconds, as of the last answer."""
         store, asked, heard = self._time
-        now = self._clock.now()
+        now = self.clock.now()
         doubt = max(0, now - heard) // _DRIFT
         return store + now - heard - doubt, store + now - asked + doubt
 
@@ -316,7 +298,7 @@ class RecordClient:
             list[Any]
         ] = []  # what each attempt comes to, if it turns out to be the one that was made
         too_late = 0
-        now = self._clock.now()
+        now = self.clock.now()
         stale = any(record.heard_at is None or now - record.heard_at > _STALE for record in records)
         step = "look" if stale else "write"
         while records:
@@ -374,13 +356,13 @@ class RecordClient:
 
     async def _swap(self, swaps: Changes, records: Iterable[Record]) -> Records:
         mark = f"{self.member}.{next(self._marks)}"
-        asked = self._clock.now()
+        asked = self.clock.now()
         swapping = self._open().store.swap(self._group, swaps, mark)
         try:
             answer = await (swapping if self._at_once else asyncio.wait_for(swapping, _PATIENCE))
         except TimeoutError:
             raise self._unanswered() from None
-        heard, early = self._clock.now(), answer.now * NS_PER_US
+        heard, early = self.clock.now(), answer.now * NS_PER_US
         self._time = (early, asked, heard)
         for record in records:
             record.kept = answer.current[record.name]
@@ -388,8 +370,8 @@ class RecordClient:
         if self.lost:
             self.lost = False
             logging.getLogger("headgate").info("%s answers again", self.name)
-            if self._tell_lost is not None:
-                self._tell_lost(None)
+            if self.on_loss is not None:
+                self.on_loss(None)
         for record in records:
             self._call(partial(record.heard, early))
         return answer
@@ -414,11 +396,11 @@ class RecordClient:
         """Listen no longer, and let the store go, until there is something to tell again."""
         held, self._held, self._listening = self._held, None, ()
         if held is not None and self._group in held.listeners:
-            held.listeners[self._group].clients.discard(self)
+            held.listeners[self._group].discard(self)
 
     def _open(self) -> OpenStore:
         if self._held is None:
-            self._held = hold(self._where, self._clock)
+            self._held = hold(self._where, self.clock)
         return self._held
 
     def _lose(self, why: str) -> None:
@@ -426,8 +408,8 @@ class RecordClient:
             return
         self.lost = True
         logging.getLogger("headgate").warning("%s cannot be asked (%s)", self.name, why)
-        if self._tell_lost is not None:
-            self._tell_lost(why)
+        if self.on_loss is not None:
+            self.on_loss(why)
 
     def _unanswered(self) -> StoreError:
         return StoreError(f"{self.name} does not answer in time ({_PATIENCE:g} s)")

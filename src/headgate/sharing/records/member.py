@@ -6,6 +6,7 @@ It decides nothing: commands are made and carried out in `circuit`, and news goe
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -55,37 +56,24 @@ class CircuitMember:
     The breaker is held weakly: it may be forgotten while a change is on its way.
     """
 
-    __slots__ = (
-        "_begun",
-        "_breaker",
-        "_circuit",
-        "_client",
-        "_clock",
-        "_closed",
-        "_key",
-        "_observer",
-        "_record",
-    )
+    __slots__ = ("_begun", "_breaker", "_circuit", "_client", "_closed", "_key", "_observer", "_record")
 
     def __init__(
         self,
         breaker: Breaker,
         circuit: SharedCircuit,
-        store: Store | str,
-        group: str,
-        *,
+        client: RecordClient,
         key: Hashable,
-        clock: Clock,
         observer: Observer | None,
     ) -> None:
         self._breaker = ref(breaker)
         self._circuit = circuit
+        self._client = client
         self._key = key
-        self._clock = clock
         self._observer = observer
         self._record = _KeptCircuit(self._heard)
-        self._client = RecordClient(store, group, clock, lost=self._store_lost)
         self._begun = self._closed = False
+        client.on_loss = self._store_lost
 
     def begin(self, *, wait: bool = False) -> None:
         """Hear the record and its changes from now on. With `wait`, StoreError if there is no store."""
@@ -122,16 +110,13 @@ class CircuitMember:
             self._client.rest()
 
     def _change(self, command: Command) -> Change:
-        if command.what != "lend":
-            return Change(
-                [self._record], lambda records, early, late: records[0].carry_out(command, early, late)
-            )
-        who = token_hex(4)
-        lend = command._replace(more=(*command.more, who))
+        done = None
+        if command.what == "lend":
+            who = token_hex(4)
+            command = command._replace(more=(*command.more, who))
+            done = partial(self._lent, command.seen, who)
         return Change(
-            [self._record],
-            lambda records, early, late: records[0].carry_out(lend, early, late),
-            done=lambda due: self._lent(command.seen, who, due),
+            [self._record], lambda states, early, late: states[0].carry_out(command, early, late), done
         )
 
     # -- what comes back
@@ -147,7 +132,7 @@ class CircuitMember:
         if due is None:
             return
         if heard:
-            self._clock.call_at(self._clock.now() + UNUSED_FOR, lambda: self._hand_back(who))
+            self._client.clock.call_at(self._client.clock.now() + UNUSED_FOR, lambda: self._hand_back(who))
         else:
             self._client.tell(self._change(Command("take back", seen, (who,))))
 
@@ -159,7 +144,7 @@ class CircuitMember:
             circuit.alone = why is not None
 
         if self._apply(note):
-            facts: dict[str, Any] = {"key": self._key, "at": self._clock.now() / SECOND}
+            facts: dict[str, Any] = {"key": self._key, "at": self._client.clock.now() / SECOND}
             tell(self._observer, StoreRegained(**facts) if why is None else StoreLost(**facts, reason=why))
 
     def _apply(self, news: Callable[[SharedCircuit, int], bool | None]) -> bool:

@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from ...errors import InvalidConfig
 from ...gate.forks import never_free
 from ..courier import COURIER
-from ..store import open_store
+from ..store import Store, open_store
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from ...typing import Clock, Store
-
-    class Listener(Protocol):
-        def look_again(self) -> None: ...
+    from ...typing import Clock
 
 
 class OpenStore:
     """A store, and the clients that listen for changes of each of its groups."""
 
-    __slots__ = ("__weakref__", "listeners", "pid", "store")
-
     def __init__(self, store: Store) -> None:
         self.store = store
         self.pid = os.getpid()
-        self.listeners: dict[str, Listeners] = {}
+        self.listeners: dict[str, WeakSet[Any]] = {}
+
+    def listeners_of(self, group: str) -> tuple[WeakSet[Any], Callable[[], None] | None]:
+        """The clients that listen to a group, and for the first of them what the store has to call."""
+        if group in self.listeners:
+            return self.listeners[group], None
+        clients = self.listeners[group] = WeakSet()
+
+        def changed() -> None:
+            for client in list(clients):
+                client.look_again()
+
+        return clients, changed
 
 
-class Listeners:
-    """The clients that are told when a record of one group has changed. Called by the store."""
-
-    __slots__ = ("clients",)
-
-    def __init__(self) -> None:
-        self.clients: WeakSet[Listener] = WeakSet()
-
-    def __call__(self) -> None:
-        for client in list(self.clients):
-            client.look_again()
-
-
-# By URL; those in memory also by their clock, which they keep alive.
-_open: WeakValueDictionary[tuple[str, int], OpenStore] = WeakValueDictionary()
+_open: WeakValueDictionary[str, OpenStore] = WeakValueDictionary()
 
 
 def hold(where: Store | str, clock: Clock) -> OpenStore:
@@ -55,10 +47,9 @@ def hold(where: Store | str, clock: Clock) -> OpenStore:
         if not hasattr(store, "swap"):
             raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
         return OpenStore(store)
-    place = (where, id(clock) if where.startswith("memory:") else 0)
-    held = _open.get(place)
+    held = _open.get(where)
     if held is None or held.pid != os.getpid():
-        held = _open[place] = OpenStore(open_store(where, clock))
+        held = _open[where] = OpenStore(open_store(where, clock))
         finalize(held, _let_go, held.store, held.pid).atexit = False
     return held
 

@@ -8,24 +8,15 @@ change was made, so that no change is made twice.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...arguments import NS_PER_US
 from ...errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Protocol
+    from collections.abc import Iterable, Sequence
 
-    class Change(Protocol):
-        """What rewriting needs to know of a change."""
-
-        records: Sequence[Record]
-        act: Callable[[Sequence[Any], int, int], tuple[Any, bool]]
-
-        @property
-        def wanted(self) -> bool: ...
-
+    from .client import Change
 
 # For how long a record remembers the exchanges of a member, in microseconds.
 _REMEMBERED = 600_000_000

@@ -59,8 +59,6 @@ class BudgetRecord(Record):
 class _Settlement(Change):
     """An estimate becomes a fact. The estimate is nothing where nothing was reserved."""
 
-    __slots__ = ("_estimate", "adds", "sum_key")
-
     def __init__(self, levels: Sequence[BudgetRecord], estimate: Charge, actual: Cost) -> None:
         super().__init__(levels, self._settle)
         self._estimate = estimate
