@@ -38,7 +38,7 @@ def state(allowance):
 
 
 class Model:
-    """(time, tokens, money), for ever. What was used at t counts before t + per."""
+    """A list of (time, tokens, money). What was used at t counts before t + per."""
 
     def __init__(self, plan):
         self.plan = plan
@@ -131,10 +131,8 @@ def play(allowance, model, steps, *, overshoot=True):
 # -- timelines
 
 
-def test_what_is_exactly_as_old_as_the_window_no_longer_counts():
-    """
-    TB-03: 600 of 1000 used at 0; at one hour sharp, all is there again.
-    """
+def test_usage_exactly_as_old_as_the_window_no_longer_counts():
+    """600 of 1000 used at 0; at one hour sharp, all is there again."""
     allowance = Allowance(a_plan((1000, HOUR)))
     allowance.charge((600, 0), 0)
 
@@ -143,9 +141,7 @@ def test_what_is_exactly_as_old_as_the_window_no_longer_counts():
 
 
 def test_a_cost_must_fit_every_window():
-    """
-    TB-07: 100 a minute and 250 an hour: three minutes in a row give 100, 100 and 50.
-    """
+    """100 a minute and 250 an hour: three minutes in a row give 100, 100 and 50."""
     allowance = Allowance(a_plan((100, MINUTE), (250, HOUR)))
     for minute in (0, 1):
         assert allowance.fits((100, 0), minute * MINUTE)
@@ -158,9 +154,7 @@ def test_a_cost_must_fit_every_window():
 
 
 def test_the_maximum_of_one_request_comes_first_and_equal_is_fine():
-    """
-    TB-02, D-107: the cap refuses for ever, whatever the windows have left.
-    """
+    """The cap refuses the request whatever the windows have left."""
     allowance = Allowance(a_plan((100, MINUTE), caps=(10, 5)))
 
     assert allowance.fits((10, 5), 0)
@@ -170,10 +164,8 @@ def test_the_maximum_of_one_request_comes_first_and_equal_is_fine():
     assert (short.name, short.remaining, short.limit, short.at) == ("money/request", 5, 5, None)
 
 
-def test_nothing_fits_exactly_while_nothing_is_overdrawn():
-    """
-    TB-06: an estimate of 0 is allowed exactly when usage is not above the maximum.
-    """
+def test_a_cost_of_zero_fits_exactly_while_nothing_is_overdrawn():
+    """An estimate of 0 is allowed exactly when usage is not above the maximum."""
     allowance = Allowance(a_plan((100, MINUTE)))
     allowance.charge((100, 0), 0)
     assert allowance.fits((0, 0), 0)
@@ -195,9 +187,7 @@ def test_money_is_a_column_of_its_own():
 
 
 def test_among_levels_the_one_that_refuses_for_longest_is_named():
-    """
-    D-106, D-107: the user could go in a minute, the organisation in an hour, the third never.
-    """
+    """The user could go in a minute, the organisation in an hour, the third never."""
     user, organization = Allowance(a_plan((10, MINUTE))), Allowance(a_plan((10, HOUR)))
     small = Allowance(a_plan((5, HOUR)))
     for level in (user, organization):
@@ -217,10 +207,8 @@ def test_among_levels_the_one_that_refuses_for_longest_is_named():
 
 @given(some_plans, steps)
 @settings(deadline=None, max_examples=300)
-def test_every_answer_is_that_of_the_list_while_there_are_few_entries(plan, steps):
-    """
-    TB-02 to TB-06, D-103: fits, left and the earliest moment, after any history of forty steps.
-    """
+def test_every_answer_is_that_of_a_plain_list_while_there_are_few_entries(plan, steps):
+    """Fits, left and the earliest moment, after any history of forty steps."""
     allowance, model = Allowance(plan), Model(plan)
     for now, asked in play(allowance, model, steps):
         if asked is not None:
@@ -235,10 +223,8 @@ def test_every_answer_is_that_of_the_list_while_there_are_few_entries(plan, step
 
 @given(some_plans, steps)
 @settings(deadline=None, max_examples=300)
-def test_no_window_however_laid_holds_more_than_its_limit(plan, steps):
-    """
-    D-100: of what was reserved and really used, estimates being high enough.
-    """
+def test_no_stretch_of_a_window_holds_more_than_its_limit(plan, steps):
+    """Counted is what was reserved and really used, with estimates that are high enough."""
     allowance, model = Allowance(plan), Model(plan)
     for _now, _asked in play(allowance, model, steps, overshoot=False):
         pass
@@ -254,10 +240,8 @@ def test_no_window_however_laid_holds_more_than_its_limit(plan, steps):
 
 @given(some_plans, steps)
 @settings(deadline=None, max_examples=300)
-def test_beyond_what_it_remembers_it_errs_on_the_safe_side_and_not_by_much(plan, steps):
-    """
-    D-102: with room for three moments and four groups; what counts does so for at most a quarter longer.
-    """
+def test_merged_entries_count_for_longer_and_at_most_by_a_group(plan, steps):
+    """With room for three moments and four groups, usage counts at most a quarter of the window longer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rates, "_MOST_MOMENTS", 3)
         patch.setattr(rates, "_MOST_GROUPS", 4)
@@ -275,9 +259,7 @@ def test_beyond_what_it_remembers_it_errs_on_the_safe_side_and_not_by_much(plan,
 @given(some_plans, steps, costs)
 @settings(deadline=None, max_examples=300)
 def test_a_refund_of_everything_is_as_if_nothing_had_been_reserved(plan, steps, cost):
-    """
-    D-103: at once, the state itself is the same; nothing can be taken twice.
-    """
+    """A refund at once restores the usage of every window."""
     allowance, model, now = Allowance(plan), Model(plan), 0
     for now, _asked in play(allowance, model, steps):  # noqa: B007 - the last one
         pass
@@ -290,7 +272,7 @@ def test_a_refund_of_everything_is_as_if_nothing_had_been_reserved(plan, steps, 
 
 @given(some_plans, steps, costs, costs)
 @settings(deadline=None, max_examples=300)
-def test_settling_at_once_is_as_if_the_truth_had_been_reserved(plan, steps, estimate, actual):
+def test_settling_at_once_is_as_if_the_actual_cost_had_been_reserved(plan, steps, estimate, actual):
     allowance, model, now = Allowance(plan), Model(plan), 0
     for now, _asked in play(allowance, model, steps):  # noqa: B007 - the last one
         pass
@@ -306,9 +288,7 @@ def test_settling_at_once_is_as_if_the_truth_had_been_reserved(plan, steps, esti
 
 
 def test_a_better_plan_gives_more_at_once_and_what_was_used_stays_used():
-    """
-    TB-05 under another maximum: remaining is always the maximum less the usage.
-    """
+    """What is left is always the maximum of the plan less the usage."""
     allowance = Allowance(a_plan((100, HOUR)))
     allowance.charge((60, 0), 0)
 
@@ -323,9 +303,7 @@ def test_a_better_plan_gives_more_at_once_and_what_was_used_stays_used():
 @given(some_limits, some_limits, steps, steps)
 @settings(deadline=None, max_examples=200)
 def test_going_from_plan_to_plan_and_back_creates_nothing(one, other, first, second):
-    """
-    Both plans count over the windows of both, so each knows what was used under the other.
-    """
+    """Both plans count over the windows of both, so each knows what was used under the other."""
     ones, others = a_plan(*one), a_plan(*other)
     plan, between = ones.counting(others.limits), others.counting(ones.limits)
     allowance, model = Allowance(plan), Model(plan)
@@ -353,10 +331,8 @@ def test_counting_adds_windows_without_limits_and_changes_no_limit():
     ]
 
 
-def test_a_window_nobody_counted_goes_on_from_the_best_that_is_known():
-    """
-    From a day, the last hour is known exactly; from an hour, a day as far as it goes.
-    """
+def test_a_new_window_goes_on_from_the_best_that_is_known():
+    """From a day, the last hour is known exactly; from an hour, a day as far as it goes."""
     day = Allowance(a_plan((100, DAY)))
     day.charge((10, 0), 0)
     day.charge((5, 0), DAY // 2)
@@ -377,10 +353,8 @@ def test_a_window_nobody_counted_goes_on_from_the_best_that_is_known():
 
 @given(some_plans, steps)
 @settings(deadline=None, max_examples=200)
-def test_what_was_saved_goes_on_as_if_nothing_had_happened(plan, steps):
-    """
-    D-106: a restart restores.
-    """
+def test_a_saved_allowance_goes_on_as_if_nothing_had_happened(plan, steps):
+    """An allowance that is read again after a restart gives the same answers."""
     allowance, model = Allowance(plan), Model(plan)
     for now, _asked in play(allowance, model, steps):
         saved = allowance.saved(now)
@@ -392,9 +366,7 @@ def test_what_was_saved_goes_on_as_if_nothing_had_happened(plan, steps):
 
 
 def test_windows_that_another_plan_knows_go_on_being_counted():
-    """
-    D-106: whoever counts the minute only does not make the others forget the day.
-    """
+    """A process that counts only the minute does not make the others forget the day."""
     day = Allowance(a_plan((100, DAY)))
     day.charge((40, 0), 0)
     minute = Allowance.after(day.saved(0), a_plan((50, MINUTE)), MINUTE)
@@ -408,15 +380,13 @@ def test_windows_that_another_plan_knows_go_on_being_counted():
 
 
 @pytest.mark.parametrize("saved", [[(2, 5, [])], [(-1, 5, [])], [(0, 0, [])], [(0, 5, [1, 2])]])
-def test_what_was_never_saved_is_refused(saved):
+def test_a_state_that_was_never_saved_is_refused(saved):
     with pytest.raises(ValueError):
         Allowance.after(saved, a_plan((5, HOUR)), 0)
 
 
 def test_a_budget_of_a_hundred_thousand_charges_is_saved_in_bounded_space():
-    """
-    D-102: however long it is used.
-    """
+    """The saved state does not grow with use."""
     allowance = Allowance(a_plan((10**9, HOUR)))
     largest = 0
     for k in range(20_000):
@@ -427,7 +397,7 @@ def test_a_budget_of_a_hundred_thousand_charges_is_saved_in_bounded_space():
     assert largest <= 2 + 3 * 131 + 2 * 256
 
 
-def test_a_change_that_was_broken_off_is_mended():
+def test_an_interrupted_charge_is_put_right():
     allowance = Allowance(a_plan((100, HOUR)))
     allowance.charge((10, 0), 0)
     allowance._rules[0]._used = 99

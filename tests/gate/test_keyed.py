@@ -1,4 +1,4 @@
-"""One object per key, for as long as there is a reason (D-105)."""
+"""KeyedObjects: one object for each key, for as long as there is a reason to keep it."""
 
 import gc
 import threading
@@ -27,12 +27,12 @@ def keeper():
 
 
 def fill(keeper, count, tag="other"):
-    """So many other keys come by once, and leave nothing."""
+    """`count` other keys come by once, and leave nothing."""
     for k in range(count):
         keeper.get((tag, k))
 
 
-def test_whoever_asks_gets_the_same_thing_and_it_is_made_once(keeper):
+def test_every_caller_gets_the_same_object_and_it_is_made_once(keeper):
     assert keeper.get("a") is keeper.get("a")
     assert keeper.get("a") is not keeper.get("b")
     assert keeper.get("a").key == "a"
@@ -47,7 +47,7 @@ def test_peek_makes_nothing(keeper):
     assert keeper.peek("a") is thing
 
 
-def test_what_was_forgotten_is_made_anew(keeper):
+def test_a_forgotten_object_is_made_anew(keeper):
     old = keeper.get("a")
     keeper.forget("a")
     keeper.forget("never there")
@@ -56,22 +56,20 @@ def test_what_was_forgotten_is_made_anew(keeper):
     assert keeper.get("a") is not old
 
 
-def test_items_are_all_there_is(keeper):
+def test_items_lists_every_object(keeper):
     a, b = keeper.get("a"), keeper.get("b")
     assert keeper.items() == [("a", a), ("b", b)]
 
 
 def test_twenty_thousand_keys_that_came_by_once_leave_almost_nothing(keeper):
-    """
-    D-105: memory follows what is remembered, not who ever came.
-    """
+    """Memory follows the objects that remember something, not all keys that ever came."""
     fill(keeper, 20_000)
     gc.collect()
 
     assert len(keeper) <= 64
 
 
-def test_what_has_something_to_remember_is_kept_though_nobody_holds_it(keeper):
+def test_an_object_with_something_to_remember_is_kept_though_no_caller_holds_it(keeper):
     keeper.get("a").number = 7
     fill(keeper, 1_000)
     gc.collect()
@@ -79,7 +77,7 @@ def test_what_has_something_to_remember_is_kept_though_nobody_holds_it(keeper):
     assert keeper.get("a").number == 7
 
 
-def test_what_somebody_holds_stays_the_same_thing_though_it_is_idle(keeper):
+def test_an_idle_object_that_a_caller_holds_stays_the_same(keeper):
     held = keeper.get("a")
     fill(keeper, 1_000)
     gc.collect()
@@ -89,14 +87,11 @@ def test_what_somebody_holds_stays_the_same_thing_though_it_is_idle(keeper):
     assert keeper.get("a") is held
 
 
-def test_a_thing_that_was_let_go_is_kept_again_once_it_is_asked_for(keeper):
-    """
-    Held, idle, let go; then it has something to remember, and says so by asking for itself.
-    """
+def test_an_object_that_was_let_go_is_kept_again_when_it_says_so(keeper):
     held = keeper.get("a")
     fill(keeper, 1_000)
     held.number = 3
-    keeper.get("a")
+    keeper.keep("a", held)
     del held
     fill(keeper, 1_000, "more")
     gc.collect()
@@ -104,7 +99,27 @@ def test_a_thing_that_was_let_go_is_kept_again_once_it_is_asked_for(keeper):
     assert keeper.get("a").number == 3
 
 
-def test_what_became_idle_later_is_forgotten_later(keeper):
+def test_a_forgotten_object_is_not_kept_though_it_says_so(keeper):
+    old = keeper.get("a")
+    keeper.forget("a")
+    old.number = 3
+    keeper.keep("a", old)
+
+    assert keeper.peek("a") is None
+    assert keeper.get("a") is not old
+
+
+def test_an_object_may_ask_for_others_while_it_is_asked_whether_it_is_idle():
+    def idle(thing):
+        assert len(keeper) > 0
+        keeper.peek(thing.key)
+        return True
+
+    keeper = KeyedObjects(Thing, idle)
+    fill(keeper, 1_000)
+
+
+def test_an_object_that_becomes_idle_later_is_forgotten_later(keeper):
     for k in range(500):
         keeper.get(k).number = 1
     fill(keeper, 2_000)
@@ -118,10 +133,8 @@ def test_what_became_idle_later_is_forgotten_later(keeper):
     assert keeper.peek(7) is None
 
 
-def test_sweeping_asks_each_newcomer_for_a_few_questions_only():
-    """
-    Amortised: a hundred thousand questions for twenty thousand that all stay would be too many.
-    """
+def test_sweeping_costs_each_new_object_two_questions_at_most():
+    """20 000 objects that all stay are asked 40 000 times at most."""
     asked = []
 
     def idle(thing):
@@ -152,10 +165,8 @@ def test_a_maker_that_raises_leaves_nothing_and_no_lock_held():
     assert keeper.get("a").key == "a"
 
 
-def test_fifty_threads_that_come_at_once_get_one_thing():
-    """
-    D-105: no race of first use.
-    """
+def test_fifty_threads_that_come_at_once_get_one_object():
+    """All threads ask for the same new keys."""
     made = []
 
     def make(key):

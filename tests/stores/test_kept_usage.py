@@ -1,4 +1,4 @@
-"""Usage in a file survives restarts of the machine, and a file that is not ours is not touched (D-106)."""
+"""Usage in a file survives restarts of the machine, and a file that is not ours is not touched."""
 
 import gc
 import os
@@ -89,10 +89,8 @@ def told(book):
 
 
 @pytest.mark.parametrize("what", ["process", "machine"])
-def test_d106_a_restart_restores_usage(world, what):
-    """
-    4 000 at 0 s and 5 000 half an hour later; restarted ten minutes after that.
-    """
+def test_a_restart_restores_usage(world, what):
+    """4 000 at 0 s and 5 000 half an hour later; restarted ten minutes after that."""
     with world.book() as book:
         book.for_user("ann", organization="acme").record_usage(4_000)
         told(book)
@@ -116,10 +114,8 @@ def test_d106_a_restart_restores_usage(world, what):
         assert left(book, "ann") == 10_000
 
 
-def test_what_was_reserved_and_not_settled_is_still_charged_after_a_restart(world):
-    """
-    D-103: the call may have been billed.
-    """
+def test_a_reservation_that_was_not_settled_is_still_charged_after_a_restart(world):
+    """The call of an open reservation may have been billed."""
     with world.book() as book:
         book.for_user("ann").reserve(4_000)
         book.for_user("bob").reserve(4_000).settle(1_000)
@@ -148,9 +144,7 @@ def test_every_window_and_money_survive_and_another_tier_finds_them(world):
 
 
 def test_hundreds_of_charges_and_as_many_restarts_as_you_like_answer_the_same(world):
-    """
-    Beyond what is remembered one by one, too: the restored budget answers as the old one did.
-    """
+    """More charges than are remembered one by one: the restored budget answers as the old one did."""
     dice = random.Random(5)
     book = world.book()
     for _ in range(5):
@@ -164,10 +158,8 @@ def test_hundreds_of_charges_and_as_many_restarts_as_you_like_answer_the_same(wo
     book.close()
 
 
-def test_records_of_which_nothing_counts_are_deleted(world):
-    """
-    D-105 on disk.
-    """
+def test_records_without_usage_that_counts_are_deleted(world):
+    """Users without usage that counts leave nothing in the file."""
     with world.book() as book:
         book.for_user("ann").record_usage(1)
         told(book)
@@ -182,9 +174,7 @@ def test_records_of_which_nothing_counts_are_deleted(world):
 
 
 def test_a_record_does_not_grow_with_use(world):
-    """
-    D-102 on disk.
-    """
+    """The text of a record is bounded."""
     dice = random.Random(1)
     with world.book({"free": {}}, None) as book:
         page = book.for_user("ann").account.level
@@ -216,7 +206,7 @@ def test_any_name_is_a_user(world):
 # -- clocks
 
 
-def test_d108_a_step_of_the_wall_clock_while_the_machine_runs_changes_nothing(world):
+def test_a_step_of_the_wall_clock_while_the_machine_runs_changes_nothing(world):
     with world.book() as book:
         book.for_user("ann").reserve(4_000)
         for step in (5 * 3600, -9 * 3600, 86_400):
@@ -233,9 +223,7 @@ def test_d108_a_step_of_the_wall_clock_while_the_machine_runs_changes_nothing(wo
 
 
 def test_a_wall_clock_put_back_while_the_machine_was_off_forgets_nothing(world):
-    """
-    By a year: then no time has passed, and all is remembered for one window.
-    """
+    """The clock is put back by a year: no time has passed then, and all is remembered for one window."""
     with world.book() as book:
         book.for_user("ann").record_usage(4_000)
         told(book)
@@ -377,9 +365,7 @@ def test_fifty_threads_write_and_nothing_is_lost(world):
 
 
 def test_a_file_that_cannot_be_written_refuses_the_reservation_and_hears_the_rest_later(world):
-    """
-    What was recorded is counted all the same, and written when it can be.
-    """
+    """Recorded usage is counted at once, and written when the file can be written."""
     book = world.book()
     ann = book.for_user("ann", organization="acme")
     ann.reserve(1)
@@ -438,18 +424,18 @@ def test_a_refused_reservation_writes_nothing(world):
         "sqlite:///a\0b",
     ],
 )
-def test_what_names_no_file_is_refused_and_says_what_does(store):
+def test_a_url_without_a_file_is_refused_and_the_error_says_what_to_write(store):
     with pytest.raises(InvalidConfig, match=r"sqlite:///limits\.db"):
         BudgetBook(TIERS, store=store)
 
 
 @pytest.mark.parametrize("store", ["usage.db", "", 5, b"sqlite:///x"])
-def test_what_is_no_store_is_refused_and_says_what_is(store):
+def test_a_value_that_is_not_a_store_is_refused_and_the_error_says_what_to_write(store):
     with pytest.raises(InvalidConfig, match="sqlite:///"):
         BudgetBook(TIERS, store=store)
 
 
-def test_three_slashes_are_relative(tmp_path, monkeypatch):
+def test_a_url_with_three_slashes_is_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         with BudgetBook(TIERS, store="sqlite:///usage 100%?#.db") as book:

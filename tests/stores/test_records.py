@@ -1,4 +1,4 @@
-"""Records: texts of one group, written together by whoever has seen what was there. All stores alike."""
+"""Records: texts of one group, written together if none was changed meanwhile. Every store does the same."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def put(seen, text, keep=MINUTE):
 LOOK = ("", None, 0)
 
 
-def test_what_was_not_there_is_written_and_read_by_others(opened, group):
+def test_a_new_record_is_written_and_read_by_others(opened, group):
     async def scenario(one, other):
         wrote = await one.swap(group, {"a": put("", "first"), "b": put("", "second")}, "m1")
         assert (wrote.swapped, wrote.current) == (True, {"a": ("m1", "first"), "b": ("m1", "second")})
@@ -63,8 +63,8 @@ def test_what_was_not_there_is_written_and_read_by_others(opened, group):
     on(opened, scenario, stores=2)
 
 
-def test_whoever_has_not_seen_the_latest_writes_nothing_of_anything(opened, group):
-    """D-106: all or none, also where only one of several is not as it was seen."""
+def test_a_swap_that_has_not_seen_the_latest_mark_writes_no_record(opened, group):
+    """All records are written or none, also if only one of several was changed."""
 
     async def scenario(one, other):
         await one.swap(group, {"a": put("", "a1"), "b": put("", "b1")}, "m1")
@@ -79,7 +79,7 @@ def test_whoever_has_not_seen_the_latest_writes_nothing_of_anything(opened, grou
     on(opened, scenario, stores=2)
 
 
-def test_one_that_is_only_looked_at_must_be_as_seen_too(opened, group):
+def test_a_record_that_is_only_looked_at_must_have_the_mark_that_was_seen(opened, group):
     async def scenario(store):
         await store.swap(group, {"a": put("", "a1"), "b": put("", "b1")}, "m1")
         refused = await store.swap(group, {"a": put("m1", "a2"), "b": ("m0", None, 0)}, "m2")
@@ -90,8 +90,8 @@ def test_one_that_is_only_looked_at_must_be_as_seen_too(opened, group):
     on(opened, scenario)
 
 
-def test_asked_twice_by_one_mark_it_is_written_once(opened, group):
-    """B14: the same question, because its reply was lost."""
+def test_a_swap_repeated_with_the_same_mark_is_made_once(opened, group):
+    """A client repeats its question because the reply was lost."""
 
     async def scenario(store):
         changes = {"a": put("", "text"), "b": LOOK}
@@ -105,7 +105,7 @@ def test_asked_twice_by_one_mark_it_is_written_once(opened, group):
     on(opened, scenario)
 
 
-def test_groups_have_nothing_to_do_with_each_other_nor_with_pools(opened, group):
+def test_groups_are_independent_of_each_other_and_of_pools(opened, group):
     async def scenario(store):
         await store.swap(group, {"a": put("", "mine"), "}": put("", "too")}, "m1")
         assert (await store.swap(f"{group}!", {"a": LOOK}, "")).current == {"a": ("", "")}
@@ -127,8 +127,8 @@ def test_any_name_is_a_name_and_a_text_may_be_long(opened, group):
     on(opened, scenario, stores=2)
 
 
-def test_of_many_who_write_at_once_exactly_one_is_first_each_time(opened, group):
-    """M11: a hundred increments by four, each on what it has seen; none is lost and none is made twice."""
+def test_exactly_one_of_many_simultaneous_swaps_succeeds_each_time(opened, group):
+    """Four clients make a hundred increments; none is lost and none is made twice."""
 
     async def scenario(*stores):
         async def count(store, who):
@@ -150,7 +150,7 @@ def test_of_many_who_write_at_once_exactly_one_is_first_each_time(opened, group)
     on(opened, scenario, stores=4)
 
 
-def test_what_is_no_longer_worth_keeping_is_not_there(opened, group):
+def test_a_record_expires(opened, group):
     async def scenario(store):
         await store.swap(group, {"short": put("", "x", 30_000), "long": put("", "y")}, "m1")
         await asyncio.sleep(0.06)
@@ -161,7 +161,7 @@ def test_what_is_no_longer_worth_keeping_is_not_there(opened, group):
     on(opened, scenario)
 
 
-def test_who_listens_hears_of_what_others_write_and_of_nothing_else(opened, group):
+def test_a_listener_hears_what_others_write_and_nothing_else(opened, group):
     async def scenario(one, other):
         news = asyncio.Event()
         await one.listen(group, news.set)
@@ -171,7 +171,7 @@ def test_who_listens_hears_of_what_others_write_and_of_nothing_else(opened, grou
             news.clear()
             seen = (await other.swap(group, {"a": LOOK}, "")).current["a"][0]
             await asyncio.sleep(0.1)
-            assert not news.is_set()  # nobody wrote anything
+            assert not news.is_set()  # nothing was written
             await other.swap(group, {"a": put(seen, str(number))}, f"m{number}")
             await asyncio.wait_for(news.wait(), PATIENCE)
 
@@ -198,7 +198,7 @@ def test_records_whose_time_is_over_do_not_pile_up():
 
 
 def test_the_clock_of_records_goes_on_after_a_restart_of_the_machine(tmp_path, monkeypatch):
-    """B1, D-108: records cannot be moved, so the clock goes on. Steps of the wall clock do not matter."""
+    """Records cannot be moved, so the clock goes on. Steps of the wall clock do not matter."""
     path = tmp_path / "limits.db"
     machine = {"monotonic": 5_000 * 10**9, "wall": 1_700_000_000 * 10**9, "boot": "one"}
     monkeypatch.setattr(sqlite_room.time, "monotonic_ns", lambda: machine["monotonic"])
@@ -259,7 +259,7 @@ asyncio.run(main())
 
 
 def test_killed_at_any_instant_both_records_were_written_or_neither(tmp_path):
-    """B3: kill -9, three times."""
+    """The writer is killed three times."""
     url = f"sqlite:///{tmp_path / 'limits.db'}"
     for turn in range(3):
         writer = subprocess.Popen(
@@ -280,7 +280,6 @@ def test_killed_at_any_instant_both_records_were_written_or_neither(tmp_path):
 
 
 def test_the_script_touches_declared_keys_only_and_asks_the_server_for_the_time(group):
-    """B13, B2."""
     calls = re.findall(r"redis\.p?call\('(\w+)'(?:, (\w+))?", LUA)
     assert calls == [("GET", "key"), ("SET", "key"), ("PUBLISH", "ARGV"), ("TIME", "")]
     one, other = redis_room._record(group, "a"), redis_room._record(group, "b}{")
@@ -289,8 +288,8 @@ def test_the_script_touches_declared_keys_only_and_asks_the_server_for_the_time(
     assert tag in other
 
 
-def test_a_flushed_script_and_a_reply_that_was_lost_are_made_up_for(server, group):
-    """B13, B14: SCRIPT FLUSH before each, and every other reply is lost after the record was written."""
+def test_a_flushed_script_is_loaded_again_and_a_lost_reply_is_asked_for_again(server, group):
+    """SCRIPT FLUSH before each swap, and every other reply is lost after the record was written."""
 
     async def main():
         with Proxy(server.port) as line:
@@ -317,7 +316,7 @@ def test_records_expire_by_themselves_on_the_server(server, group):
         assert 0 < client.pttl(redis_room._record(group, "a")) <= 60_000
 
 
-def test_a_key_of_something_else_is_nobodys_record_and_stays_as_it_is(server, group):
+def test_a_key_of_another_program_is_not_a_record_and_stays_as_it_is(server, group):
     with closing(server.client()) as client:
         client.set(redis_room._record(group, "a"), "diary")
         client.rpush(redis_room._record(group, "b"), "poem")

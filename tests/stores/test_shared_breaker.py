@@ -1,4 +1,4 @@
-"""One circuit for all processes: opened by one it is open for all, and all of them probe as one (2h, B23).
+"""One circuit for all processes: opened by one it is open for all, and all of them probe as one.
 
 What can be seen in virtual time is, with the store in this process; the rest by real processes and servers.
 """
@@ -93,7 +93,7 @@ def outcome(breaker, fn, *args):
 # -- virtual time
 
 
-def test_opened_by_one_it_is_open_for_all_and_for_whoever_comes_later(fleet, clock):
+def test_a_circuit_opened_by_one_breaker_is_open_for_all_and_for_later_ones(fleet, clock):
     fleet.trip()
     assert fleet.states == [OPEN] * 3
     clock.advance(12)
@@ -105,8 +105,8 @@ def test_opened_by_one_it_is_open_for_all_and_for_whoever_comes_later(fleet, clo
     assert "2 calls in a row failed" in str(refusal)
 
 
-def test_failures_are_counted_by_each_for_itself(fleet):
-    """Four failures in all, never two in a row by one."""
+def test_each_breaker_counts_its_own_failures(fleet):
+    """Four failures in all, and only the last two in a row by one breaker."""
     for breaker in fleet.breakers:
         outcome(breaker, fail)
     assert fleet.states == [CLOSED] * 3
@@ -114,7 +114,7 @@ def test_failures_are_counted_by_each_for_itself(fleet):
     assert fleet.states == [OPEN] * 3
 
 
-def test_cb04_one_probe_in_the_fleet_and_its_success_closes_it_for_all(fleet, clock):
+def test_one_probe_goes_in_the_fleet_and_its_success_closes_the_circuit_for_all(fleet, clock):
     fleet.trip()
     clock.advance(30)
     assert fleet.states == [HALF_OPEN] * 3
@@ -130,8 +130,8 @@ def test_cb04_one_probe_in_the_fleet_and_its_success_closes_it_for_all(fleet, cl
     assert [outcome(breaker, well) for breaker in fleet.breakers] == ["well"] * 3
 
 
-def test_as_many_probes_as_are_configured_are_those_of_all_together(clock):
-    """CB-04: half_open_probes=2 for five."""
+def test_half_open_probes_is_the_number_of_probes_of_all_breakers_together(clock):
+    """`half_open_probes=2` for five breakers."""
     fleet = Fleet(clock, many=5, half_open_probes=2)
 
     async def main():
@@ -155,8 +155,8 @@ def test_as_many_probes_as_are_configured_are_those_of_all_together(clock):
     assert fleet.states == [CLOSED] * 5
 
 
-def test_cb05_a_probe_that_fails_opens_it_for_all_for_twice_as_long_with_one_draw(clock):
-    """A5: the jitter is that of whoever opens it, the same for everybody."""
+def test_a_probe_that_fails_opens_the_circuit_for_all_for_twice_as_long_with_one_draw(clock):
+    """The breaker that opens the circuit draws the jitter for all."""
     fleet = Fleet(clock, many=0, max_recovery_timeout=300, recovery_jitter=0.2)
     for drawn in (0.5, 0.25, 0.75):
         fleet.options["random"] = lambda drawn=drawn: drawn
@@ -171,7 +171,7 @@ def test_cb05_a_probe_that_fails_opens_it_for_all_for_twice_as_long_with_one_dra
 
 
 @pytest.mark.parametrize("how", ["429", "cancelled"])
-def test_d93_a_probe_that_says_nothing_makes_room_for_another_anywhere(fleet, clock, how):
+def test_a_probe_without_a_verdict_makes_room_for_another_in_any_breaker(fleet, clock, how):
     class TooManyRequests(Exception):
         status_code = 429
 
@@ -187,7 +187,7 @@ def test_d93_a_probe_that_says_nothing_makes_room_for_another_anywhere(fleet, cl
     assert fleet.states == [CLOSED] * 3
 
 
-def test_b23_a_probe_that_is_never_heard_of_is_in_the_way_until_its_deadline_and_no_longer(clock):
+def test_a_lost_probe_is_in_the_way_until_its_lease_ends(clock):
     fleet = Fleet(clock, probe_timeout=7)
     fleet.trip()
     clock.advance(30)
@@ -202,7 +202,7 @@ def test_b23_a_probe_that_is_never_heard_of_is_in_the_way_until_its_deadline_and
     assert fleet.states == [CLOSED] * 3
 
 
-def test_d46_calls_from_before_it_opened_decide_nothing(fleet, clock):
+def test_calls_from_before_a_shared_circuit_opened_decide_nothing(fleet, clock):
     early = [breaker.enter() for breaker in fleet.breakers]
     fleet.trip()
     clock.advance(30)
@@ -213,7 +213,7 @@ def test_d46_calls_from_before_it_opened_decide_nothing(fleet, clock):
     assert fleet.states == [CLOSED] * 3
 
 
-def test_closed_by_hand_it_is_closed_for_all(fleet):
+def test_reset_closes_a_shared_circuit_for_all(fleet):
     fleet.trip()
     fleet.breakers[2].reset()
     assert fleet.states == [CLOSED] * 3
@@ -222,7 +222,7 @@ def test_closed_by_hand_it_is_closed_for_all(fleet):
     assert fleet.states == [OPEN] * 3
 
 
-def test_everybody_is_told_once_of_every_change(fleet, clock):
+def test_every_observer_is_told_once_of_every_change(fleet, clock):
     fleet.trip()
     clock.advance(30)
     outcome(fleet.breakers[1], fail)
@@ -235,8 +235,8 @@ def test_everybody_is_told_once_of_every_change(fleet, clock):
     assert {event.key for event in fleet.seen.events} == {"far side"}
 
 
-def test_a_record_that_is_lost_while_open_lets_nobody_through_but_a_probe(fleet, clock):
-    """B12: FLUSHALL. What each has heard still stands."""
+def test_a_record_that_is_lost_while_open_lets_one_probe_through(fleet, clock):
+    """After FLUSHALL each breaker goes on from what it has heard."""
     fleet.trip()
     fleet.store._records._kept.clear()
     clock.advance(30)
@@ -283,7 +283,7 @@ def test_clients_of_one_key_share_their_circuits():
             client.close()
 
 
-def test_a_breaker_that_nobody_uses_is_forgotten_though_it_is_shared(clock):
+def test_an_idle_shared_breaker_is_forgotten(clock):
     registry = BreakerRegistry(store=MemoryStore(clock), clock=clock)
     for k in range(1_000):
         assert registry.for_key(f"target {k}").call(well) == "well"
@@ -314,8 +314,8 @@ def test_a_server_that_is_not_there_is_a_store_error_without_its_password():
 # -- real stores
 
 
-def test_news_arrive_in_time_and_outlive_everybody(store, key):
-    """Issue 6: 50 ms on Valkey, 150 ms on SQLite; a busy machine may take a little longer."""
+def test_news_arrive_in_time_and_outlive_the_processes(store, key):
+    """About 50 ms on Valkey and 150 ms on SQLite; a busy machine may take longer."""
     one, other = (CircuitBreaker(1, 60, key=key, store=store) for _ in range(2))
     outcome(one, fail)
     begun = time.monotonic()
@@ -326,8 +326,7 @@ def test_news_arrive_in_time_and_outlive_everybody(store, key):
     assert later.state is OPEN
 
 
-def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(store, key):
-    """B29."""
+def test_a_forked_child_shares_the_circuit_and_has_no_probe_of_its_parent(store, key):
     breaker = CircuitBreaker(1, 0.3, key=key, store=store)
 
     def closes_it():
@@ -342,8 +341,8 @@ def test_a_forked_child_goes_by_the_same_circuit_and_has_no_probe_of_its_parent(
     assert outcome(breaker, well) == "well"
 
 
-def test_a_probe_that_nobody_came_for_goes_back(server, key):
-    """Whoever asked for it was refused, and never came again: the others do not wait for its deadline."""
+def test_a_lent_probe_that_no_call_uses_goes_back(server, key):
+    """The breaker that asked for the probe makes no further call: the others do not wait for the lease."""
     one, other = (CircuitBreaker(1, 0.05, key=key, store=server.url, probe_timeout=60) for _ in range(2))
     outcome(one, fail)
     eventually(lambda: one.state is HALF_OPEN, "its time is up")
@@ -354,8 +353,8 @@ def test_a_probe_that_nobody_came_for_goes_back(server, key):
     assert time.monotonic() - begun < 10
 
 
-def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(key):
-    """DESIGN 9: a mode, and an event."""
+def test_a_breaker_without_its_store_goes_on_by_itself_and_tells_it_later(key):
+    """The observer is told of the loss and of the return."""
     with Server() as server, Proxy(server.port) as line:
         seen = Recorder()
         cut_off = CircuitBreaker(1, 0.3, key=key, store=line.url, observer=seen)
@@ -374,7 +373,7 @@ def test_without_the_store_each_goes_on_by_itself_and_all_is_told_afterwards(key
         eventually(lambda: other.state is not CLOSED, "the other hears what happened meanwhile")
 
 
-def test_b14_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(server, key):
+def test_a_reply_that_is_lost_neither_loses_a_change_nor_makes_it_twice(server, key):
     with Proxy(server.port) as line:
         breaker = CircuitBreaker(1, 0.05, key=key, store=line.url)
         other = CircuitBreaker(1, 60, key=key, store=server.url)
@@ -404,8 +403,8 @@ def sharing(many, store, key, *, recovery, seconds, takes=0.05, probe_timeout=30
     return processes
 
 
-def test_of_four_processes_one_probes_and_then_all_go(store, key):
-    """2h, CB-10: 1 000 private breakers fire 215 probes in 100 ms; one that is shared, one."""
+def test_one_of_four_processes_probes_and_then_all_go(store, key):
+    """No other process calls before the probe is over."""
     processes = sharing(4, store, key, recovery=0.6, seconds=1.2)
     results = processes.results()
     failed = [at for result in results for at, end in result["reached"] if at == end]
@@ -414,15 +413,15 @@ def test_of_four_processes_one_probes_and_then_all_go(store, key):
     assert max(opened) < 1
     went = sorted([at, end] for result in results for at, end in result["reached"] if at != end)
     assert went[0][0] >= max(failed) + 0.6
-    assert all(at >= went[0][1] for at, _ in went[1:])  # nobody else before the probe was over
+    assert all(at >= went[0][1] for at, _ in went[1:])  # no other call before the probe was over
     assert all(result["closed"] for result in results)
     assert all(any(at != end for at, end in result["reached"]) for result in results)
 
 
-def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, key):
-    """B3, B23: kill -9 of whoever probes; the next probe comes when its lease is over, and not before."""
+def test_a_process_that_dies_with_the_probe_costs_its_lease(server, key):
+    """The probing process is killed; the next probe comes when its lease is over, and not before."""
     processes = sharing(3, server.url, key, recovery=0.3, seconds=1.9, takes=0.2, probe_timeout=0.7)
-    # Whoever probes says so; the others have nothing to say before that.
+    # The process that probes says so; the others print nothing before that.
     (said, *_), _, _ = select.select([process.stdout for process in processes.running], [], [], PATIENCE)
     at = time.monotonic()
     processes.kill(next(process for process in processes.running if process.stdout is said))
@@ -433,8 +432,8 @@ def test_a_process_that_dies_with_the_probe_costs_its_deadline(server, key):
     assert all(result["closed"] for result in results)
 
 
-def test_a_flushed_server_does_not_let_the_crowd_through(server, key):
-    """B12: one probe all the same."""
+def test_a_flushed_server_lets_one_probe_through(server, key):
+    """FLUSHALL while the circuit is open."""
     breakers = [CircuitBreaker(1, 0.2, key=key, store=server.url, probe_timeout=5) for _ in range(3)]
     outcome(breakers[0], fail)
     eventually(lambda: all(breaker.state is not CLOSED for breaker in breakers), "all are open")

@@ -1,4 +1,4 @@
-"""One budget for all processes: reserved and settled exactly, whatever happens to any of them (D-100, D-106).
+"""One budget for all processes: reserved and settled exactly, whatever happens to any of them.
 
 What can be seen in virtual time is, with the store in this process; the rest by real processes and servers.
 """
@@ -67,7 +67,7 @@ def remaining(budget):
 # -- virtual time
 
 
-def test_equal_names_share_and_others_do_not(memory, clock):
+def test_budgets_of_equal_keys_share_and_others_do_not(memory, clock):
     one, other = (TokenBudget(10_000, key="ann", store=memory, clock=clock) for _ in range(2))
     stranger = TokenBudget(10_000, key="bob", store=memory, clock=clock)
     reservation = one.reserve(4_000)
@@ -84,7 +84,7 @@ def test_equal_names_share_and_others_do_not(memory, clock):
     assert one.remaining_budget == 8_000
 
 
-def test_tb03_a_window_slides_as_it_does_alone(memory, clock):
+def test_a_shared_window_slides_like_a_local_one(memory, clock):
     one, other = (
         TokenBudget(windows={60: 1_000, 3600: 1_500}, key="ann", store=memory, clock=clock) for _ in range(2)
     )
@@ -102,7 +102,7 @@ def test_tb03_a_window_slides_as_it_does_alone(memory, clock):
     assert not one.check_budget(601)
 
 
-def test_d106_every_level_is_charged_or_none_across_the_fleet(memory, clock):
+def test_every_level_is_charged_or_none_across_the_fleet(memory, clock):
     def tree():
         acme = TokenBudget(5_000, key="acme", store=memory, clock=clock)
         return acme, *(TokenBudget(4_000, key=user, parent=acme, clock=clock) for user in ("ann", "bob"))
@@ -118,7 +118,7 @@ def test_d106_every_level_is_charged_or_none_across_the_fleet(memory, clock):
     assert [acme.remaining_budget, ann.remaining_budget, bob.remaining_budget] == [0, 0, 0]
 
 
-def test_d100_of_ten_tasks_in_two_processes_exactly_two_get_it():
+def test_exactly_two_of_ten_tasks_with_two_budgets_of_one_key_get_it():
     async def main(clock):
         memory = MemoryStore(clock)
         budgets = [TokenBudget(10_000, key="ann", store=memory, clock=clock) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_d100_of_ten_tasks_in_two_processes_exactly_two_get_it():
     assert run(main) == (2, 2_000)
 
 
-def test_a_budget_of_its_own_is_reserved_at_once_by_a_task_too(clock):
+def test_reserve_async_of_a_local_budget_answers_at_once(clock):
     budget = TokenBudget(10_000, clock=clock)
 
     async def main(_clock):
@@ -146,7 +146,7 @@ def test_a_budget_of_its_own_is_reserved_at_once_by_a_task_too(clock):
 
 
 def test_another_plan_finds_what_was_used_under_every_other(memory, clock):
-    """TU-03: whoever knows only the minute does not make the day forget."""
+    """A budget that knows only the minute does not make the day forget."""
     day = TokenBudget(windows={86_400: 1_000}, key="ann", store=memory, clock=clock)
     minute = TokenBudget(windows={60: 100}, key="ann", store=memory, clock=clock)
     day.record_usage(400)
@@ -157,8 +157,8 @@ def test_another_plan_finds_what_was_used_under_every_other(memory, clock):
     assert minute.remaining_budget == 0
 
 
-def test_whoever_used_nothing_that_counts_leaves_nothing_in_the_store(memory, clock):
-    """D-105: by the time nothing counts any more."""
+def test_a_user_without_usage_that_counts_leaves_nothing_in_the_store(memory, clock):
+    """Records expire when nothing counts any more."""
     book = BudgetBook({"free": {"max_tokens_per_hour": 100}}, store=memory, clock=clock)
     for k in range(500):
         book.for_user(f"user {k}").record_usage(1)
@@ -175,7 +175,7 @@ def test_whoever_used_nothing_that_counts_leaves_nothing_in_the_store(memory, cl
     book.close()
 
 
-def test_books_of_one_name_share_users_and_organizations_and_others_do_not(memory, clock):
+def test_books_of_one_key_share_users_and_organizations_and_others_do_not(memory, clock):
     tiers, organizations = {"free": {"max_tokens_per_hour": 1_000}}, {"acme": {"max_tokens_per_hour": 1_500}}
     one, other, stranger = (
         BudgetBook(tiers, organizations=organizations, key=key, store=memory, clock=clock)
@@ -243,7 +243,7 @@ class Reserving(Processes):
         self.killed += [json.loads(line) for line in said.splitlines() if line.endswith("]")]
 
     def granted(self):
-        """[user, before, after] of every reservation, of those who were killed too."""
+        """[user, before, after] of every reservation, those of killed processes included."""
         granted = list(self.killed)
         for said in self.said():
             *lines, last = said.splitlines()
@@ -263,7 +263,7 @@ def most_in_any(granted, window):
 
 
 def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, key):
-    """D-100, D-101, B6: a second of 300, a user of a hundred in it; three threads each, all at once."""
+    """A second of 300, a user of a hundred in it; three threads each, all at once."""
     user, organization = {1: 100, HOUR: 10**7}, {1: 300, HOUR: 10**8}
     granted = Reserving(4, 1.2, store=store, key=key, user=user, organization=organization).granted()
     assert most_in_any(granted, 1) <= 30
@@ -294,7 +294,7 @@ def left_of_acme(book):
 
 
 def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(store, key):
-    """B3: whatever was printed is charged; of each thread, one more may be."""
+    """Everything that was printed is charged, and at most one more reservation of each thread."""
     dice = random.Random(8)
     processes = Reserving(3, 0.6, store=store, key=key, user={HOUR: 10**7}, organization={HOUR: 10**8})
     for _ in range(2):
@@ -307,7 +307,7 @@ def test_kill_9_costs_at_most_what_was_not_told_and_user_and_organization_agree(
         assert 10**8 - left_of_acme(book) == used
 
 
-def test_usage_survives_everybody(store, key):
+def test_usage_survives_all_processes(store, key):
     with book_of(store, key, user=1_000) as book:
         book.for_user("ann", organization="acme").record_usage(300)
         book.for_user("ann").reserve(200)
@@ -320,7 +320,7 @@ def test_usage_survives_everybody(store, key):
 
 
 @pytest.mark.parametrize("fault", ["lose", "twice"])
-def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, key, fault):
+def test_replies_lost_after_the_commit_charge_nothing_twice(server, key, fault):
     """Reserving, settling and recording, while half of all replies are lost."""
     dice = random.Random(3)
     with Proxy(server.port) as line:
@@ -344,7 +344,7 @@ def test_b14_replies_lost_after_the_commit_charge_nothing_twice(server, key, fau
 
 
 def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(key):
-    """B16: SIGSTOP. A hard allowance is never guessed; nothing that was used is forgotten."""
+    """The server is stopped by SIGSTOP. No reservation is guessed, and no usage is forgotten."""
     with Server() as server:
         budget = TokenBudget(10_000, key=key, store=server.url)
         reservation = budget.reserve(4_000)
@@ -363,7 +363,7 @@ def test_a_lost_store_refuses_in_time_and_hears_later_what_was_used(key):
 
 
 def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, key):
-    """B3: what the store grants to somebody who has gone goes back."""
+    """A reservation that the store grants to a cancelled task goes back."""
     with Proxy(server.port) as line:
         budget = TokenBudget(10_000, key=key, store=line.url)
 
@@ -385,8 +385,7 @@ def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_charged(server, k
         assert TokenBudget(10_000, key=key, store=server.url).remaining_budget == 10_000
 
 
-def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store, key):
-    """B29."""
+def test_a_forked_child_counts_with_its_parent_and_settles_none_of_its_reservations(store, key):
     budget = TokenBudget(10_000, key=key, store=store)
     reservation = budget.reserve(4_000)
 
@@ -402,8 +401,8 @@ def test_a_forked_child_counts_with_its_parent_and_settles_nothing_of_his(store,
     settled_down(budget, 10_000 - 750)
 
 
-def test_whoever_is_far_from_the_store_is_not_always_too_late(server, key):
-    """M11: two that are near and never pause; one that is 40 ms away. Each takes its turn."""
+def test_a_process_far_from_the_store_is_not_always_too_late(server, key):
+    """Two processes are near and never pause, one is 40 ms away. Each takes its turn."""
     near = [TokenBudget(10**9, key=key, store=server.url) for _ in range(2)]
     over = threading.Event()
 
@@ -428,8 +427,8 @@ def test_whoever_is_far_from_the_store_is_not_always_too_late(server, key):
         assert 10**9 - remaining(far) > 3
 
 
-def test_what_cannot_be_told_does_not_pile_up(key):
-    """However long the store is away: of one user it is one number."""
+def test_usage_that_cannot_be_told_does_not_pile_up(key):
+    """While the store is away, the usage of one user is one number."""
     with Server() as server:
         budget = TokenBudget(10**9, key=key, store=server.url)
         server.kill()
@@ -465,7 +464,7 @@ def test_fifty_threads_of_one_process_ask_together(server, key):
 
 
 def test_a_process_that_just_ends_has_told_what_was_used(store, key):
-    """Nobody closed anything: the courier does not leave before it is told."""
+    """The program closes nothing: the courier does not end before the store is told."""
     program = (
         "import sys; from headgate import TokenBudget\n"
         "budget = TokenBudget(10_000, key=sys.argv[2], store=sys.argv[1])\n"
@@ -478,7 +477,7 @@ def test_a_process_that_just_ends_has_told_what_was_used(store, key):
 
 @pytest.mark.parametrize("text", ["m", "m {", "m 7", "m [{}, 5]", "m [{}, [[0, 5, [1, 2]]]]", "m [[], null]"])
 def test_a_record_that_makes_no_sense_is_a_store_error_and_others_go_on(server, key, text):
-    """DESIGN 12: hostile data never loosens a limit."""
+    """Hostile data never loosens a limit."""
     with closing(server.client()) as client:
         client.set(redis_room._record(f"book {key}", '["user", "ann"]'), text)
     with book_of(server.url, key) as book:

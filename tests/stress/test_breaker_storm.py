@@ -48,7 +48,7 @@ def opened(clock, **options):
 
 
 class Crowd:
-    """So many threads that each do the same so often; what came of it is counted."""
+    """`threads` threads that each call `act` `times` times; the results are counted."""
 
     def __init__(self, act, threads=64, times=16):
         self.results = Counter()
@@ -85,10 +85,8 @@ class Crowd:
 
 @pytest.mark.parametrize("probes", [1, 2, 5])
 @pytest.mark.parametrize("end", [down, well], ids=["fail", "succeed"])
-def test_of_a_thousand_callers_in_threads_exactly_the_probes_reach_the_target(probes, end):
-    """
-    D-90, CB-04, CB-10: 64 threads, 16 calls each, five times over; all others are refused at once.
-    """
+def test_exactly_the_configured_probes_of_a_thousand_calls_in_threads_reach_the_target(probes, end):
+    """64 threads, 16 calls each, five times over; all others are refused at once."""
     clock = ManualClock()
     breaker = opened(clock, half_open_probes=probes)
     for _ in range(5):
@@ -100,7 +98,7 @@ def test_of_a_thousand_callers_in_threads_exactly_the_probes_reach_the_target(pr
             assert leave.wait(PATIENCE)
             return end()
 
-        # Whoever is let through stays until all others have been refused, each sixteen times.
+        # A call that is let through stays until all others have been refused, each sixteen times.
         crowd = Crowd(lambda probe=probe: breaker.call(probe))
         eventually(lambda crowd=crowd: crowd.under_way() == probes, "the others are refused")
         assert len(reached) == probes
@@ -121,11 +119,7 @@ def test_of_a_thousand_callers_in_threads_exactly_the_probes_reach_the_target(pr
 
 @pytest.mark.parametrize("probes", [1, 2, 5])
 @pytest.mark.parametrize("end", [down, well], ids=["fail", "succeed"])
-def test_of_a_thousand_tasks_exactly_the_probes_reach_the_target(probes, end):
-    """
-    D-90, CB-04, CB-10.
-    """
-
+def test_exactly_the_configured_probes_of_a_thousand_tasks_reach_the_target(probes, end):
     async def main(clock):
         breaker = opened(clock, half_open_probes=probes)
         await asyncio.sleep(30)
@@ -149,9 +143,7 @@ def test_of_a_thousand_tasks_exactly_the_probes_reach_the_target(probes, end):
 
 @pytest.mark.parametrize("probes", [1, 2, 5])
 def test_threads_and_tasks_at_one_breaker_share_the_probes(probes):
-    """
-    D-90: the same object in both worlds.
-    """
+    """Threads and tasks use the same breaker object."""
     clock = ManualClock()
     breaker = opened(clock, half_open_probes=probes)
     clock.advance(30)
@@ -184,9 +176,7 @@ def test_threads_and_tasks_at_one_breaker_share_the_probes(probes):
 
 @pytest.mark.parametrize("probes", [1, 3])
 def test_probes_that_decide_nothing_follow_each_other_and_are_never_more_at_a_time(probes):
-    """
-    D-93, CB-06: every one of them is told to slow down; the limit is kept, and nobody is locked out.
-    """
+    """Every probe is told to slow down; the limit is kept, and the next call is the next probe."""
     clock = ManualClock()
     breaker = opened(clock, half_open_probes=probes)
     clock.advance(30)
@@ -212,9 +202,7 @@ def test_probes_that_decide_nothing_follow_each_other_and_are_never_more_at_a_ti
 
 
 def test_a_crowd_that_fails_at_once_opens_the_circuit_once():
-    """
-    CB-02, CB-07: of 64 failures one opens it, and the others are of another time.
-    """
+    """One of 64 failures opens the circuit, and the others belong to an earlier generation."""
     clock, seen = ManualClock(), Recorder()
     breaker = CircuitBreaker(5, 30, observer=seen, clock=clock)
     together = threading.Barrier(64)
@@ -231,9 +219,7 @@ def test_a_crowd_that_fails_at_once_opens_the_circuit_once():
 
 
 def test_no_failure_is_lost_among_threads():
-    """
-    CB-02: 64 threads, 15 failures each, are 960 in a row; the threshold is 961.
-    """
+    """64 threads make 15 failures each, 960 in a row; the threshold is 961."""
     breaker = CircuitBreaker(64 * 15 + 1, 30, clock=ManualClock())
     Crowd(lambda: breaker.call(down), times=15).join()
     assert breaker.state is CLOSED
@@ -243,9 +229,7 @@ def test_no_failure_is_lost_among_threads():
 
 
 def test_no_call_of_a_window_is_lost_among_threads():
-    """
-    D-48: 1,024 calls, and the rate is judged from the 1,025th on.
-    """
+    """1,024 calls, and the rate is judged from the 1,025th on."""
     breaker = CircuitBreaker(
         None, 30, failure_rate=0.5, minimum_calls=64 * 16 + 1, window=3600, clock=ManualClock()
     )
@@ -258,10 +242,8 @@ def test_no_call_of_a_window_is_lost_among_threads():
     assert breaker.state is OPEN
 
 
-def test_whatever_a_storm_does_the_breaker_is_not_jammed_after_it():
-    """
-    B23: good, bad, ignored and interrupted calls by 16 threads, while time passes and somebody resets.
-    """
+def test_a_breaker_is_not_jammed_after_a_storm_of_calls():
+    """16 threads make calls that succeed, fail, are ignored or interrupted, with resets among them."""
     for seed in range(5):
         clock, dice = ManualClock(), random.Random(seed)
         breaker = CircuitBreaker(3, 1, half_open_probes=2, probe_timeout=5, clock=clock)
@@ -296,9 +278,7 @@ def signal_like_interrupt():
 
 @needs_fork
 def test_a_child_forked_during_a_probe_may_probe_and_the_parents_goes_on():
-    """
-    B23, B29: the parent's probe is the parent's.
-    """
+    """The probe of the parent does not count in the child."""
     clock = ManualClock()
     breaker = opened(clock)
     clock.advance(30)
@@ -334,10 +314,8 @@ def test_a_child_forked_during_a_probe_may_probe_and_the_parents_goes_on():
 
 
 @needs_fork
-def test_a_probe_that_forks_decides_in_both():
-    """
-    B29: the call goes on in parent and child, and each has its outcome.
-    """
+def test_a_probe_that_forks_has_an_outcome_in_parent_and_child():
+    """The call goes on in parent and child."""
     clock = ManualClock()
     breaker = opened(clock)
     clock.advance(30)
@@ -361,9 +339,7 @@ def test_a_probe_that_forks_decides_in_both():
 @needs_fork
 @pytest.mark.parametrize("state", ["closed", "open", "half_open"])
 def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(state):
-    """
-    B29: in every state; and what is known stays known.
-    """
+    """In every state, and the child knows what the parent knew."""
     clock = ManualClock()
     registry = BreakerRegistry(failure_threshold=1, clock=clock)
     breaker = registry.for_key("target")
@@ -407,10 +383,8 @@ def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(state
 # -- interrupts, and the garbage collector
 
 
-def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_locks_nobody_out_for_longer_than_the_lease(alarm):
-    """
-    B23, D-45: Ctrl-C anywhere between coming and going; five hundred times.
-    """
+def test_an_interrupt_at_any_moment_leaves_no_lock_held_and_no_probe_beyond_its_lease(alarm):
+    """Ctrl-C during a call, five hundred times."""
     clock, dice = ManualClock(), random.Random(7)
     breaker = CircuitBreaker(1, 1, probe_timeout=5, clock=clock)
 
@@ -508,8 +482,8 @@ INTERRUPTED_CALLS = {
 @pytest.mark.parametrize("act", INTERRUPTED_CALLS.values(), ids=INTERRUPTED_CALLS.keys())
 def test_an_interrupt_at_every_single_moment_leaves_the_breaker_as_good_as_before(act, state, options):
     """
-    B23, D-45, D-94: no lock held, no probe in the way after its lease, and whoever was interrupted is not
-    taken to be inside of the call any longer: what it does next counts, and is refused when it is open.
+    No lock is held, no probe is in the way after its lease, and the interrupted caller is not taken to be
+    inside of the call any longer: its next calls count, and are refused when the circuit is open.
     """
     n, interrupts = 0, 0
     while interrupts == n:
@@ -568,7 +542,7 @@ class Knot:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_probe_that_is_collected_while_this_thread_holds_the_lock_does_not_wait_for_it(alarm):
     """
-    DESIGN 4.5: a finalizer may run inside the lock. The time is asked for there, as anything is allocated
+    A finalizer may run inside the lock. The time is asked for there, as anything is allocated
     there, so the collector may run.
     """
     clock = Collecting()
@@ -597,9 +571,7 @@ def test_a_probe_that_is_collected_while_this_thread_holds_the_lock_does_not_wai
 
 
 def test_a_probe_whose_coroutine_is_collected_makes_room():
-    """
-    D-45, B23: outside the lock, where the collector usually runs.
-    """
+    """The coroutine of the probe is collected outside the lock."""
     clock = ManualClock()
     breaker = opened(clock)
     clock.advance(30)
@@ -622,7 +594,7 @@ def test_a_probe_whose_coroutine_is_collected_makes_room():
 
 def test_a_storm_at_a_registry_that_forgets_keeps_one_circuit_for_each_target():
     """
-    CB-09: three targets are down while thousands of others come by once; each opens after its third
+    Three targets are down while thousands of others come by once; each opens after its third
     failure, however often the registry sweeps.
     """
     registry = BreakerRegistry(failure_threshold=3, clock=ManualClock())

@@ -1,4 +1,4 @@
-"""One circuit for many: in whatever order letters and news arrive, all end up where the record is."""
+"""One circuit for many: in whatever order commands and news arrive, all follow the record in the end."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ def a_circuit(probes=1):
 
 
 class Fleet:
-    """Circuits, the record between them, and letters that wait until somebody delivers them."""
+    """Circuits, the record between them, and commands that wait until the test delivers them."""
 
     def __init__(self, many=3, probes=1):
         self.record = CircuitRecord()
@@ -58,7 +58,7 @@ class Fleet:
                 getattr(circuit, how)(probe, False, self.now, 0.0)
 
     def deliver(self, i):
-        """The first letter of that one reaches the record, and it hears what the record says."""
+        """The first command of circuit i reaches the record, and circuit i hears what the record says."""
         circuit, record, there = self.circuits[i], self.record, self.now + AHEAD
         if circuit.commands:
             command = circuit.commands.popleft()
@@ -111,7 +111,7 @@ steps = st.lists(
 @given(steps, st.integers(1, 3))
 @settings(max_examples=300)
 def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(steps, probes):
-    """CB-04, CB-10: for all together. Late letters, late news, in any order."""
+    """Commands and news arrive late and in any order."""
     fleet = Fleet(probes=probes)
     for what, which in steps:
         if what == "pass":
@@ -134,8 +134,8 @@ def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(st
         assert (circuit.state != CLOSED) == fleet.record.is_open
 
 
-def test_from_any_state_it_recovers_once_the_far_side_is_well():
-    """B23: nothing is ever stuck."""
+def test_a_shared_circuit_recovers_from_any_state_once_the_far_side_works():
+    """Probes fail three times, then one succeeds."""
     fleet = Fleet()
     fleet.fail(0)
     fleet.settle()
@@ -159,7 +159,7 @@ def test_from_any_state_it_recovers_once_the_far_side_is_well():
     assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 3
 
 
-def test_while_alone_it_is_a_circuit_like_any_other_and_tells_it_later():
+def test_a_shared_circuit_without_its_store_works_alone_and_tells_the_record_later():
     fleet = Fleet(many=2)
     alone, other = fleet.circuits
     alone.alone = True
@@ -177,8 +177,8 @@ def test_while_alone_it_is_a_circuit_like_any_other_and_tells_it_later():
     assert alone.generation == other.generation == fleet.record.generation == 3
 
 
-def test_a_trip_by_calls_from_before_it_was_closed_again_changes_nothing():
-    """D-46: of another generation."""
+def test_a_process_that_is_two_generations_behind_cannot_open_the_circuit():
+    """The process has heard neither of the opening nor of the closing."""
     fleet = Fleet(many=2)
     fleet.fail(0)
     fleet.deliver(0)
@@ -189,7 +189,7 @@ def test_a_trip_by_calls_from_before_it_was_closed_again_changes_nothing():
     assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 2
 
 
-def test_one_call_asks_for_one_probe_however_many_come():
+def test_many_refused_calls_ask_for_one_probe():
     fleet = Fleet(many=1)
     (circuit,) = fleet.circuits
     fleet.fail(0)
@@ -213,7 +213,7 @@ def test_one_call_asks_for_one_probe_however_many_come():
         [1, 0, 0, "", {"a": "b"}],
     ],
 )
-def test_what_was_never_written_is_refused(written):
+def test_a_text_that_is_not_the_record_of_a_circuit_is_refused(written):
     with pytest.raises(ValueError):
         CircuitRecord.read(written)
 
