@@ -1,7 +1,7 @@
 """A process that shares a budget, run by the tests: reserves as fast as it can and prints every reservation.
 
-One line for each: the user, and between which moments of the monotonic clock, which all processes of a machine
-have in common. What is printed has been granted; if the process is killed, more may have been.
+One line for each: the user, and between which moments of the monotonic clock, which all processes of a
+machine have in common. What is printed has been granted; if the process is killed, more may have been.
 """
 
 import json
