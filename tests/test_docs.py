@@ -114,3 +114,19 @@ def test_every_class_and_file_of_the_glossary_exists():
 def test_the_examples_in_the_source_print_what_they_say(name, capsys):
     failed = doctest.testmod(importlib.import_module(name)).failed
     assert not failed, capsys.readouterr().out
+
+
+def test_every_file_of_the_roads_in_the_architecture_exists():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = re.findall(r"\b[a-z_]+(?:/[a-z_]+)+\.(?:py|lua)\b", text)
+    assert len(files) > 40
+    for file in files:
+        assert (HOUSE / file).exists() or (HOUSE / "sharing" / file).exists(), file
+
+
+def test_a_window_reaches_the_callers_of_another_process_through_at_most_twelve_files():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    road = text.partition("## One 429 to every process")[2].partition("```text")[2].partition("```")[0]
+    hops = [int(number) for number in re.findall(r"^ *(\d+)  ", road, flags=re.MULTILINE)]
+    assert hops == list(range(1, len(hops) + 1))
+    assert len(hops) <= 12

@@ -7,7 +7,6 @@ Dispatch that uses it, obeys.
 from __future__ import annotations
 
 from math import isfinite
-from types import TracebackType
 from weakref import ref
 
 from .. import events
@@ -15,10 +14,11 @@ from ..arguments import SECOND, positive_seconds_to_ns, seconds_to_ns
 from ..errors import CapacityExhausted, InvalidConfig, InvalidWindow, WaitTimeout
 from ..events import Event
 from ..gate.clock import SYSTEM
+from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.window import Reentry, Window, WindowSignal
-from ..hints import Clock, Hashable, Observer, Seconds, Self, Store
+from ..hints import Clock, Hashable, Observer, Seconds, Store
 from .window_registry import WindowRegistry
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..sharing.pool.window import WindowMember
 
 
-class BackoffWindow:
+class BackoffWindow(Closing):
     """Until when calls should be held back, shared by all code that holds the same object.
 
     >>> from headgate import BackoffWindow
@@ -240,22 +240,6 @@ class BackoffWindow:
         """Share the window no longer. A second call does nothing."""
         if self._member is not None:
             self._member.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- for Dispatch and the registry
 

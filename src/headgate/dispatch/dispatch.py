@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from ..arguments import SECOND, Coroutine, never_awaited, not_awaitable, positive_int, seconds_to_ns
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
 from ..gate.clock import SYSTEM, default_random
+from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.rates import successors
@@ -24,7 +23,6 @@ from ..hints import (
     Observer,
     Rates,
     Seconds,
-    Self,
     Store,
     T,
     later,
@@ -53,7 +51,7 @@ _QUOTA = Backoff(60, cap=900, jitter=("range", 0.5, 1.5))
 _SHORTEST_PAUSE = SECOND // 10
 
 
-class Dispatch(Gate):
+class Dispatch(Gate, Closing):
     """The gate in front of one API, for any number of threads and event loops.
 
     >>> from headgate import Dispatch
@@ -327,22 +325,6 @@ class Dispatch(Gate):
         super().close()
         if self._name is not None and self._names.get(self._name) is self:
             del self._names[self._name]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- looking
 
