@@ -16,11 +16,7 @@ from ..gate.gate import Gate
 from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..hints import Clock, Mapping, Observer, Rates, Seconds
-<<<<<<< HEAD
 from ..limits import Rate, columns_for, read_cost, read_rates
-=======
-from ..limits import COLUMNS, Rate, read_cost, read_rates
->>>>>>> 71fd069 (tests/test_house.py: private names of other modules, class assignments and long files are refused)
 from .buckets import KeyedRates
 from .reduction import Reduction
 from .resource import Capacity, Resource, Slot, capacity_of, check_name
