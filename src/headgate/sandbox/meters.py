@@ -9,36 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate
 
 KINDS = ("bucket", "fixed", "sliding")
-
-
-class Meter(Protocol):
-    """One limit of one customer."""
-
-    rate: Rate
-
-    def wait(self, cost: int, now: int) -> int | None:
-        """Nanoseconds until the cost would fit: 0 is now, None is never."""
-
-    def take(self, cost: int, now: int) -> None:
-        """Count a cost, whether it fits or not."""
-
-    def waste(self, now: int) -> None:
-        """Count a refusal: one unit, or the rest if less is left."""
-
-    def remaining(self, now: int) -> int:
-        """Whole units left, never below zero."""
-
-    def reset(self, now: int) -> int:
-        """Nanoseconds until the whole amount is available again."""
-
-    def retune(self, rate: Rate, now: int) -> None:
-        """Set another limit from now on. Usage so far still counts."""
 
 
 def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
@@ -60,7 +35,7 @@ def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
     return Rate.parse(f"{rate.amount} {rate.name} burst {rate.amount}")
 
 
-def written(rate: Rate, kind: str) -> str:
+def write_rate(rate: Rate, kind: str) -> str:
     """A limit as it could be written here; a burst of the whole amount is left out."""
     burst = f" burst {rate.burst}" if kind == "bucket" and rate.burst != rate.amount else ""
     return f"{rate.amount}/{rate.name.partition('/')[2]}" + (" strict" if rate.strict else burst)
@@ -70,124 +45,159 @@ def meter_for(rate: Rate, kind: str, now: int, epoch: int) -> Meter:
     """A meter for a limit. A strict rate is always kept by the exact log."""
     if rate.strict or kind == "sliding":
         return Sliding(rate)
-    if kind == "fixed":
-        return Fixed(rate, epoch)
-    return Bucket(rate, now)
+    return Fixed(rate, epoch) if kind == "fixed" else Bucket(rate, now)
 
 
-class Bucket:
+class Meter:
+    """One limit of one customer. Those that are not buckets count what was used of the amount."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._used = 0
+
+    @property
+    def most(self) -> int:
+        """The largest cost that can ever fit."""
+        return self.rate.amount
+
+    def wait(self, cost: int, now: int) -> int | None:
+        """Nanoseconds until the cost would fit: 0 is now, None is never."""
+        if cost > self.most:
+            return None
+        self._update(now)
+        return self._until(cost, now)
+
+    def take(self, cost: int, now: int) -> None:
+        """Count a cost, whether it fits or not."""
+        self._update(now)
+        self._used += cost
+
+    def waste(self, now: int) -> None:
+        """Count a refusal: one unit, or the rest if less is left."""
+        if self.remaining(now):
+            self.take(1, now)
+
+    def remaining(self, now: int) -> int:
+        """Whole units left, never below zero."""
+        self._update(now)
+        return max(0, self.rate.amount - self._used)
+
+    def reset(self, now: int) -> int:
+        """Nanoseconds until the whole amount is available again."""
+        self._update(now)
+        return self._until(self.most, now)
+
+    def retune(self, rate: Rate, now: int) -> None:
+        """Set another limit from now on. Usage so far still counts."""
+        self._update(now)
+        self.rate = rate
+
+    def opening(self, now: int) -> Fraction:
+        """The units that could be taken at once, before the first admission."""
+        return Fraction(self.remaining(now))
+
+    def _update(self, now: int) -> None:
+        raise NotImplementedError
+
+    def _until(self, cost: int, now: int) -> int:
+        """Nanoseconds until a cost fits that can fit, when the meter is up to date."""
+        raise NotImplementedError
+
+
+class Bucket(Meter):
     """Refilled evenly, full at the start. One unit is `per_ns` of credit; a nanosecond brings `amount`."""
 
     def __init__(self, rate: Rate, now: int) -> None:
-        self.rate = rate
+        super().__init__(rate)
         self._credit = rate.burst * rate.per_ns
         self._at = now
 
-    def _fill(self, now: int) -> None:
+    @property
+    def most(self) -> int:
+        return self.rate.burst
+
+    def take(self, cost: int, now: int) -> None:
+        self._update(now)
+        self._credit -= cost * self.rate.per_ns
+
+    def waste(self, now: int) -> None:
+        self._update(now)
+        if self._credit > 0:
+            self._credit = max(0, self._credit - self.rate.per_ns)
+
+    def remaining(self, now: int) -> int:
+        return int(self.opening(now))
+
+    def retune(self, rate: Rate, now: int) -> None:
+        self._update(now)
+        level = self._credit * rate.per_ns // self.rate.per_ns
+        self._credit = min(level, rate.burst * rate.per_ns)
+        self.rate = rate
+
+    def opening(self, now: int) -> Fraction:
+        self._update(now)
+        return Fraction(max(0, self._credit), self.rate.per_ns)
+
+    def _update(self, now: int) -> None:
         if now > self._at:
             full = self.rate.burst * self.rate.per_ns
             self._credit = min(full, self._credit + (now - self._at) * self.rate.amount)
             self._at = now
 
-    def wait(self, cost: int, now: int) -> int | None:
-        if cost > self.rate.burst:
-            return None
-        self._fill(now)
+    def _until(self, cost: int, now: int) -> int:  # noqa: ARG002
         short = cost * self.rate.per_ns - self._credit
         return max(0, -(-short // self.rate.amount))
 
-    def take(self, cost: int, now: int) -> None:
-        self._fill(now)
-        self._credit -= cost * self.rate.per_ns
 
-    def waste(self, now: int) -> None:
-        self._fill(now)
-        if self._credit > 0:
-            self._credit = max(0, self._credit - self.rate.per_ns)
-
-    def remaining(self, now: int) -> int:
-        self._fill(now)
-        return max(0, self._credit // self.rate.per_ns)
-
-    def level(self, now: int) -> Fraction:
-        """Units left, exactly; negative when more was taken than was there."""
-        self._fill(now)
-        return Fraction(self._credit, self.rate.per_ns)
-
-    def reset(self, now: int) -> int:
-        self._fill(now)
-        return -(-(self.rate.burst * self.rate.per_ns - self._credit) // self.rate.amount)
-
-    def retune(self, rate: Rate, now: int) -> None:
-        self._fill(now)
-        level = self._credit * rate.per_ns // self.rate.per_ns
-        self._credit = min(level, rate.burst * rate.per_ns)
-        self.rate = rate
-
-
-class Fixed:
+class Fixed(Meter):
     """A counter that starts again with every period of the wall clock."""
 
     def __init__(self, rate: Rate, epoch: int) -> None:
-        self.rate = rate
+        super().__init__(rate)
         self._epoch = epoch  # the wall clock when `now` was zero
         self._window = 0
-        self._used = 0
 
-    def _roll(self, now: int) -> None:
+    def retune(self, rate: Rate, now: int) -> None:
+        super().retune(rate, now)
+        self._window = (now + self._epoch) // rate.per_ns
+
+    def _update(self, now: int) -> None:
         window = (now + self._epoch) // self.rate.per_ns
         if window > self._window:
             self._window = window
             self._used = 0
 
-    def _left_of_window(self, now: int) -> int:
+    def _until(self, cost: int, now: int) -> int:
+        if self._used + cost <= self.rate.amount:
+            return 0
         return (self._window + 1) * self.rate.per_ns - (now + self._epoch)
 
-    def wait(self, cost: int, now: int) -> int | None:
-        if cost > self.rate.amount:
-            return None
-        self._roll(now)
-        return 0 if self._used + cost <= self.rate.amount else self._left_of_window(now)
 
-    def take(self, cost: int, now: int) -> None:
-        self._roll(now)
-        self._used += cost
-
-    def waste(self, now: int) -> None:
-        self._roll(now)
-        self._used += self._used < self.rate.amount
-
-    def remaining(self, now: int) -> int:
-        self._roll(now)
-        return max(0, self.rate.amount - self._used)
-
-    def reset(self, now: int) -> int:
-        self._roll(now)
-        return self._left_of_window(now) if self._used else 0
-
-    def retune(self, rate: Rate, now: int) -> None:
-        self._roll(now)
-        self.rate = rate
-        self._window = (now + self._epoch) // rate.per_ns
-
-
-class Sliding:
+class Sliding(Meter):
     """Every cost with its moment: never more than *amount* in any stretch of *per*. Exact."""
 
     def __init__(self, rate: Rate) -> None:
-        self.rate = rate
+        super().__init__(rate)
         self._log: deque[tuple[int, int]] = deque()
-        self._used = 0
 
-    def _forget(self, now: int) -> None:
+    def take(self, cost: int, now: int) -> None:
+        super().take(cost, now)
+        if cost:
+            self._log.append((now, cost))
+
+    def reset(self, now: int) -> int:
+        self._update(now)
+        return self._log[-1][0] + self.rate.per_ns - now if self._log else 0
+
+    def opening(self, now: int) -> Fraction:  # noqa: ARG002 - usage before is freed within its first period
+        return Fraction(self.rate.amount)
+
+    def _update(self, now: int) -> None:
         log, gone = self._log, now - self.rate.per_ns
         while log and log[0][0] <= gone:
             self._used -= log.popleft()[1]
 
-    def wait(self, cost: int, now: int) -> int | None:
-        if cost > self.rate.amount:
-            return None
-        self._forget(now)
+    def _until(self, cost: int, now: int) -> int:
         over = self._used + cost - self.rate.amount
         if over <= 0:
             return 0
@@ -196,68 +206,6 @@ class Sliding:
             if over <= 0:
                 return at + self.rate.per_ns - now
         raise AssertionError("all usage is in the log")
-
-    def take(self, cost: int, now: int) -> None:
-        self._forget(now)
-        if cost:
-            self._log.append((now, cost))
-            self._used += cost
-
-    def waste(self, now: int) -> None:
-        self._forget(now)
-        if self._used < self.rate.amount:
-            self.take(1, now)
-
-    def remaining(self, now: int) -> int:
-        self._forget(now)
-        return max(0, self.rate.amount - self._used)
-
-    def reset(self, now: int) -> int:
-        self._forget(now)
-        return self._log[-1][0] + self.rate.per_ns - now if self._log else 0
-
-    def retune(self, rate: Rate, now: int) -> None:
-        self._forget(now)
-        self.rate = rate
-
-
-def opening(meter: Meter, now: int) -> Fraction:
-    """The units that could be taken at once, before the first admission."""
-    if isinstance(meter, Bucket):
-        return max(Fraction(0), meter.level(now))
-    # A sliding window frees earlier usage bit by bit within its first period.
-    return Fraction(meter.rate.amount if isinstance(meter, Sliding) else meter.remaining(now))
-
-
-def permitted(
-    meter: Meter,
-    history: Sequence[tuple[int, Rate | None]],
-    opened: Fraction,
-    first: int,
-    last: int,
-    epoch: int,
-) -> float | None:
-    """The most units that a limit allowed from the first admission to the last, both included.
-
-    *history* lists each limit with the moment from which it held. None if there was no limit for a while.
-    """
-    total = opened
-    before: Rate | None = None
-    ends = [since for since, _ in history[1:]]
-    for (since, rate), until in zip(history, [*ends, last + 1], strict=True):
-        if until <= first or since > last:
-            continue
-        if rate is None:
-            return None
-        start, end = max(since, first), min(until, last)
-        if isinstance(meter, Bucket):
-            total += Fraction(rate.amount * (end - start), rate.per_ns)
-        else:
-            offset = epoch if isinstance(meter, Fixed) else -first
-            total += rate.amount * ((end + offset) // rate.per_ns - (start + offset) // rate.per_ns)
-            total += max(0, rate.amount - before.amount) if before is not None else 0
-        before = rate
-    return float(total)
 
 
 def most_within(events: Sequence[tuple[int, int]], period: int) -> int:

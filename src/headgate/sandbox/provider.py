@@ -19,13 +19,13 @@ from ..limits import Rate
 from ..typing import Seconds
 from .answers import Answers, Case
 from .faults import REFUSING, Fault, Planned
-from .meters import KINDS, meter_for, read_rate, written
+from .meters import KINDS, meter_for, read_rate, write_rate
 from .referee import Customer, Referee, Report
 from .steps import Scenario
 from .styles import STYLES
 from .styles.reading import key_of
 from .styles.style import Style
-from .styles.values import Ask, Output, Refusal, Request
+from .styles.values import Ask, Charges, Output, Refusal, Request
 
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens")
 _LONGEST_REPLY = 100_000  # tokens
@@ -63,11 +63,6 @@ class Provider:
         self,
         style: str = "openai",
         *,
-        requests: Rate | str | None = None,
-        tokens: Rate | str | None = None,
-        input_tokens: Rate | str | None = None,
-        output_tokens: Rate | str | None = None,
-        concurrency: int | None = None,
         kind: str = "bucket",
         per_key: bool = False,
         per_model: bool = False,
@@ -80,6 +75,7 @@ class Provider:
         reply_tokens: int = 16,
         piece_tokens: int = 4,
         seed: int = 0,
+        **limits: Unpack[Limits],
     ) -> None:
         if style not in STYLES:
             raise InvalidConfig(f"style={style!r} is unknown; write one of {', '.join(STYLES)}")
@@ -95,35 +91,28 @@ class Provider:
         self._reply_tokens = positive_int(reply_tokens, "reply_tokens", example=16)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise InvalidConfig(f"seed={seed!r} is not a whole number; write e.g. seed=1")
+        if tokens_per_second is not None:
+            tokens_per_second = _number(tokens_per_second, "tokens_per_second", 50, positive=True)
         self._seed = seed
         self._serial = 0
         self._faults: list[Planned] = []
         self._customers: dict[tuple[str, str], Customer] = {}
         self._referee = Referee()
         self._answers = Answers(
-            self.style,
-            self._referee,
+            style=self.style,
+            referee=self._referee,
             kind=kind,
             headers=headers,
             retry_after=retry_after,
             first_token=seconds_to_ns(first_token, "first_token", error=InvalidConfig),
-            spread=_number(spread, "spread", 0.3, least=0),
-            speed=None
-            if tokens_per_second is None
-            else _number(tokens_per_second, "tokens_per_second", 50, above=0),
+            spread=_number(spread, "spread", 0.3, positive=False),
+            speed=tokens_per_second,
             piece_tokens=positive_int(piece_tokens, "piece_tokens", example=4),
         )
         self._history: dict[str, list[tuple[int, Rate | None]]] = {}
         self._origin = 0
         self._epoch = 1_800_000_000 * SECOND  # until a server anchors it: 15 January 2027, 8 o'clock
-        self.set_limits(
-            requests=requests,
-            tokens=tokens,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            concurrency=concurrency,
-            now=0,
-        )
+        self.set_limits(now=0, **limits)
 
     def anchor(self, now: int, wall: int) -> None:
         """At *now* it is *wall* nanoseconds since 1970, and reports count their seconds from *now*."""
@@ -141,18 +130,15 @@ class Provider:
                 if value is not None:
                     positive_int(value, "concurrency", example=8)
             elif unit not in UNITS:
-                raise TypeError(
-                    f"{unit}={value!r} is not a limit; write one of {', '.join(UNITS)}, concurrency"
-                )
-            elif value is not None and unit not in self.style.units:
-                raise InvalidConfig(
-                    f"{unit}={value!r}: the {self.style.name} style counts {', '.join(self.style.units)}; "
-                    "write one of these"
-                )
+                known = ", ".join(UNITS)
+                raise TypeError(f"{unit}={value!r} is not a limit; write one of {known}, concurrency")
+            elif value is None:
+                changed[unit] = None
+            elif unit in self.style.units:
+                changed[unit] = read_rate(cast("Rate | str", value), unit, self.kind)
             else:
-                changed[unit] = (
-                    None if value is None else read_rate(cast("Rate | str", value), unit, self.kind)
-                )
+                counted = f"the {self.style.name} style counts {', '.join(self.style.units)}"
+                raise InvalidConfig(f"{unit}={value!r}: {counted}; write one of these")
         self._concurrency = limits.get("concurrency", self._concurrency)
         for unit, rate in changed.items():
             self._set_limit(unit, rate, now)
@@ -161,9 +147,8 @@ class Provider:
         before = self._limits[unit]
         self._limits[unit] = rate
         if rate is not None or unit in self._history:
-            self._history.setdefault(unit, [(-1 << 63, before)] if self._customers else []).append(
-                (now, rate)
-            )
+            earlier = [(-1 << 63, before)] if self._customers else []
+            self._history.setdefault(unit, earlier).append((now, rate))
         for customer in self._customers.values():
             if rate is None:
                 customer.meters.pop(unit, None)
@@ -174,11 +159,10 @@ class Provider:
 
     def limits(self) -> dict[str, str | int | None]:
         """The limits in force, as they could be written."""
-        facts: dict[str, str | int | None] = {
-            unit: None if rate is None else written(rate, self.kind)
-            for unit, rate in self._limits.items()
-            if unit in self.style.units
-        }
+        facts: dict[str, str | int | None] = {}
+        for unit in self.style.units:
+            rate = self._limits[unit]
+            facts[unit] = None if rate is None else write_rate(rate, self.kind)
         return {**facts, "concurrency": self._concurrency}
 
     # -- Faults
@@ -225,51 +209,44 @@ class Provider:
         output = Output(self._serial, (self._epoch + now) // SECOND)
         random = Random(self._seed * 1_000_003 + self._serial)  # noqa: S311 - repeatable, not secret
         case = Case(request, ask, output, random, self._epoch)
-        self._strike(case, now)
-        if case.struck and case.struck[0].kind in REFUSING:
-            return Scenario(answers.misbehave(case, case.struck[0], now))
+        fault = case.fault = self._strike(case, now)
+        if fault is not None and fault.kind in REFUSING:
+            return Scenario(answers.misbehave(case, fault, now))
         if ask.answer is not None:
             return Scenario(answers.say(case, *ask.answer, [], now))
         customer = self._customer(request, ask, now)
-        refusal = self._judge(customer, ask, now)
-        if refusal is not None:
-            return Scenario(answers.refuse(case, customer, refusal, now))
-
         charges = self.style.charges(ask)
-        token_unit = self.style.units[1]
-        customer.admit(charges[token_unit][1], now)
+        refusal = self._judge(customer, charges, now)
+        # A refusal for concurrency states no budget: none of them is used up.
+        case.customer = customer if refusal is None or refusal.level is not None else None
+        if refusal is not None:
+            return Scenario(answers.refuse(case, refusal, now))
+
+        customer.admit(charges[self.style.units[1]][1], now)
         for unit, meter in customer.meters.items():
             meter.take(charges[unit][1], now)
-        referee.enter()
-        case.customer = customer
+        referee.enter(stream=ask.stream)
         self._measure(case)
-        if ask.stream:
-            referee.open_streams += 1
-        return Scenario(answers.serve(case, customer, now), partial(self._leave, case))
 
-    def _leave(self, case: Case, finished: bool) -> None:
-        referee = self._referee
-        referee.in_flight -= 1
-        if case.customer is not None:
-            case.customer.in_flight -= 1
-        if case.ask.stream:
-            referee.open_streams -= 1
-        if not finished:
-            referee.abandoned += 1
+        def leave(finished: bool) -> None:
+            customer.in_flight -= 1
+            referee.leave(stream=ask.stream, finished=finished)
 
-    def _strike(self, case: Case, now: int) -> None:
-        """Find the fault, if any, that strikes this request."""
+        return Scenario(answers.serve(case, customer, now), leave)
+
+    def _strike(self, case: Case, now: int) -> Fault | None:
+        """The fault, if any, that strikes this request."""
         request, ask = case.request, case.ask
         for planned in self._faults:
-            fault = planned.fault
-            if fault.kind not in REFUSING and ask.answer is not None:
+            kind = planned.fault.kind
+            if kind not in REFUSING and ask.answer is not None:
                 continue  # nothing to slow down or cut short
-            if fault.kind == "stream_error" and not ask.stream:
+            if kind == "stream_error" and not ask.stream:
                 continue
             if planned.strikes(request.path, ask.model, key_of(request), now, case.random.random):
-                self._referee.faults[fault.kind] += 1
-                case.struck.append(fault)
-                return
+                self._referee.faults[kind] += 1
+                return planned.fault
+        return None
 
     def _customer(self, request: Request, ask: Ask, now: int) -> Customer:
         name = (key_of(request) if self._per_key else "", ask.model if self._per_model else "")
@@ -280,58 +257,51 @@ class Provider:
             customer = self._customers[name] = Customer(meters)
         return customer
 
-    def _judge(self, customer: Customer, ask: Ask, now: int) -> Refusal | None:
+    def _judge(self, customer: Customer, charges: Charges, now: int) -> Refusal | None:
         """None if the limits allow it; else a refusal with the limit that is furthest from allowing it."""
-        charges = self.style.charges(ask)
-        refusal: Refusal | None = None
-        if self._concurrency is not None and customer.in_flight >= self._concurrency:
-            refusal = Refusal("concurrency")
-        else:
-            longest = 0
-            for unit, meter in customer.meters.items():
-                need = charges[unit][0]
-                wait = meter.wait(need, now)
-                if wait is None:
-                    rate = meter.rate
-                    most = rate.burst if self.kind == "bucket" and not rate.strict else rate.amount
-                    refusal = Refusal(unit, requested=need, most=most)
-                    break
-                if wait > longest:
-                    longest = wait
-                    refusal = Refusal(unit, requested=need)
+        refusal = self._objection(customer, charges, now)
         if refusal is None:
             return None
         self._referee.refused_by["too_large" if refusal.most else refusal.unit] += 1
-        requests = customer.meters.get("requests")
-        if self._refusals_count and requests is not None:
-            requests.waste(now)
-        if refusal.unit in customer.meters:
-            refusal.level = customer.level(refusal.unit, now)
-            if not refusal.most:
-                waits = (meter.wait(charges[unit][0], now) for unit, meter in customer.meters.items())
-                refusal.wait = max(wait for wait in waits if wait is not None)
+        meters = customer.meters
+        if self._refusals_count and "requests" in meters:
+            meters["requests"].waste(now)
+        refusal.level = customer.levels(now).get(refusal.unit)
+        if refusal.level is not None and not refusal.most:
+            waits = (meter.wait(charges[unit][0], now) for unit, meter in meters.items())
+            refusal.wait = max(wait for wait in waits if wait is not None)
+        return refusal
+
+    def _objection(self, customer: Customer, charges: Charges, now: int) -> Refusal | None:
+        if self._concurrency is not None and customer.in_flight >= self._concurrency:
+            return Refusal("concurrency")
+        refusal, longest = None, 0
+        for unit, meter in customer.meters.items():
+            need = charges[unit][0]
+            wait = meter.wait(need, now)
+            if wait is None:
+                return Refusal(unit, requested=need, most=meter.most)
+            if wait > longest:
+                refusal, longest = Refusal(unit, requested=need), wait
         return refusal
 
     def _measure(self, case: Case) -> None:
         """Decide how long the answer will be."""
-        ask, output = case.ask, case.output
+        ask, length = case.ask, case.ask.wanted_tokens
         if ask.endpoint == "embeddings":
             return
         most = min(ask.most_tokens or _LONGEST_REPLY, _LONGEST_REPLY)
-        length = ask.wanted_tokens
         if length is None:
             length = 1
             if self._reply_tokens > 1:  # geometric: each token may be the last
                 length = max(1, ceil(log(1.0 - case.random.random()) / log(1.0 - 1.0 / self._reply_tokens)))
-        output.tokens = min(length, most)
-        output.cut = length > most
+        case.output.tokens = min(length, most)
+        case.output.cut = length > most
 
 
-def _number(
-    value: object, what: str, example: float, *, least: float | None = None, above: float = -1
-) -> float:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and value < float("inf")
-    if not good or not (value >= least if least is not None else value > above):  # type: ignore[operator]
-        bound = f"at least {least:g}" if least is not None else f"above {above:g}"
+def _number(value: float, what: str, example: float, *, positive: bool) -> float:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    if not good or (positive and not value):
+        bound = "above 0" if positive else "at least 0"
         raise InvalidConfig(f"{what}={value!r} is not a number {bound}; write e.g. {what}={example:g}")
-    return float(value)  # type: ignore[arg-type]  # checked above
+    return float(value)

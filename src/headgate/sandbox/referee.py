@@ -7,69 +7,50 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import SECOND
-from .meters import most_within, opening, permitted
+from .meters import Bucket, Fixed, most_within
 from .styles.values import MeterLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from fractions import Fraction
 
     from ..limits import Rate
     from .meters import Meter
 
-    History = Mapping[str, Sequence[tuple[int, Rate | None]]]
+    Limits = Sequence[tuple[int, Rate | None]]  # each limit with the moment from which it held
 
 _INSTANT = SECOND // 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What happened since the start or the last reset.
+    """What happened since the start or the last reset. Times are seconds."""
 
-    | field | what it is |
-    | --- | --- |
-    | `requests` | requests that arrived, including refused and broken ones |
-    | `admitted`, `refused` | requests that the limits allowed; those answered 429, by limits or by faults |
-    | `by_status` | answers by status |
-    | `refused_by` | requests refused by limits, by unit (`requests`, `tokens`, `concurrency`, …) |
-    | `faults` | requests struck by faults, by kind |
-    | `tokens`, `output_tokens` | tokens charged at admission; tokens produced |
-    | `in_flight`, `peak_in_flight` | requests admitted and not yet at their last byte; the most at once |
-    | `open_streams`, `abandoned` | streams in flight; answers whose client left before the end |
-    | `busiest`, `busiest_arrivals` | the most admissions, and the most arrivals, in any 100 ms |
-    | `peak` | the most admitted in any stretch of the limit's own period, by unit |
-    | `allowed` | the most that the limit permitted from the first admission to the last, by unit |
-    | `use` | the part of `allowed` that was used, by unit |
-    | `arrivals`, `admissions` | seconds; (seconds, tokens) |
-    | `first_admission`, `last_admission` | seconds, None if there was none |
-    | `amplification` | requests per distinct `x-sandbox-id`, None if no request had one |
-    """
-
-    abandoned: int
-    admissions: tuple[tuple[float, int], ...]
-    admitted: int
-    allowed: dict[str, float]
-    amplification: float | None
+    requests: int  # that arrived, including refused and broken ones
+    admitted: int  # requests that the limits allowed
+    refused: int  # requests answered 429, by limits or by faults
+    by_status: dict[int, int]  # answers
+    refused_by: dict[str, int]  # requests refused by limits, by unit (requests, tokens, concurrency, …)
+    faults: dict[str, int]  # requests struck by faults, by kind
+    tokens: int  # charged at admission
+    output_tokens: int  # produced
+    in_flight: int  # requests admitted and not yet at their last byte
+    peak_in_flight: int  # the most at once
+    open_streams: int  # streams in flight
+    abandoned: int  # answers whose client left before the end
+    busiest: int  # the most admissions in any 100 ms
+    busiest_arrivals: int  # the most arrivals in any 100 ms
+    peak: dict[str, int]  # the most admitted in any stretch of the limit's own period, by unit
+    allowed: dict[str, float]  # the most permitted from the first admission to the last, by unit
+    use: dict[str, float]  # the part of `allowed` that was used, by unit
     arrivals: tuple[float, ...]
-    busiest: int
-    busiest_arrivals: int
-    by_status: dict[int, int]
-    faults: dict[str, int]
-    first_admission: float | None
-    in_flight: int
+    admissions: tuple[tuple[float, int], ...]  # moments with tokens
+    first_admission: float | None  # None if there was none
     last_admission: float | None
-    open_streams: int
-    output_tokens: int
-    peak: dict[str, int]
-    peak_in_flight: int
-    refused: int
-    refused_by: dict[str, int]
-    requests: int
-    tokens: int
-    use: dict[str, float]
+    amplification: float | None  # requests per distinct `x-sandbox-id`, None if no request had one
 
     def facts(self, *, times: bool = True) -> dict[str, Any]:
         """The report as plain data, with or without the long lists of times."""
@@ -99,26 +80,55 @@ class Customer:
     def admit(self, tokens: int, now: int) -> None:
         """Count an admission. Called before anything is taken from the meters."""
         if not self.admissions:
-            self.opened = {unit: opening(meter, now) for unit, meter in self.meters.items()}
+            self.opened = {unit: meter.opening(now) for unit, meter in self.meters.items()}
         self.admissions.append((now, tokens))
         self.in_flight += 1
 
     def produce(self, tokens: int, now: int) -> None:
         """Count tokens of an answer."""
         self.outputs.append((now, tokens))
-        meter = self.meters.get("output_tokens")
-        if meter is not None:
+        if (meter := self.meters.get("output_tokens")) is not None:
             meter.take(tokens, now)
 
-    def level(self, unit: str, now: int) -> MeterLevel:
-        meter = self.meters[unit]
-        return MeterLevel(unit, meter.rate, meter.remaining(now), meter.reset(now))
+    def levels(self, now: int) -> dict[str, MeterLevel]:
+        return {
+            unit: MeterLevel(unit, meter.rate, meter.remaining(now), meter.reset(now))
+            for unit, meter in self.meters.items()
+        }
 
     def taken(self, unit: str) -> Sequence[tuple[int, int]]:
         """The moments and amounts in which a unit was taken."""
         if unit == "output_tokens":
             return self.outputs
         return [(at, 1) for at, _ in self.admissions] if unit == "requests" else self.admissions
+
+    def permitted(self, unit: str, limits: Limits, epoch: int) -> float | None:
+        """The most units that a limit allowed from the first admission to the last, both included.
+
+        None if there was no limit for a while.
+        """
+        meter, total = self.meters.get(unit), self.opened.get(unit)
+        if meter is None or total is None:
+            return None
+        first, last = self.admissions[0][0], self.admissions[-1][0]
+        if unit == "output_tokens" and self.outputs:
+            last = max(last, self.outputs[-1][0])
+        offset = epoch if isinstance(meter, Fixed) else -first
+        before: Rate | None = None
+        ends = [since for since, _ in limits[1:]]
+        for (since, rate), until in zip(limits, [*ends, last + 1], strict=True):
+            if until <= first or since > last:
+                continue
+            if rate is None:
+                return None
+            start, end = max(since, first), min(until, last)
+            if isinstance(meter, Bucket):
+                total += Fraction(rate.amount * (end - start), rate.per_ns)
+            else:
+                total += rate.amount * ((end + offset) // rate.per_ns - (start + offset) // rate.per_ns)
+                total += max(0, rate.amount - before.amount) if before is not None else 0
+            before = rate
+        return float(total)
 
 
 class Referee:
@@ -144,11 +154,19 @@ class Referee:
             setattr(twin, name, value if isinstance(value, int) else value.copy())
         return twin
 
-    def enter(self) -> None:
+    def enter(self, *, stream: bool) -> None:
         self.in_flight += 1
+        self.open_streams += stream
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
-    def report(self, customers: Sequence[Customer], history: History, origin: int, epoch: int) -> Report:
+    def leave(self, *, stream: bool, finished: bool) -> None:
+        self.in_flight -= 1
+        self.open_streams -= stream
+        self.abandoned += not finished
+
+    def report(
+        self, customers: Sequence[Customer], history: Mapping[str, Limits], origin: int, epoch: int
+    ) -> Report:
         """The report about customers that had admissions."""
         admissions = sorted(admission for customer in customers for admission in customer.admissions)
         allowed: dict[str, float] = {}
@@ -160,7 +178,7 @@ class Referee:
             if rate is None or not admissions:
                 continue
             peak[unit] = max(most_within(events, rate.per_ns) for events in taken)
-            shares = [_permitted(customer, unit, limits, epoch) for customer in customers]
+            shares = [customer.permitted(unit, limits, epoch) for customer in customers]
             total = sum(share for share in shares if share is not None)
             if None not in shares and total > 0:
                 allowed[unit] = total
@@ -189,15 +207,3 @@ class Referee:
             last_admission=(admissions[-1][0] - origin) / SECOND if admissions else None,
             amplification=self.ids.total() / len(self.ids) if self.ids else None,
         )
-
-
-def _permitted(
-    customer: Customer, unit: str, limits: Sequence[tuple[int, Rate | None]], epoch: int
-) -> float | None:
-    meter, opened = customer.meters.get(unit), customer.opened.get(unit)
-    if meter is None or opened is None:
-        return None
-    first, last = customer.admissions[0][0], customer.admissions[-1][0]
-    if unit == "output_tokens" and customer.outputs:
-        last = max(last, customer.outputs[-1][0])
-    return permitted(meter, limits, opened, first, last, epoch)

@@ -46,34 +46,26 @@ Steps: TypeAlias = Generator[Step, int, None]
 class Scenario:
     """The steps of one request. Ask for steps until there are none, then close it, whatever happened."""
 
-    __slots__ = ("_begun", "_closed", "_on_close", "_steps", "finished")
-
     def __init__(self, steps: Steps, on_close: Callable[[bool], None] | None = None) -> None:
         self._steps = steps
         self._on_close = on_close
         self._begun = False
-        self._closed = False
-        self.finished = False  # True when all steps have been taken
+        self._finished = False  # all steps have been taken
 
     def step(self, now: int) -> Step | None:
         """The next step; None when there is no more."""
         try:
-            if self._begun:
-                step = self._steps.send(now)
-            else:
-                self._begun = True
-                step = next(self._steps)
+            step = self._steps.send(now) if self._begun else next(self._steps)
         except StopIteration:
-            self.finished = True
+            self._finished = True
             return None
-        if step.__class__ is Cut:
-            self.finished = True
+        self._begun = True
+        self._finished = isinstance(step, Cut)
         return step
 
     def close(self) -> None:
         """End it, because the last byte is sent or because the client has left."""
-        if not self._closed:
-            self._closed = True
-            self._steps.close()
-            if self._on_close is not None:
-                self._on_close(self.finished)
+        self._steps.close()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close(self._finished)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from ...limits import Rate
 
 Pairs: TypeAlias = list[tuple[str, str]]
+Charges: TypeAlias = dict[str, tuple[int, int]]  # by unit: what must be there, what is taken at admission
 
 
 @dataclass(slots=True)
