@@ -426,7 +426,7 @@ class CircuitBreaker(Closing):
         """Go by the circuit that the store keeps under this key, among those of a registry's own key."""
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'{key!r} is not a key for a store: write a string, e.g. key="stripe"')
-        from ..sharing.records.circuit import SharedCircuit  # noqa: PLC0415 - only those who share load it
+        from ..sharing.records.circuit import SharedCircuit  # noqa: PLC0415 - loaded only with a store
         from ..sharing.records.client import RecordClient  # noqa: PLC0415 - as above
         from ..sharing.records.member import CircuitMember  # noqa: PLC0415 - as above
 

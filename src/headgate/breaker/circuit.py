@@ -116,7 +116,7 @@ class Circuit:
         self._until = 0  # when an open circuit lets a probe through
         self._touched = 0  # when a call last failed or the state last changed
         self._reopened = 0  # how many probes have failed since it was last closed
-        self._probes: dict[Probe, int] = {}  # probes under way, and when the lease of each ends
+        self._probes: dict[Probe, int] = {}  # running probes, and when the lease of each ends
 
     # -- may it go?
 

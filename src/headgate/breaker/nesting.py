@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 from ..hints import Any
 
-# One call under way: its breaker, None once the call is over, and the call around it. A list, because
+# One running call: its breaker, None once the call is over, and the call around it. A list, because
 # making one takes half as long as making an object.
 Inside = list[Any]
 

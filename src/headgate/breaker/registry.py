@@ -57,7 +57,7 @@ class BreakerRegistry(Closing):
         self._store = store
         self._keyed: KeyedObjects[CircuitBreaker] = KeyedObjects(self._make, CircuitBreaker.is_idle)
         if store is not None:
-            from ..sharing.records.member import greet  # noqa: PLC0415 - only those who share load it
+            from ..sharing.records.member import greet  # noqa: PLC0415 - loaded only with a store
 
             greet(store, options.get("clock", SYSTEM))
 

@@ -259,7 +259,7 @@ def usage_in(store: Store | str | None, group: str, clock: Clock) -> LocalUsage 
     """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
     if store is None:
         return LocalUsage(clock)
-    from ..sharing.records.usage import SharedUsage  # noqa: PLC0415 - only those who share load what it takes
+    from ..sharing.records.usage import SharedUsage  # noqa: PLC0415 - loaded only with a store
 
     return SharedUsage(store, group, clock)
 

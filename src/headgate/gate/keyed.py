@@ -40,7 +40,7 @@ class KeyedObjects(_Of[T]):
     remember and that no caller holds is forgotten.
 
     Each time the number of objects has doubled, those that are idle are let go: only callers that hold one
-    keep it alive then, and a caller that asks for its key meanwhile gets that same one. An object that was
+    keep it alive then, and a caller that asks for its key then gets that same one. An object that was
     let go does not notice. If it comes to have something to remember, it must say so by `keep`.
     """
 
@@ -85,7 +85,7 @@ class KeyedObjects(_Of[T]):
             self._let_go.pop(key, None)
             sweep = len(self._kept) > self._sweep_at
             if sweep:
-                self._sweep_at = 2 * len(self._kept)  # no other thread sweeps meanwhile
+                self._sweep_at = 2 * len(self._kept)  # no other thread sweeps until this one has
             return thing, sweep
 
         thing, sweep = self._guard.run(find)

@@ -1,7 +1,7 @@
 """A client of the records of one group in a store: records that are read, changed and written back.
 
 A caller that has something to tell leaves it here and goes on; only one that asks for something waits. One
-exchange with the store is under way at a time, and takes along all changes that were left. A change is made
+exchange with the store goes on at a time, and takes along all changes that were left. A change is made
 to the records as last heard; if another member was faster, it is made again to what that one wrote.
 """
 
@@ -143,7 +143,7 @@ class RecordClient:
         self._sums: dict[Any, Change] = {}  # the changes of the backlog to which more can be added
         self._batch: Sequence[Change] = ()  # on its way
         self._news: deque[Callable[[], object]] = deque()  # to be called when the exchange is over
-        self._working = allocate_lock()  # never waited for: held while an exchange is under way
+        self._working = allocate_lock()  # never waited for: held during an exchange
 
     # -- from any thread
 

@@ -31,7 +31,7 @@ for i, key in ipairs(KEYS) do
 end
 
 if written > 0 and again then
-  same = true -- the reply was lost, and we were asked once more
+  same = true -- the reply was lost, and the client asks again
 elseif written > 0 and same then
   for i, key in ipairs(KEYS) do
     if keep[i] ~= '' then
