@@ -19,15 +19,18 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Any, Literal, NoReturn, Self, Unpack
+    from typing import Any, ClassVar, Literal, NoReturn, Self, Unpack
 
-    from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T
+    from .gate.any_rate import AnyRate
+    from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T, Timer
 
 __all__ = [
     "Any",
+    "AnyRate",
     "Awaitable",
     "Bus",
     "Callable",
+    "ClassVar",
     "Clock",
     "Generator",
     "Hashable",
@@ -46,13 +49,19 @@ __all__ = [
     "Sequence",
     "Store",
     "T",
+    "Timer",
     "Unpack",
     "later",
 ]
 
+# Where the names are; all others are in headgate.typing.
 _MODULES = {
-    "typing": ("Any", "Literal", "NoReturn", "Self", "Unpack"),
-    "headgate.typing": ("Bus", "Clock", "Jitter", "Observer", "P", "R", "Rates", "Seconds", "Store", "T"),
+    "typing": ("Any", "ClassVar", "Literal", "NoReturn", "Self", "Unpack"),
+    "collections.abc": (
+        *("Awaitable", "Callable", "Generator", "Hashable"),
+        *("Iterable", "Iterator", "Mapping", "Sequence"),
+    ),
+    "headgate.gate.any_rate": ("AnyRate",),
 }
 
 
@@ -99,6 +108,6 @@ def _found(parameters: Any) -> Any:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _MODULES.items() if name in names), "collections.abc")
+    module = next((module for module, names in _MODULES.items() if name in names), "headgate.typing")
     found = globals()[name] = later(module, name)
     return found

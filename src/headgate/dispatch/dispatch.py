@@ -14,8 +14,10 @@ from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule, WeightRule
 from ..gate.window import WindowSignal
 from ..hints import (
+    AnyRate,
     Awaitable,
     Callable,
+    ClassVar,
     Clock,
     Hashable,
     Literal,
@@ -35,9 +37,6 @@ from .snapshot import DispatchSnapshot, take_snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
-
-    from ..gate.decision import AnyRate
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
 else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..arguments import SECOND
 from ..frozen import Frozen
+from ..hints import AnyRate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..gate.decision import AnyRate, Rules
+    from ..gate.decision import Rules
     from ..gate.waiting import WaitingCallers
 
 

@@ -9,12 +9,10 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.forks import reset_in_child
-from ..hints import Clock, Hashable, Observer, Seconds, later
+from ..hints import ClassVar, Clock, Hashable, Observer, Seconds, later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
-
     from .backoff_window import BackoffWindow
 else:
     BackoffWindow = later("headgate.dispatch.backoff_window", "BackoffWindow")

@@ -8,20 +8,20 @@ what a call costs and writing it down.
 from __future__ import annotations
 
 from sys import getrefcount
+from types import TracebackType
 from weakref import ref
 
+from ..hints import Hashable, Mapping, Self, later
 from ..limits import read_actual_cost, read_cost
+from ..verdict import Verdict
 from .decision import THROTTLED
 from .line import Ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-    from types import TracebackType
-    from typing import Self
-
-    from ..verdict import Verdict
     from .gate import Gate
+else:
+    Gate = later("headgate.gate.gate", "Gate")
 
 # The mode of a permit that holds nothing. A running one has the mode it was admitted in, ADMITTED or
 # THROTTLED, and a settled one the negative of that.

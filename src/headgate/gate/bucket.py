@@ -10,10 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from math import gcd
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..limits import Rate
-    from .decision import AnyRate
+from ..hints import AnyRate
+from ..limits import Rate
 
 # Before any clock started: a bucket that nothing was ever taken from.
 LONG_AGO = -(1 << 256)

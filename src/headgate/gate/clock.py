@@ -11,15 +11,9 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
+from ..hints import Any, Callable, Clock, Timer
 from .forks import reset_in_child
 from .parking import LoopParker, ThreadParker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..typing import Clock, Timer
 
 # The names of all threads of headgate begin with this, so that `headgate.testing.run` can tell them from
 # threads of the program that may still wake an event loop.

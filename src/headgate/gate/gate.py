@@ -14,30 +14,29 @@ from collections import deque
 from .. import events
 from ..arguments import positive_int, seconds_to_ns
 from ..errors import InvalidConfig, Refused
-from ..limits import COLUMNS, columns_for, read_cost
+from ..hints import Any, AnyRate, Callable, Clock, Hashable, Mapping, Observer, Seconds, Sequence, T, later
+from ..limits import COLUMNS, Rate, columns_for, read_cost
+from ..verdict import Verdict
 from . import refusals, reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .clock import SYSTEM
+from .decision import Rules
 from .forks import reset_in_child
 from .guard import Guard
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket, correct
 from .rates import successors
 from .waiting import WaitingCallers
+from .window import WindowSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-    from typing import Any, TypeVar
-
-    from ..limits import Rate
-    from ..typing import Clock, Observer, Seconds
-    from ..verdict import Verdict
-    from .decision import AnyRate, Rules
     from .supply import Demand, Grant, Supply
-    from .window import WindowSignal
+else:
+    Demand = later("headgate.gate.supply", "Demand")
+    Grant = later("headgate.gate.supply", "Grant")
+    Supply = later("headgate.gate.supply", "Supply")
 
-    T = TypeVar("T")
-    Cost = tuple[int, ...]
+Cost = tuple[int, ...]
 
 
 def _read_weights(weights: Mapping[Hashable, int]) -> dict[Hashable, int]:

@@ -13,12 +13,7 @@ from _thread import allocate_lock
 from collections import deque
 from weakref import ref
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
+from ..hints import Any, Callable, T
 
 
 def _nothing() -> None:

@@ -10,11 +10,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 from ..arguments import SECOND
+from ..limits import Rate
 from .decision import FAR_OFF
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..limits import Rate
 
 # How long after its start a batch may be used: a process that was stopped for longer must not use it.
 TTL = SECOND

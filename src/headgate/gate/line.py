@@ -11,10 +11,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-    from typing import Any
+from ..hints import Any, Hashable, Iterator
 
 # The four states of a ticket. Admitted is the line's word, claimed the waiter's: only a
 # grant that was not claimed may be taken back from a waiter that has gone.

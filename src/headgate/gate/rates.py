@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from ..limits import COLUMNS
+from ..hints import AnyRate, Mapping, Sequence
+from ..limits import COLUMNS, Rate
 from .bucket import RateRule
 from .strict import StrictRule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..limits import Rate
-    from .decision import AnyRate
 
 
 def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:

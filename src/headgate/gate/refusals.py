@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from ..errors import CapacityExhausted, Closed, CostTooLarge, LineFull, Refused, WaitTimeout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from .decision import Rules
-    from .line import Ticket
-    from .waiting import WaitingCallers
+from ..hints import Hashable
+from .decision import Rules
+from .line import Ticket
+from .waiting import WaitingCallers
 
 
 def closed(key: Hashable) -> Closed:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from .. import events
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
-
-    from .admission import Permit
-    from .line import Ticket
+from ..hints import Hashable, Iterable
+from .admission import Permit
+from .line import Ticket
 
 
 def admitted(key: Hashable, permit: Permit, rule: str | None, tenant: Hashable) -> events.Admitted:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..hints import AnyRate, Sequence
+from ..limits import Rate
 from .bucket import LONG_AGO
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..limits import Rate
-    from .decision import AnyRate
 
 # How many groups a strict window remembers. Calls close together share one; those that are only
 # known by it leave the window with the last of them: under-use of at most one part in this many.

@@ -6,17 +6,15 @@ that something came back and that its window changed, and it is given grants.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from ..hints import AnyRate
+from .decision import Rules
 from .leased import LeasedRate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .decision import AnyRate, Rules
-    from .line import Line
-    from .window import WindowSignal
+from .line import Line
+from .window import WindowSignal
 
 # How many waiting callers of each priority a demand counts one by one.
 _MOST_COSTS = 256

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from ..errors import Refused
+from ..hints import Any, Callable
+from .decision import Rules
 from .line import DONE, GRANTED, WAITING, Line, Ticket
 from .parking import wake_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..errors import Refused
-    from .decision import Rules
 
 # How late, in nanoseconds, the timekeeper of one world may be before that of another looks.
 _GRACE = 20_000_000

@@ -7,10 +7,7 @@ that there never was a window.
 from __future__ import annotations
 
 from ..frozen import Frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
+from ..hints import Literal
 
 
 class WindowSignal(Frozen):

@@ -15,15 +15,11 @@ from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
 from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
-from ..hints import Clock, Mapping, Observer, Rates, Seconds
+from ..hints import AnyRate, Clock, Mapping, Observer, Rates, Seconds
 from ..limits import Rate, columns_for, read_cost, read_rates
 from .buckets import KeyedRates
 from .reduction import Reduction
 from .resource import Capacity, Resource, Slot, capacity_of, check_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..gate.decision import AnyRate
 
 
 class MemoryLimiter(Closing):

@@ -9,12 +9,8 @@ from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
-from ..hints import Callable, Sequence
+from ..hints import AnyRate, Callable, Sequence
 from ..limits import REQUESTS, Rate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..gate.decision import AnyRate
 
 
 class Capacity(Frozen):

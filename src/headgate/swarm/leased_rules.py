@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..gate.decision import REFUSED, Rules
 from ..gate.rates import rule_for
 from ..gate.window import Reentry, Window
+from ..hints import AnyRate
 from ..limits import REQUESTS, Rate
 from .rounds import TurnRule
 
@@ -12,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..gate.decision import AnyRate
     from ..gate.slots import ConcurrencyRule
 
 _NEVER = -(1 << 62)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from ..arguments import SECOND
 from ..gate.bucket import RateRule
+from ..hints import AnyRate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..gate.decision import AnyRate
     from ..limits import Rate
 
 # A round of all agents that go in turns; places in it are numbers from 0 to ROUND.

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ...gate.bucket import RateRule
 from ...gate.leased import LeasedRate
+from ...hints import AnyRate
 from ...limits import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...gate.decision import AnyRate
     from ...limits import Rate
 
 

@@ -25,6 +25,7 @@ from ...gate.decision import FAR_OFF
 from ...gate.leased import LeasedRate
 from ...gate.supply import Batch, Demand, Grant
 from ...gate.window import WindowSignal
+from ...hints import AnyRate
 from ...limits import Rate
 from ..courier import COURIER
 from ..store import open_store, plain_name
@@ -35,7 +36,7 @@ from .question import CLEARED, PoolLimits, window_left
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...gate.decision import AnyRate, Rules
+    from ...gate.decision import Rules
     from ...typing import Clock, Observer
     from ..store import Store
     from .question import Answer, Question
