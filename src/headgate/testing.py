@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
@@ -246,15 +246,15 @@ class _LoopParker(LoopParker):
         self._alarm.cancel()
 
 
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """A selector that lets virtual time jump where a loop would sleep."""
 
     def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
         self._clock = clock
-        self._real = selectors.DefaultSelector()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(0)
+        ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
         clock = self._clock
@@ -266,27 +266,12 @@ class _JumpingSelector(selectors.BaseSelector):
             clock.advance_to_ns(due)
             return ready
         others = [thread for thread in threading.enumerate() if not thread.name.startswith(OWN_THREADS)]
-        if len(others) == 1:  # only this thread: threads of headgate do nothing unless they are asked to
-            ready = self._real.select(0)  # a thread that has just ended may have woken the loop
-            if ready:
-                return ready
+        if len(others) > 1:  # one of them may still wake the loop; threads of headgate do so only when asked
+            return super().select(None)
+        ready = super().select(0)  # a thread that has just ended may have woken the loop
+        if not ready:
             raise RuntimeError("every task waits, and nothing is due on the clock: nothing can ever happen")
-        return self._real.select(None)  # another thread may still wake the loop
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
+        return ready
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):

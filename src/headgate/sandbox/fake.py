@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, Self, Unpack
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ..errors import InvalidConfig
-from ..gate.clock import SYSTEM, sleep, sleep_async
+from ..gate.clock import sleep, sleep_async
 from ..typing import Clock
 from .control import ROOT
-from .live import Live, LiveScenario, Options
-from .provider import Provider
+from .live import Live, LiveScenario
 from .steps import Cut, Data, Head, Pause, Scenario, Step, Steps
 from .styles.formats import encode
 from .styles.values import Request
+
+T = TypeVar("T")
+
+# What sync and async callers have in common: it yields the nanoseconds to sleep, and returns a result.
+Waits: TypeAlias = Generator[int, None, T]
+
+
+class Sent(TypedDict, total=False):
+    """What a request carries: *body*, or *json* to be encoded."""
+
+    headers: Mapping[str, str] | Iterable[tuple[str, str]]
+    body: bytes | str | None
+    json: Any
 
 
 class Reply:
@@ -27,57 +39,45 @@ class Reply:
         self.status = head.status
         self.headers = head.headers
         self.streamed = head.length is None
+        self.body = b""  # the part that has been read; all of it unless the answer is streamed
         self._scenario = scenario
-        self._read = b""
         self._over = False
 
-    @property
-    def body(self) -> bytes:
-        """The part of the body that has been read; all of it unless the answer is streamed."""
-        return self._read
-
     def __iter__(self) -> Iterator[bytes]:
-        while (chunk := self._next()) is not None:
+        while (chunk := _sleep_through(self._scenario.clock, self._next())) is not None:
             yield chunk
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (chunk := await self._next_async()) is not None:
+        while (chunk := await _sleep_through_async(self._scenario.clock, self._next())) is not None:
             yield chunk
 
     def read(self) -> bytes:
         """The whole body. Waits until all of it has come."""
-        while self._next() is not None:
+        for _ in self:
             pass
-        return self._read
+        return self.body
 
     async def read_async(self) -> bytes:
         """The whole body. The running task waits until all of it has come."""
-        while await self._next_async() is not None:
+        async for _ in self:
             pass
-        return self._read
+        return self.body
 
     def close(self) -> None:
         """End the call, whether more would come or not."""
         self._over = True
         self._scenario.close()
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> Waits[bytes | None]:
+        if self._over:
+            return None
         try:
-            return None if self._over else self._take(_next_step(self._scenario))
+            step = yield from _next_step(self._scenario)
         except BaseException:
             self.close()
             raise
-
-    async def _next_async(self) -> bytes | None:
-        try:
-            return None if self._over else self._take(await _next_step_async(self._scenario))
-        except BaseException:
-            self.close()
-            raise
-
-    def _take(self, step: Step | None) -> bytes | None:
         if isinstance(step, Data):
-            self._read += step.data
+            self.body += step.data
             return step.data
         self.close()
         return None
@@ -95,7 +95,7 @@ class Reply:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Reply {self.status}, {len(self._read)} bytes{' so far' * self.streamed}>"
+        return f"<Reply {self.status}, {len(self.body)} bytes{' so far' * self.streamed}>"
 
 
 class FakeProvider(Live):
@@ -112,101 +112,79 @@ class FakeProvider(Live):
     A connection that is cut raises ConnectionError, as it does in a client.
     """
 
-    def __init__(
-        self, style: str | Provider = "openai", *, clock: Clock = SYSTEM, **options: Unpack[Options]
-    ) -> None:
-        super().__init__(style, clock=clock, **options)
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
-        body: bytes | str | None = None,
-        json: Any = None,
-    ) -> Reply:
+    def call(self, method: str, path: str, **sent: Unpack[Sent]) -> Reply:
         """Send a request and wait for the answer, or for the head of it if it is streamed."""
-        scenario = self._scenario(_request(method, path, headers, body, json))
-        try:
-            reply = _reply(scenario, _next_step(scenario))
-        except BaseException:
-            scenario.close()
-            raise
+        reply = _sleep_through(self._clock, self._send(_request(method, path, **sent)))
         if not reply.streamed:
             reply.read()
         return reply
 
-    async def call_async(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
-        body: bytes | str | None = None,
-        json: Any = None,
-    ) -> Reply:
+    async def call_async(self, method: str, path: str, **sent: Unpack[Sent]) -> Reply:
         """Send a request; the running task waits for the answer, or for the head of it if it is streamed."""
-        scenario = self._scenario(_request(method, path, headers, body, json))
-        try:
-            reply = _reply(scenario, await _next_step_async(scenario))
-        except BaseException:
-            scenario.close()
-            raise
+        reply = await _sleep_through_async(self._clock, self._send(_request(method, path, **sent)))
         if not reply.streamed:
             await reply.read_async()
         return reply
 
-    def _scenario(self, request: Request) -> LiveScenario:
-        if not request.path.startswith(ROOT):
-            return self.open(request)
-        status, body = self.control(request)
-
-        def steps() -> Steps:
-            yield Head(status, [], len(body))
-            yield Data(body)
-
-        return self.on_clock(Scenario(steps()))
+    def _send(self, request: Request) -> Waits[Reply]:
+        if request.path.startswith(ROOT):
+            scenario = self.on_clock(Scenario(_said(*self.control(request))))
+        else:
+            scenario = self.open(request)
+        try:
+            head = yield from _next_step(scenario)
+        except BaseException:
+            scenario.close()
+            raise
+        assert isinstance(head, Head)  # a scenario that is not cut begins with it
+        return Reply(scenario, head)
 
     def __repr__(self) -> str:
         return f"<FakeProvider {self.provider.style.name}, {self._clock!r}>"
 
 
-def _next_step(scenario: LiveScenario) -> Step | None:
+def _sleep_through(clock: Clock, waits: Waits[T]) -> T:
+    try:
+        while True:
+            sleep(clock, next(waits))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # what the generator returned
+    finally:
+        waits.close()
+
+
+async def _sleep_through_async(clock: Clock, waits: Waits[T]) -> T:
+    try:
+        while True:
+            await sleep_async(clock, next(waits))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # what the generator returned
+    finally:
+        waits.close()
+
+
+def _next_step(scenario: LiveScenario) -> Waits[Step | None]:
     """The next step that a client notices. Pauses are slept through, and a cut connection raises."""
     while isinstance(step := scenario.step(), Pause):
         left = step.until - scenario.clock.now()
         if left > 0:
-            sleep(scenario.clock, left)
-    return _noticed(step)
-
-
-async def _next_step_async(scenario: LiveScenario) -> Step | None:
-    """The next step that a client notices. The running task sleeps through pauses, and a cut raises."""
-    while isinstance(step := scenario.step(), Pause):
-        left = step.until - scenario.clock.now()
-        if left > 0:
-            await sleep_async(scenario.clock, left)
-    return _noticed(step)
-
-
-def _noticed(step: Step | None) -> Step | None:
+            yield left
     if isinstance(step, Cut):
         raise ConnectionResetError("connection reset by peer") if step.reset else ConnectionError("cut short")
     return step
 
 
-def _reply(scenario: LiveScenario, head: Step | None) -> Reply:
-    assert isinstance(head, Head)  # a scenario that is not cut begins with it
-    return Reply(scenario, head)
+def _said(status: int, body: bytes) -> Steps:
+    yield Head(status, [], len(body))
+    yield Data(body)
 
 
 def _request(
     method: str,
     path: str,
-    headers: Mapping[str, str] | Iterable[tuple[str, str]],
-    body: bytes | str | None,
-    json: Any,
+    headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    body: bytes | str | None = None,
+    json: Any = None,
 ) -> Request:
     if body is not None and json is not None:
         raise InvalidConfig("body= and json=: a request has one body; leave out one of them")

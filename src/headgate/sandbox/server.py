@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Self, Unpack
 
@@ -49,23 +50,19 @@ class _Gone(Exception):
 
 
 class _Reader(asyncio.StreamReader):
-    """A reader that ends a pause when the client leaves."""
+    """A reader that tells when the client leaves, though it may still have bytes to be read."""
 
-    gone = False
-    alarm: asyncio.Future[None] | None = None
+    def __init__(self) -> None:
+        super().__init__(limit=_LONGEST_HEAD, loop=asyncio.get_running_loop())
+        self.gone = asyncio.Event()
 
     def feed_eof(self) -> None:
         super().feed_eof()
-        self._leave()
+        self.gone.set()
 
     def set_exception(self, exc: Exception) -> None:
         super().set_exception(exc)
-        self._leave()
-
-    def _leave(self) -> None:
-        self.gone = True
-        if self.alarm is not None and not self.alarm.done():
-            self.alarm.set_result(None)
+        self.gone.set()
 
 
 class _Connection:
@@ -77,7 +74,6 @@ class _Connection:
         self._writer = writer
         self._keep = True
         self._old = False  # HTTP/1.0, which has no chunks
-        self._loop = asyncio.get_running_loop()
 
     async def serve(self) -> None:
         with suppress(_Gone, ConnectionError, asyncio.IncompleteReadError):
@@ -86,13 +82,15 @@ class _Connection:
                     request = await self._read()
                 except _Bad as bad:
                     await self._object(bad)
-                    return
+                    break
                 if request is None:
-                    return
+                    break
                 if request.path.startswith(ROOT):
-                    await self._control(request)
+                    self._say(*self._live.control(request), mute=request.method == "HEAD")
                 else:
-                    await self._serve(request)
+                    await self._carry_out(self._live.open(request), mute=request.method == "HEAD")
+                await self._writer.drain()
+        self._writer.close()
 
     # -- Reading
 
@@ -171,8 +169,7 @@ class _Connection:
 
     async def _object(self, bad: _Bad) -> None:
         self._keep = False
-        body = encode({"error": {"message": str(bad), "code": bad.status}})
-        self._writer.write(self._head(bad.status, [("content-type", "application/json")], len(body)) + body)
+        self._say(bad.status, encode({"error": {"message": str(bad), "code": bad.status}}))
         await self._writer.drain()
         # Closing while the client still sends would reset the connection and lose the answer.
         with suppress(TimeoutError, ConnectionError):
@@ -180,51 +177,34 @@ class _Connection:
                 while await self._reader.read(65_536):
                     pass
 
-    async def _control(self, request: Request) -> None:
-        status, body = self._live.control(request)
+    def _say(self, status: int, body: bytes, *, mute: bool = False) -> None:
         head = self._head(status, [("content-type", "application/json")], len(body))
-        self._writer.write(head + (b"" if request.method == "HEAD" else body))
-        await self._writer.drain()
+        self._writer.write(head if mute else head + body)
 
-    async def _serve(self, request: Request) -> None:
-        scenario = self._live.open(request)
-        try:
-            await self._carry_out(request, scenario)
-        finally:
-            scenario.close()
-        await self._writer.drain()
-
-    async def _carry_out(self, request: Request, scenario: LiveScenario) -> None:
+    async def _carry_out(self, scenario: LiveScenario, *, mute: bool) -> None:
         """Write all steps. On return everything is written, though perhaps not everything is sent."""
-        writer, mute = self._writer, request.method == "HEAD"
+        writer = self._writer
         waiting = b""  # the head, which is sent together with the first data
         chunked = False
-        while (step := scenario.step()) is not None:
-            if isinstance(step, Data):
-                if mute:
-                    continue
-                data = step.data
-                if chunked:
-                    data = b"%x\r\n%b\r\n" % (len(data), data)
-                await writer.drain()
-                writer.write(waiting + data)
-                waiting = b""
-            elif isinstance(step, Head):
-                chunked = step.length is None and not self._old
-                self._keep = self._keep and (chunked or step.length is not None)
-                waiting = self._head(step.status, step.headers, step.length)
-            else:
-                if waiting:
+        with closing(scenario):
+            while (step := scenario.step()) is not None:
+                if isinstance(step, Head):
+                    chunked = step.length is None and not self._old
+                    self._keep = self._keep and (chunked or step.length is not None)
+                    waiting = self._head(step.status, step.headers, step.length)
+                elif isinstance(step, Data):
+                    if not mute:
+                        await writer.drain()
+                        writer.write(waiting + (_chunk(step.data) if chunked else step.data))
+                        waiting = b""
+                else:
                     writer.write(waiting)
                     waiting = b""
-                if isinstance(step, Pause):
-                    await self._pause(step.until)
-                else:
-                    self._cut(step)
-        if chunked and not mute:
-            waiting += b"0\r\n\r\n"
-        if waiting:
-            writer.write(waiting)
+                    if isinstance(step, Pause):
+                        await self._pause(step.until)
+                    else:
+                        self._cut(step)
+        writer.write(waiting + (b"0\r\n\r\n" if chunked and not mute else b""))
 
     def _head(self, status: int, headers: Pairs, length: int | None) -> bytes:
         lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
@@ -239,35 +219,28 @@ class _Connection:
 
     async def _pause(self, until: int) -> None:
         """Sleep until that moment, or until the client leaves."""
-        reader = self._reader
         left = until - SYSTEM.now()
-        if left > 0 and not reader.gone:
-            reader.alarm = alarm = self._loop.create_future()
-            timer = self._loop.call_later(left / 1e9, _ring, alarm)
-            try:
-                await alarm
-            finally:
-                timer.cancel()
-                reader.alarm = None
-        if reader.gone:
+        if left > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left / 1e9):
+                    await self._reader.gone.wait()
+        if self._reader.gone.is_set():
             raise _Gone
 
     def _cut(self, cut: Cut) -> None:
         self._keep = False
         if cut.reset:
+            connection = self._writer.get_extra_info("socket")
             with suppress(OSError):
-                self._writer.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT
-                )
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             self._writer.transport.abort()
         else:
             self._writer.close()
         raise _Gone
 
 
-def _ring(alarm: asyncio.Future[None]) -> None:
-    if not alarm.done():
-        alarm.set_result(None)
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _request_line(line: str) -> tuple[str, str, str]:
@@ -305,52 +278,6 @@ def _fields(lines: list[str]) -> dict[str, str]:
     return fields
 
 
-class _Server:
-    """Listens on a port and keeps the tasks of its connections."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        loop = asyncio.get_running_loop()
-
-        def protocol() -> asyncio.StreamReaderProtocol:
-            reader = _Reader(limit=_LONGEST_HEAD, loop=loop)
-            return asyncio.StreamReaderProtocol(reader, self._connected, loop=loop)
-
-        self._server = await loop.create_server(protocol, host, port, backlog=1024)
-        self._live.provider.anchor(SYSTEM.now(), time.time_ns())
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert isinstance(reader, _Reader)
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-
-        def over(task: asyncio.Task[None]) -> None:  # also if the task was cancelled before it began
-            self._tasks.discard(task)
-            if not writer.transport.is_closing():
-                writer.transport.abort()  # unsent bytes are dropped
-
-        task.add_done_callback(over)
-
-    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        await _Connection(self._live, reader, writer).serve()
-        writer.close()
-
-    async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._server.wait_closed()
-        await asyncio.sleep(0)  # transports are closed in the next round
-
-
 async def serve(
     provider: Provider,
     host: str = "127.0.0.1",
@@ -359,14 +286,41 @@ async def serve(
     started: Callable[[str], object] | None = None,
 ) -> None:
     """Serve until cancelled. `started` is called with the address."""
-    server = _Server(Live(provider))
-    port = await server.start(host, _port(port))
+    await _serve(Live(provider), host, _port(port), started)
+
+
+async def _serve(live: Live, host: str, port: int, started: Callable[[str], object] | None) -> None:
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader)
+        task = loop.create_task(_Connection(live, reader, writer).serve())
+        tasks.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:  # also if the task was cancelled before it began
+            tasks.discard(task)
+            if not writer.transport.is_closing():
+                writer.transport.abort()  # unsent bytes are dropped
+
+        task.add_done_callback(over)
+
+    server = await loop.create_server(
+        lambda: asyncio.StreamReaderProtocol(_Reader(), connected, loop=loop), host, port, backlog=1024
+    )
     try:
+        live.provider.anchor(SYSTEM.now(), time.time_ns())
         if started is not None:
-            started(f"http://{host}:{port}")
-        await asyncio.get_running_loop().create_future()
+            started(f"http://{host}:{server.sockets[0].getsockname()[1]}")
+        await loop.create_future()
     finally:
-        await server.stop()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        while tasks:
+            await asyncio.wait(tasks)
+        await server.wait_closed()
+        await asyncio.sleep(0)  # transports are closed in the next round
 
 
 def _port(port: object) -> int:
@@ -416,18 +370,17 @@ class Sandbox(Live):
         """Listen. `with` does it for you."""
         if self._thread is not None:
             raise InvalidConfig(f"the sandbox runs already, on {self._url}; make another one")
-        ready: Future[int] = Future()
+        ready: Future[str] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name=f"{OWN_THREADS}sandbox", daemon=True
         )
         self._thread.start()
         try:
-            port = ready.result()
-        except OSError:
+            self._url = ready.result()
+        except Exception:
             self._thread.join()
             self._thread = None
             raise
-        self._url = f"http://{self._host}:{port}"
         return self
 
     def stop(self) -> None:
@@ -438,20 +391,19 @@ class Sandbox(Live):
             thread.join()
             self._thread = self._end = None
 
-    def _run(self, ready: Future[int]) -> None:
-        asyncio.run(self._main(ready))
+    def _run(self, ready: Future[str]) -> None:
+        async def main() -> None:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self._end = partial(loop.call_soon_threadsafe, task.cancel)
+            await _serve(self, self._host, self._port, ready.set_result)
 
-    async def _main(self, ready: Future[int]) -> None:
-        server, ended, loop = _Server(self), asyncio.Event(), asyncio.get_running_loop()
         try:
-            port = await server.start(self._host, self._port)
-        except BaseException as error:  # noqa: BLE001 - raised again in start()
+            asyncio.run(main())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised again in start()
             ready.set_exception(error)
-            return
-        self._end = lambda: loop.call_soon_threadsafe(ended.set)
-        ready.set_result(port)
-        await ended.wait()
-        await server.stop()
 
     def __enter__(self) -> Self:
         return self.start()
