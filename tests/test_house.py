@@ -224,7 +224,8 @@ def loaded_by(statement):
 
 
 def test_importing_headgate_loads_the_standard_library_only_and_little_of_it():
-    loaded = loaded_by("import headgate")
+    assert loaded_by("import headgate") == {"headgate"}
+    loaded = loaded_by("from headgate import BackoffWindow, Dispatch, Rate, WaitTimeout")
     world = {name.partition(".")[0] for name in loaded}
     assert world - {"headgate"} <= set(sys.stdlib_module_names)
     assert not world & {

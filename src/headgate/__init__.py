@@ -1,41 +1,41 @@
 """One gate for everything that calls a rate-limited API: threads, event loops, one decision."""
 
-from .backoff import Backoff
-from .dispatch.backoff_window import BackoffWindow
-from .dispatch.dispatch import Dispatch
-from .dispatch.snapshot import DispatchSnapshot, RateLevel
-from .dispatch.window_registry import WindowRegistry
-from .errors import (
-    BudgetExceeded,
-    CapacityExhausted,
-    CircuitBreakerOpen,
-    Closed,
-    CostTooLarge,
-    HeadgateError,
-    InvalidCapacity,
-    InvalidConfig,
-    InvalidLimit,
-    InvalidWindow,
-    LineFull,
-    Refused,
-    StoreError,
-    UnknownName,
-    UnknownResource,
-    WaitTimeout,
-)
-from .gate.admission import Admission, Permit
-from .limits import Rate
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from . import events as events
+    from .backoff import Backoff
     from .breaker.breaker import CircuitBreaker, CircuitState
     from .breaker.registry import BreakerRegistry
     from .budgets.book import BudgetBook
     from .budgets.budget import Reservation, TokenBudget
     from .client import ResilienceConfig, ResilientClient
+    from .dispatch.backoff_window import BackoffWindow
+    from .dispatch.dispatch import Dispatch
+    from .dispatch.snapshot import DispatchSnapshot, RateLevel
+    from .dispatch.window_registry import WindowRegistry
+    from .errors import (
+        BudgetExceeded,
+        CapacityExhausted,
+        CircuitBreakerOpen,
+        Closed,
+        CostTooLarge,
+        HeadgateError,
+        InvalidCapacity,
+        InvalidConfig,
+        InvalidLimit,
+        InvalidWindow,
+        LineFull,
+        Refused,
+        StoreError,
+        UnknownName,
+        UnknownResource,
+        WaitTimeout,
+    )
+    from .gate.admission import Admission, Permit
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
     from .limiters.resource import Capacity
+    from .limits import Rate
     from .responses import parse_retry_after
     from .retries.budget import RetryBudget
     from .retries.loop import retry, retry_with_backoff, retry_with_backoff_async, retrying
@@ -90,38 +90,45 @@ __all__ = [
     "retrying",
 ]
 
-# Loaded when first asked for: those who only limit a rate should not wait for the rest.
-_LATER = {
-    "BreakerRegistry": "breaker.registry",
-    "BudgetBook": "budgets.book",
-    "Capacity": "limiters.resource",
-    "CapacityUpdate": "swarm",
-    "CircuitBreaker": "breaker.breaker",
-    "CircuitState": "breaker.breaker",
-    "DistributedLimiter": "swarm",
-    "MemoryLimiter": "limiters.memory_limiter",
-    "RateLimiter": "limiters.rate_limiter",
-    "Reservation": "budgets.budget",
-    "ResilienceConfig": "client",
-    "ResilientClient": "client",
-    "RetryBudget": "retries.budget",
-    "TokenBudget": "budgets.budget",
-    "parse_retry_after": "responses",
-    "retry": "retries.loop",
-    "retry_with_backoff": "retries.loop",
-    "retry_with_backoff_async": "retries.loop",
-    "retrying": "retries.loop",
+# The modules of the public names, each loaded when a name of it is first asked for.
+_MODULES = {
+    "backoff": "Backoff",
+    "breaker.breaker": "CircuitBreaker CircuitState",
+    "breaker.registry": "BreakerRegistry",
+    "budgets.book": "BudgetBook",
+    "budgets.budget": "Reservation TokenBudget",
+    "client": "ResilienceConfig ResilientClient",
+    "dispatch.backoff_window": "BackoffWindow",
+    "dispatch.dispatch": "Dispatch",
+    "dispatch.snapshot": "DispatchSnapshot RateLevel",
+    "dispatch.window_registry": "WindowRegistry",
+    "errors": (
+        "BudgetExceeded CapacityExhausted CircuitBreakerOpen Closed CostTooLarge HeadgateError "
+        "InvalidCapacity InvalidConfig InvalidLimit InvalidWindow LineFull Refused StoreError "
+        "UnknownName UnknownResource WaitTimeout"
+    ),
+    "gate.admission": "Admission Permit",
+    "limiters.memory_limiter": "MemoryLimiter",
+    "limiters.rate_limiter": "RateLimiter",
+    "limiters.resource": "Capacity",
+    "limits": "Rate",
+    "responses": "parse_retry_after",
+    "retries.budget": "RetryBudget",
+    "retries.loop": "retry retry_with_backoff retry_with_backoff_async retrying",
+    "swarm": "CapacityUpdate DistributedLimiter",
 }
 
 
 def __getattr__(name: str) -> object:
-    room = _LATER.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - once for each name
 
-    found = globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
-    return found
+    if name == "events":
+        return import_module(f"{__name__}.events")
+    for module, names in _MODULES.items():
+        if name in names.split():
+            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

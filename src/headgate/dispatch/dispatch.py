@@ -30,7 +30,6 @@ from ..hints import (
     later,
 )
 from ..limits import Rate, columns_for, read_rates
-from ..verdict import Verdict
 from .backoff_window import BackoffWindow
 from .learning import Learner, unit_of
 from .snapshot import DispatchSnapshot, take_snapshot
@@ -39,8 +38,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
+    from ..verdict import Verdict
 else:
     Signal = later("headgate.responses.signals", "Signal")
+    Verdict = later("headgate.verdict", "Verdict")
 
 
 # For refusals that do not say for how long: the pause grows each time, up to a minute.
