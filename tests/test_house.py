@@ -124,6 +124,23 @@ def test_a_room_imports_only_what_is_below_it(path):
 
 
 @pytest.mark.parametrize(
+    "path", [path for path in FILES if room(path) == "sharing"], ids=lambda path: str(path.relative_to(HOUSE))
+)
+def test_sharing_imports_only_pure_files_of_the_rooms_that_it_is_handed_to(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("breaker.", "budgets.")):
+            assert is_pure(HOUSE / f"{node.module.replace('.', '/')}.py")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if room(path) in PUBLIC], ids=lambda path: str(path.relative_to(HOUSE))
+)
+def test_public_rooms_load_sharing_only_where_a_store_is_given(path):
+    for node in ast.parse(path.read_text()).body:
+        assert not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sharing"))
+
+
+@pytest.mark.parametrize(
     "path", [path for path in FILES if is_pure(path)], ids=lambda path: str(path.relative_to(HOUSE))
 )
 def test_pure_files_are_pure(path):

@@ -146,6 +146,32 @@ def test_an_event_tells_of_its_own_opening_though_another_thread_resets_at_once(
     assert breaker.state is CLOSED
 
 
+def test_a_finalizer_tells_no_observer_and_draws_no_random_number(clock):
+    """A call fails while its coroutine is closed: that says nothing about the far side."""
+    seen = Recorder()
+    breaker = CircuitBreaker(
+        1, 30, recovery_jitter=0.5, random=lambda: pytest.fail("drawn"), observer=seen, clock=clock
+    )
+
+    async def fails_when_closed():
+        try:
+            await Forever()
+        finally:
+            raise Down
+
+    calling = breaker.call_async(fails_when_closed)
+    calling.send(None)
+    with pytest.raises(Down):
+        calling.close()
+    assert breaker.state is CLOSED
+    assert seen.events == []
+
+
+class Forever:
+    def __await__(self):
+        yield
+
+
 def test_an_observer_may_use_the_registry_while_another_key_is_asked_for():
     """A breaker fails while the registry asks it whether it is idle: no lock is held when that is told."""
     hook, told = [], []

@@ -8,7 +8,7 @@ import pytest
 
 from budgets.asking import HOUR, refusal, state
 from forks import in_a_child, needs_fork
-from headgate import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, TokenBudget
+from headgate import Closed, InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, TokenBudget
 from headgate.testing import ManualClock
 
 # -- one budget
@@ -157,6 +157,15 @@ def test_limits_that_cannot_work_say_so(options, error):
         TokenBudget(**options)
     assert isinstance(caught.value, InvalidLimit)
     assert "write" in str(caught.value)
+
+
+def test_a_budget_is_a_context_manager_and_reserves_nothing_after_it(clock):
+    with TokenBudget(10_000, clock=clock) as budget:
+        budget.reserve(1_000)
+    budget.close()
+    with pytest.raises(Closed):
+        budget.reserve(1)
+    assert budget.remaining_budget == 9_000
 
 
 def test_windows_may_be_given_together_with_no_hour():

@@ -262,6 +262,54 @@ def test_a_registry_shares_by_key(clock):
         one.for_key(5)
 
 
+def test_registries_share_within_their_own_key(clock):
+    store = MemoryStore(clock)
+    one, other, stranger = (
+        BreakerRegistry(key=key, failure_threshold=1, store=store, clock=clock) for key in ("a", "a", "b")
+    )
+    outcome(one.for_key("target"), fail)
+    assert (other.for_key("target").state, stranger.for_key("target").state) == (OPEN, CLOSED)
+
+
+def test_a_closed_breaker_leaves_the_store_and_goes_on_by_itself(fleet, clock):
+    closed, other, third = fleet.breakers
+    with closed:
+        pass
+    closed.close()
+    fleet.trip(other)
+    assert fleet.states == [CLOSED, OPEN, OPEN]
+    clock.advance(30)
+    assert outcome(third, well) == "well"
+    fleet.trip(closed)
+    assert fleet.states == [OPEN, CLOSED, CLOSED]
+    clock.advance(30)
+    assert outcome(closed, well) == "well"
+    assert fleet.states == [CLOSED] * 3
+
+
+def test_a_breaker_that_is_closed_hands_back_the_probe_that_it_was_lent(fleet, clock):
+    async def closing():
+        async with fleet.breakers[0] as breaker:
+            breaker.check()  # asks for the probe
+
+    fleet.trip()
+    clock.advance(30)
+    asyncio.run(closing())
+    assert outcome(fleet.breakers[1], well) == "well"
+
+
+def test_the_breakers_of_a_closed_registry_go_on_by_themselves(clock):
+    store = MemoryStore(clock)
+    one, other = (BreakerRegistry(failure_threshold=1, store=store, clock=clock) for _ in range(2))
+    before = one.for_key("a")
+    with one:
+        pass
+    one.close()
+    outcome(other.for_key("a"), fail)
+    outcome(other.for_key("b"), fail)
+    assert (before.state, one.for_key("a").state, one.for_key("b").state) == (CLOSED, CLOSED, CLOSED)
+
+
 def test_clients_of_one_key_share_their_circuits():
     clock = ManualClock()
     store = MemoryStore(clock)

@@ -21,6 +21,7 @@ from forks import in_a_child
 from headgate import (
     BudgetBook,
     BudgetExceeded,
+    Closed,
     InvalidConfig,
     ResilienceConfig,
     ResilientClient,
@@ -185,6 +186,50 @@ def test_books_of_one_key_share_users_and_organizations_and_others_do_not(memory
     assert other.for_user("ann", organization="acme").remaining_budget == 100
     assert other.for_user("bob", organization="acme").remaining_budget == 600
     assert stranger.for_user("ann", organization="acme").remaining_budget == 1_000
+
+
+def test_a_shared_budget_is_a_context_manager_and_may_be_closed_twice(memory, clock):
+    with TokenBudget(10_000, key="ann", store=memory, clock=clock) as budget:
+        below = TokenBudget(5_000, key="bob", parent=budget, clock=clock)
+        with below:
+            pass
+        below.reserve(100).settle(10)
+    budget.close()
+    with pytest.raises(Closed):
+        below.reserve(1)
+
+    async def main(_clock):
+        async with TokenBudget(10_000, key="ann", store=memory, clock=clock) as again:
+            pass
+        async with BudgetBook({"free": {}}, store=memory, clock=clock) as book:
+            book.for_user("eve").record_usage(1)
+        with pytest.raises(Closed):
+            book.for_user("eve")
+        return again.remaining_budget
+
+    assert run(main) == 9_990
+
+
+def test_a_finalizer_may_settle_while_its_thread_is_inside_the_store():
+    """Garbage may be collected under the lock of a store in memory: the settlement is made after it."""
+
+    class Collecting(ManualClock):
+        act = None
+
+        def now(self):
+            if self.act is not None and memory._lock.locked():
+                act, self.act = self.act, None
+                act()
+            return super().now()
+
+    clock = Collecting()
+    memory = MemoryStore(clock)
+    ann, bob = (TokenBudget(10_000, key=key, store=memory, clock=clock) for key in ("ann", "bob"))
+    reservation = ann.reserve(4_000)
+    clock.act = lambda: reservation.settle(1_000)
+    bob.record_usage(1)
+    assert clock.act is None
+    assert TokenBudget(10_000, key="ann", store=memory, clock=clock).remaining_budget == 9_000
 
 
 @pytest.mark.parametrize(

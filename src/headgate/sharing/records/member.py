@@ -5,7 +5,6 @@ It decides nothing: commands are made and carried out in `circuit`, and news goe
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -46,8 +45,11 @@ class _KeptCircuit(Record):
     def heard(self, early: int) -> None:
         if self._hear is None or not self.text:
             return
-        with suppress(*DAMAGE):  # a command that cannot be carried out is reported
-            self._hear(CircuitRecord.read(contents(self.text)[1]), early)
+        try:
+            record = CircuitRecord.read(contents(self.text)[1])
+        except DAMAGE:
+            return  # a command that cannot be carried out is reported
+        self._hear(record, early)
 
 
 class CircuitMember:
