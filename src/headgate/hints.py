@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from .gate.any_rate import AnyRate
     from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T, Timer
+    from .verdict import Verdict
 
 __all__ = [
     "Any",
@@ -51,6 +52,7 @@ __all__ = [
     "T",
     "Timer",
     "Unpack",
+    "Verdict",
     "later",
 ]
 
@@ -62,6 +64,7 @@ _MODULES = {
         *("Iterable", "Iterator", "Mapping", "Sequence"),
     ),
     "headgate.gate.any_rate": ("AnyRate",),
+    "headgate.verdict": ("Verdict",),
 }
 
 

@@ -27,6 +27,7 @@ from ..hints import (
     Seconds,
     Store,
     T,
+    Verdict,
     later,
 )
 from ..limits import Rate, columns_for, read_rates
@@ -38,10 +39,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
-    from ..verdict import Verdict
 else:
     Signal = later("headgate.responses.signals", "Signal")
-    Verdict = later("headgate.verdict", "Verdict")
 
 
 # For refusals that do not say for how long: the pause grows each time, up to a minute.

@@ -11,9 +11,8 @@ from sys import getrefcount
 from types import TracebackType
 from weakref import ref
 
-from ..hints import Hashable, Mapping, Self, later
+from ..hints import Hashable, Mapping, Self, Verdict, later
 from ..limits import read_actual_cost, read_cost
-from ..verdict import Verdict
 from .decision import THROTTLED
 from .line import Ticket
 

@@ -14,9 +14,21 @@ from collections import deque
 from .. import events
 from ..arguments import positive_int, seconds_to_ns
 from ..errors import InvalidConfig, Refused
-from ..hints import Any, AnyRate, Callable, Clock, Hashable, Mapping, Observer, Seconds, Sequence, T, later
+from ..hints import (
+    Any,
+    AnyRate,
+    Callable,
+    Clock,
+    Hashable,
+    Mapping,
+    Observer,
+    Seconds,
+    Sequence,
+    T,
+    Verdict,
+    later,
+)
 from ..limits import COLUMNS, Rate, columns_for, read_cost
-from ..verdict import Verdict
 from . import refusals, reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .clock import SYSTEM
