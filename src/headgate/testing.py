@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from .arguments import SECOND, seconds_to_ns
 from .events import Event
-from .gate.clock import OWN_THREADS
+from .gate.clock import OWN_THREADS, SystemTimer
 from .gate.parking import LoopParker
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
@@ -112,12 +112,12 @@ class ManualClock:
     def timers(self) -> int:
         """How many timers are set."""
         with self._lock:
-            return sum(timer.waits for _, _, timer in self._due)
+            return sum(not timer.cancelled for _, _, timer in self._due)
 
     def next_due(self) -> int | None:
         """The nanosecond of the next timer, or None."""
         with self._lock:
-            while self._due and not self._due[0][2].waits:
+            while self._due and self._due[0][2].cancelled:
                 heappop(self._due)
             return self._due[0][0] if self._due else None
 
@@ -141,22 +141,10 @@ class ManualClock:
         return f"<ManualClock at {self.seconds():g} s>"
 
 
-class ManualTimer:
+class ManualTimer(SystemTimer):
     """A call that a ManualClock makes at a moment, unless it is cancelled before."""
 
-    __slots__ = ("_act", "at")
-
-    def __init__(self, at: int, act: Callable[[], object]) -> None:
-        self.at = at
-        self._act: Callable[[], object] | None = act
-
-    def cancel(self) -> None:
-        self._act = None
-
-    @property
-    def waits(self) -> bool:
-        """Is the call still to be made?"""
-        return self._act is not None
+    __slots__ = ()
 
     def fire(self) -> None:
         act, self._act = self._act, None
@@ -174,7 +162,7 @@ class _Alarm:
 
     def set(self, at: int) -> None:
         timer = self._timer
-        if timer is not None and timer.waits:
+        if timer is not None and not timer.cancelled:
             if timer.at <= at:
                 return
             timer.cancel()

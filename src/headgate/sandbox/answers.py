@@ -82,10 +82,8 @@ class Answers:
                 most, wants = 1000, 1000 + max(1, ask.input_tokens)
                 level = MeterLevel(style.units[1], read_rate("1000/minute", "fault", self.kind), most, 0)
                 status, body = style.refusal(Refusal(level.unit, level, wants, most=most), ask, hint=False)
-            case "quota":
-                status, body = style.quota()
-            case "overload":
-                status, body = style.overload()
+            case "quota" | "overload":
+                status, body = style.failure(fault.kind)
             case "html":
                 return self._page(case, fault.status, now)
             case _:

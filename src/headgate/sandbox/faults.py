@@ -83,18 +83,13 @@ class Fault:
         details = {"retry_after": retry_after, "status": status, "at": at, "seconds": seconds}
         for name, value in {**details, "clean": clean or None}.items():
             if value is not None and name not in KINDS[kind]:
-                takes = ", ".join(KINDS[kind]) or "no details"
-                raise InvalidConfig(
-                    f"{name}={value!r} means nothing to a fault of kind {kind!r}; it takes {takes}"
-                )
+                takes = f"a fault of kind {kind!r}; it takes {', '.join(KINDS[kind]) or 'no details'}"
+                raise InvalidConfig(f"{name}={value!r} means nothing to {takes}")
         for name, text in (("path", path), ("model", model or ""), ("key", key or "")):
             if not isinstance(text, str):
                 raise InvalidConfig(f'{name}={text!r} is not text; write e.g. {name}="chat"')
-        if (
-            isinstance(probability, bool)
-            or not isinstance(probability, (int, float))
-            or not 0 < probability <= 1
-        ):
+        number = isinstance(probability, (int, float)) and not isinstance(probability, bool)
+        if not number or not 0 < probability <= 1:
             raise InvalidConfig(f"probability={probability!r} is not above 0 and up to 1; write e.g. 0.1")
         if count is not None:
             positive_int(count, "count", example=3)
@@ -110,7 +105,7 @@ class Fault:
             "duration": None if duration is None else positive_seconds_to_ns(duration, "duration") / 1e9,
             "after": seconds_to_ns(after, "after") / 1e9,
             "retry_after": _advice(retry_after),
-            "status": _status(status, 502 if kind == "html" else 500),
+            "status": (502 if kind == "html" else 500) if status is None else _status(status),
             "at": at or "before",
             "seconds": seconds_to_ns(1.0 if seconds is None else seconds, "seconds") / 1e9,
             "clean": bool(clean),
@@ -121,11 +116,8 @@ class Fault:
     def written(self) -> dict[str, object]:
         """The arguments that differ from the defaults."""
         plain = {"path": "", "probability": 1.0, "after": 0.0, "clean": False}
-        own = KINDS[self.kind]
-        facts = {
-            name: getattr(self, name)
-            for name in ("path", "model", "key", "probability", "count", "duration", "after", *own)
-        }
+        names = ("path", "model", "key", "probability", "count", "duration", "after", *KINDS[self.kind])
+        facts = {name: getattr(self, name) for name in names}
         return {name: fact for name, fact in facts.items() if fact != plain.get(name)}
 
     def __repr__(self) -> str:
@@ -137,20 +129,15 @@ class Fault:
 
 
 def _advice(retry_after: Seconds | str | None) -> float | str | None:
-    if retry_after is None:
-        return None
     if isinstance(retry_after, str):
         if not (retry_after.isascii() and retry_after.isprintable()):
-            raise InvalidConfig(
-                f"retry_after={retry_after!r} cannot stand in a header; write printable ASCII"
-            )
+            why = "cannot stand in a header; write printable ASCII"
+            raise InvalidConfig(f"retry_after={retry_after!r} {why}")
         return retry_after
-    return seconds_to_ns(retry_after, "retry_after") / 1e9
+    return None if retry_after is None else seconds_to_ns(retry_after, "retry_after") / 1e9
 
 
-def _status(status: int | None, usual: int) -> int:
-    if status is None:
-        return usual
+def _status(status: int) -> int:
     if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
         raise InvalidConfig(f"status={status!r} is not an error; write a status from 400 to 599, e.g. 500")
     return status

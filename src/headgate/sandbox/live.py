@@ -6,6 +6,7 @@ One lock guards the provider and is held for its arithmetic only.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ..errors import InvalidConfig
@@ -36,24 +37,22 @@ class Options(Limits, total=False):
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
 class LiveScenario:
     """A scenario on a clock. Any thread may step it."""
 
-    __slots__ = ("_lock", "_scenario", "clock")
-
-    def __init__(self, scenario: Scenario, clock: Clock, lock: threading.Lock) -> None:
-        self._scenario = scenario
-        self._lock = lock
-        self.clock = clock
+    scenario: Scenario
+    clock: Clock
+    lock: threading.Lock
 
     def step(self) -> Step | None:
         """The next step; None when there is no more."""
-        with self._lock:
-            return self._scenario.step(self.clock.now())
+        with self.lock:
+            return self.scenario.step(self.clock.now())
 
     def close(self) -> None:
-        with self._lock:
-            self._scenario.close()
+        with self.lock:
+            self.scenario.close()
 
 
 class Live:
@@ -62,14 +61,11 @@ class Live:
     def __init__(
         self, style: str | Provider = "openai", *, clock: Clock = SYSTEM, **options: Unpack[Options]
     ) -> None:
-        if isinstance(style, Provider):
-            if options:
-                raise InvalidConfig(
-                    f"{', '.join(options)}: give options to the Provider you have made, not here"
-                )
-            self.provider = style
-        else:
-            self.provider = Provider(style, **options)
+        if not isinstance(style, Provider):
+            style = Provider(style, **options)
+        elif options:
+            raise InvalidConfig(f"{', '.join(options)}: give options to the Provider you have made, not here")
+        self.provider = style
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -96,16 +92,12 @@ class Live:
 
     def fault(self, fault: str | Fault, **details: Any) -> None:
         """Misbehave from now on: `fault("storm", duration=5)`. See Fault for the kinds and their details."""
-        if isinstance(fault, Fault):
-            if details:
-                raise InvalidConfig(
-                    f"{', '.join(details)}: give details to the Fault you have made, not here"
-                )
-            planned = fault
-        else:
-            planned = Fault(fault, **details)
+        if not isinstance(fault, Fault):
+            fault = Fault(fault, **details)
+        elif details:
+            raise InvalidConfig(f"{', '.join(details)}: give details to the Fault you have made, not here")
         with self._lock:
-            self.provider.fault(planned, self._clock.now())
+            self.provider.fault(fault, self._clock.now())
 
     def faults(self) -> list[Fault]:
         """The faults that are not over."""

@@ -12,7 +12,7 @@ from .values import Ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .values import MeterLevel, Output, Pairs, Refusal, Request
+    from .values import Charges, MeterLevel, Output, Pairs, Refusal, Request
 
 
 class Anthropic(Style):
@@ -31,9 +31,12 @@ class Anthropic(Style):
         504: "timeout_error",
         529: "overloaded_error",
     }
+    failures: ClassVar = {
+        "quota": (429, "You have reached your API usage limits.", "", "enforced_spend_limit_reached"),
+        "overload": (529, "Overloaded", "", None),
+    }
 
     def _read(self, request: Request, path: str) -> Ask:
-        path = path.removeprefix("/v1")
         if path == "/models":
             made = {"display_name": "Sandbox 1", "created_at": "2027-01-15T08:00:00Z"}
             page = {"data": [{"type": "model", "id": MODEL, **made}], "has_more": False}
@@ -55,7 +58,7 @@ class Anthropic(Style):
         ask.wanted_tokens = wanted_tokens(request, document)
         return ask
 
-    def charges(self, ask: Ask) -> dict[str, tuple[int, int]]:
+    def charges(self, ask: Ask) -> Charges:
         # Output is counted as it is produced; for admission one token of it must be left.
         tokens = ask.input_tokens
         return {"requests": (1, 1), "input_tokens": (tokens, tokens), "output_tokens": (1, 0)}
@@ -101,22 +104,14 @@ class Anthropic(Style):
         message = f"This request would exceed your organization's rate limit of {limit} (model: {ask.model})."
         return 429, self.error(429, message)
 
-    def quota(self) -> tuple[int, Any]:
-        message = "You have reached your API usage limits."
-        return 429, self.error(429, message, code="enforced_spend_limit_reached")
-
-    def overload(self) -> tuple[int, Any]:
-        return 529, self.error(529, "Overloaded")
-
     def stream_error(self, ask: Ask, output: Output) -> bytes:  # noqa: ARG002
-        said = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-        return event(said, "error")
+        return event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
 
     def _usage(self, ask: Ask, tokens: int) -> Any:
-        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
         return {
             "input_tokens": ask.input_tokens,
-            **cache,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
             "output_tokens": tokens,
             "service_tier": "standard",
         }
@@ -139,21 +134,18 @@ class Anthropic(Style):
     def begin(self, ask: Ask, output: Output) -> bytes:
         message = {**self._shell(ask, output), "usage": self._usage(ask, 1)}
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-        return (
-            event({"type": "message_start", "message": message}, "message_start")
-            + event(block, "content_block_start")
-            + event({"type": "ping"}, "ping")
-        )
+        start = event({"type": "message_start", "message": message})
+        return start + event(block) + event({"type": "ping"})
 
     def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:  # noqa: ARG002
         delta = {"type": "text_delta", "text": text(start, stop)}
-        return event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
+        return event({"type": "content_block_delta", "index": 0, "delta": delta})
 
     def end(self, ask: Ask, output: Output) -> bytes:
         delta = {"stop_reason": self._stop(output), "stop_sequence": None}
         usage = self._usage(ask, output.tokens)
         return (
-            event({"type": "content_block_stop", "index": 0}, "content_block_stop")
-            + event({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
-            + event({"type": "message_stop"}, "message_stop")
+            event({"type": "content_block_stop", "index": 0})
+            + event({"type": "message_delta", "delta": delta, "usage": usage})
+            + event({"type": "message_stop"})
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from email.utils import format_datetime
+from email.utils import formatdate
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...arguments import SECOND
 
@@ -26,10 +26,10 @@ def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def event(value: object, name: str = "") -> bytes:
-    """A server-sent event."""
-    head = f"event: {name}\ndata: ".encode() if name else b"data: "
-    return head + encode(value) + b"\n\n"
+def event(value: dict[str, Any], *, named: bool = True) -> bytes:
+    """A server-sent event, named by the type of its value or without a name."""
+    name = f"event: {value['type']}\n" if named else ""
+    return name.encode() + b"data: " + encode(value) + b"\n\n"
 
 
 def go_duration(ns: int) -> str:
@@ -49,7 +49,7 @@ def go_duration(ns: int) -> str:
 
 @lru_cache(maxsize=64)
 def http_date(seconds: int) -> str:
-    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+    return formatdate(seconds, usegmt=True)
 
 
 def rfc3339(ns: int) -> str:

@@ -35,16 +35,20 @@ class OpenAI(Style):
         "chat": ("max_completion_tokens", "max_tokens"),
         "responses": ("max_output_tokens",),
     }
+    failures: ClassVar = {
+        "quota": (
+            429,
+            "You exceeded your current quota, please check your plan and billing details.",
+            "insufficient_quota",
+            "insufficient_quota",
+        ),
+        "overload": (503, "Slow down", "", "slow_down"),
+    }
 
     def _read(self, request: Request, path: str) -> Ask:
-        path = path.removeprefix("/v1")
         if path == "/models" or path.startswith("/models/"):
-            model = {
-                "id": path[8:] or MODEL,
-                "object": "model",
-                "created": 1_800_000_000,
-                "owned_by": "sandbox",
-            }
+            facts = {"object": "model", "created": 1_800_000_000, "owned_by": "sandbox"}
+            model = {"id": path[8:] or MODEL, **facts}
             listed = {"object": "list", "data": [model]}
             return Ask("models", answer=(200, listed if path == "/models" else model))
         endpoint = self._ENDPOINTS.get(path)
@@ -118,19 +122,12 @@ class OpenAI(Style):
             message = f"Rate limit reached {limit} {amounts}{again}"
         return 429, self.error(429, message, kind=level.unit, code="rate_limit_exceeded")
 
-    def quota(self) -> tuple[int, Any]:
-        message = "You exceeded your current quota, please check your plan and billing details."
-        return 429, self.error(429, message, kind="insufficient_quota", code="insufficient_quota")
-
-    def overload(self) -> tuple[int, Any]:
-        return 503, self.error(503, "Slow down", code="slow_down")
-
     def stream_error(self, ask: Ask, output: Output) -> bytes:
         message = "The server is currently overloaded. Please try again later."
         if ask.endpoint == "responses":
             said = {"type": "error", "code": "server_overloaded", "message": message, "param": None}
-            return event({**said, "sequence_number": output.tokens + 8}, "error")
-        return event(self.error(503, message, code="server_overloaded"))
+            return event({**said, "sequence_number": output.tokens + 8})
+        return event(self.error(503, message, code="server_overloaded"), named=False)
 
     def reply(self, ask: Ask, output: Output) -> Any:
         if ask.endpoint == "embeddings":
@@ -143,41 +140,27 @@ class OpenAI(Style):
             return _response(ask, output, "incomplete" if output.cut else "completed")
         content = text(0, output.tokens)
         message: Any = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
-        return {
-            "id": output.name("chatcmpl-"),
-            "object": "chat.completion",
-            "created": output.created,
-            "model": ask.model,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(output)}],
-            "usage": _chat_usage(ask, output),
-            "service_tier": "default",
-            "system_fingerprint": "fp_sandbox",
-        }
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(output)}
+        return {**_chat("chat.completion", ask, output, [choice]), "usage": _chat_usage(ask, output)}
 
     def begin(self, ask: Ask, output: Output) -> bytes:
         if ask.endpoint == "chat":
             return _chunk(ask, output, {"role": "assistant", "content": "", "refusal": None})
         response = _response(ask, output, "in_progress")
         item = {**_message(output, ""), "status": "in_progress", "content": []}
-        where = {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0}
-        return b"".join(
-            event({"type": name, "sequence_number": number, **facts}, name)
-            for number, (name, facts) in enumerate(
-                [
-                    ("response.created", {"response": response}),
-                    ("response.in_progress", {"response": response}),
-                    ("response.output_item.added", {"output_index": 0, "item": item}),
-                    ("response.content_part.added", {**where, "part": _part("")}),
-                ]
-            )
+        return _events(
+            0,
+            ("response.created", {"response": response}),
+            ("response.in_progress", {"response": response}),
+            ("response.output_item.added", {"output_index": 0, "item": item}),
+            ("response.content_part.added", {**_place(output), "part": _part("")}),
         )
 
     def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:
         if ask.endpoint == "chat":
             return _chunk(ask, output, {"content": text(start, stop)})
-        name = "response.output_text.delta"
-        where = {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0, "logprobs": []}
-        return event({"type": name, "sequence_number": 4 + start, **where, "delta": text(start, stop)}, name)
+        facts = {**_place(output), "logprobs": [], "delta": text(start, stop)}
+        return _events(4 + start, ("response.output_text.delta", facts))
 
     def end(self, ask: Ask, output: Output) -> bytes:
         if ask.endpoint == "chat":
@@ -187,18 +170,25 @@ class OpenAI(Style):
             return closing + b"data: [DONE]\n\n"
         whole = text(0, output.tokens)
         status = "incomplete" if output.cut else "completed"
-        where = {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0}
-        return b"".join(
-            event({"type": name, "sequence_number": 4 + output.tokens + number, **facts}, name)
-            for number, (name, facts) in enumerate(
-                [
-                    ("response.output_text.done", {**where, "text": whole, "logprobs": []}),
-                    ("response.content_part.done", {**where, "part": _part(whole)}),
-                    ("response.output_item.done", {"output_index": 0, "item": _message(output, whole)}),
-                    (f"response.{status}", {"response": _response(ask, output, status)}),
-                ]
-            )
+        return _events(
+            4 + output.tokens,
+            ("response.output_text.done", {**_place(output), "text": whole, "logprobs": []}),
+            ("response.content_part.done", {**_place(output), "part": _part(whole)}),
+            ("response.output_item.done", {"output_index": 0, "item": _message(output, whole)}),
+            (f"response.{status}", {"response": _response(ask, output, status)}),
         )
+
+
+def _events(number: int, *events: tuple[str, dict[str, Any]]) -> bytes:
+    """Events of a streamed response, numbered from *number* on."""
+    return b"".join(
+        event({"type": name, "sequence_number": number + i, **facts})
+        for i, (name, facts) in enumerate(events)
+    )
+
+
+def _place(output: Output) -> dict[str, Any]:
+    return {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0}
 
 
 def _finish(output: Output) -> str:
@@ -215,21 +205,24 @@ def _chat_usage(ask: Ask, output: Output) -> Any:
     }
 
 
-def _chunk(ask: Ask, output: Output, delta: Any, *, finish: str | None = None, usage: Any = None) -> bytes:
-    chunk = {
+def _chat(kind: str, ask: Ask, output: Output, choices: list[Any]) -> dict[str, Any]:
+    return {
         "id": output.name("chatcmpl-"),
-        "object": "chat.completion.chunk",
+        "object": kind,
         "created": output.created,
         "model": ask.model,
         "service_tier": "default",
         "system_fingerprint": "fp_sandbox",
-        "choices": [],
+        "choices": choices,
     }
-    if delta is not None:
-        chunk["choices"] = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+
+
+def _chunk(ask: Ask, output: Output, delta: Any, *, finish: str | None = None, usage: Any = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    chunk = _chat("chat.completion.chunk", ask, output, [] if delta is None else [choice])
     if ask.with_usage:
         chunk["usage"] = usage  # null in every chunk but the last
-    return event(chunk)
+    return event(chunk, named=False)
 
 
 def _part(content: str) -> Any:

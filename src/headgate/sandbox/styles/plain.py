@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...arguments import SECOND
 from .formats import period_of, text
-from .reading import hinted_number, input_tokens, wanted_tokens
+from .reading import BadRequest, document_of, hinted_number, input_tokens, wanted_tokens
 from .style import Style
 from .values import Ask
 
@@ -22,21 +21,24 @@ class Plain(Style):
     units = ("requests", "tokens")
     refusals_count = False
 
+    failures: ClassVar = {
+        "quota": (402, "Insufficient balance.", "", "payment_required"),
+        "overload": (503, "Service unavailable.", "", "temporarily_unavailable"),
+    }
+
     def _read(self, request: Request, path: str) -> Ask:  # noqa: ARG002
-        ask = Ask("plain", input_tokens=input_tokens(request))
-        if request.body:
-            try:
-                document = json.loads(request.body)
-            except (ValueError, RecursionError):
-                document = None
-            if isinstance(document, dict):
-                model = document.get("model")
-                ask.model = model if isinstance(model, str) else ""
-                ask.most_tokens = hinted_number(document.get("max_tokens")) or None
-                ask.wanted_tokens = wanted_tokens(request, document)
-        if ask.wanted_tokens is None:
-            ask.wanted_tokens = wanted_tokens(request, {}) or 0
-        return ask
+        try:
+            document = document_of(request)
+        except BadRequest:
+            document = {}
+        model = document.get("model")
+        return Ask(
+            "plain",
+            model if isinstance(model, str) else "",
+            input_tokens=input_tokens(request),
+            most_tokens=hinted_number(document.get("max_tokens")) or None,
+            wanted_tokens=wanted_tokens(request, document) or 0,
+        )
 
     def error(self, status: int, message: str, *, kind: str = "", code: str | None = None) -> Any:
         said: dict[str, Any] = {"status": status, "message": message}
@@ -64,12 +66,6 @@ class Plain(Style):
             return 413, self.error(413, message)
         limit = "" if level is None else f": {level.rate.amount} {level.unit} per {period_of(level.rate)}"
         return 429, self.error(429, f"Too many requests{limit}.", code="rate_limit_exceeded")
-
-    def quota(self) -> tuple[int, Any]:
-        return 402, self.error(402, "Insufficient balance.", code="payment_required")
-
-    def overload(self) -> tuple[int, Any]:
-        return 503, self.error(503, "Service unavailable.", code="temporarily_unavailable")
 
     def reply(self, ask: Ask, output: Output) -> Any:
         said = {"ok": True, "serial": output.serial, "tokens": ask.input_tokens}

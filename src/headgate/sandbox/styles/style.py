@@ -15,7 +15,7 @@ from .values import Ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .values import MeterLevel, Output, Pairs, Refusal, Request
+    from .values import Charges, MeterLevel, Output, Pairs, Refusal, Request
 
 MODEL = "sandbox-1"  # the one that GET /models lists; any other name is served too
 
@@ -26,9 +26,11 @@ class Style:
     name: ClassVar[str]
     units: ClassVar[tuple[str, ...]]  # the units that a limit may count
     refusals_count: ClassVar[bool]
+    # Status, message, kind and code of the faults "quota" (no money is left) and "overload".
+    failures: ClassVar[dict[str, tuple[int, str, str, str | None]]]
 
     def read(self, request: Request) -> Ask:
-        path = request.path.partition("?")[0].rstrip("/")
+        path = request.path.partition("?")[0].rstrip("/").removeprefix("/v1")
         try:
             return self._read(request, path)
         except BadRequest as bad:
@@ -37,8 +39,7 @@ class Style:
     def _read(self, request: Request, path: str) -> Ask:
         raise NotImplementedError
 
-    def charges(self, ask: Ask) -> dict[str, tuple[int, int]]:
-        """For each unit, what must be there and what is taken at admission."""
+    def charges(self, ask: Ask) -> Charges:
         tokens = max(ask.most_tokens or 0, ask.input_tokens)
         return {"requests": (1, 1), "tokens": (tokens, tokens)}
 
@@ -62,12 +63,10 @@ class Style:
         """Status and body for a request the limits do not allow."""
         raise NotImplementedError
 
-    def quota(self) -> tuple[int, Any]:
-        """Status and body when the account has no money left."""
-        raise NotImplementedError
-
-    def overload(self) -> tuple[int, Any]:
-        raise NotImplementedError
+    def failure(self, fault: str) -> tuple[int, Any]:
+        """Status and body for a fault that has nothing to do with limits."""
+        status, message, kind, code = self.failures[fault]
+        return status, self.error(status, message, kind=kind, code=code)
 
     def stream_error(self, ask: Ask, output: Output) -> bytes:
         raise NotImplementedError
