@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .pool.answer import AGAIN, FAR, HORIZON, SET_BACK
+from .pool.question import Answer
 from .pool.rate import MOST_MARKS
 from .pool.state import KEPT_IDLE, LAYOUT, Pool
 from .redis_connection import Listener, client_of, send_again_if_lost
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from .pool.question import Answer, Question
+    from .pool.question import Question
     from .store import Changes
 
     # A script, its arguments, and the future of its reply.
@@ -45,7 +46,9 @@ SCRIPT = _script("integers.lua", "state.lua", "pool.lua")
 CONSTANTS = json.dumps([LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE])
 LOOK = _script("state.lua", "look.lua")
 _RECORDS = _script("records.lua")
-_NAMES = {script: sha1(script.encode(), usedforsecurity=False).hexdigest() for script in (SCRIPT, _RECORDS)}
+_NAMES = {
+    script: sha1(script.encode(), usedforsecurity=False).hexdigest() for script in (SCRIPT, LOOK, _RECORDS)
+}
 
 # How many questions are sent together: the server does nothing else while it answers them.
 _MOST_TOGETHER = 64
@@ -82,13 +85,10 @@ class RedisStore:
         return f"<RedisStore {self.url}{', closed' if self._closed else ''}>"
 
     async def ask(self, key: str, question: Question) -> Answer:
-        """Put a question to the pool of that key."""
         asked = json.dumps(question, separators=(",", ":"))
-        reply = await self._run(SCRIPT, 1, _key(key), asked, CONSTANTS)
-        return json.loads(reply)  # type: ignore[no-any-return]  # an Answer
+        return read_answer(await self._run(SCRIPT, 1, _key(key), asked, CONSTANTS))
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
-        """Write records, if all have the marks that were seen."""
         facts = [
             fact
             for seen, text, keep in changes.values()
@@ -145,16 +145,13 @@ class RedisStore:
         return sorted({_name_of(key) for key in found})
 
     async def look(self, key: str) -> Pool | None:
-        """Return a copy of the pool as it is now, or None if there is none."""
-        self._connect()
-        try:
-            seen = await self._redis.eval(LOOK, 1, _key(key), LAYOUT)
-        except Exception as error:
-            raise self._why(error) from error
+        seen = await self._run(LOOK, 1, _key(key), LAYOUT)
         if seen is None:
             return None
-        packed, now = seen
-        return Pool.unpacked(json.loads(packed)).as_of(int(now))
+        layout, rates, limits, units, version, members, *others, now = seen
+        units = [_text(unit) for unit in units]
+        members = {_text(name): member for name, member in members}
+        return Pool.unpacked([layout, rates, limits, units, version, members, *others]).as_of(now)
 
     async def close(self) -> None:
         """Close the connections. Questions that wait for an answer get a StoreError."""
@@ -165,7 +162,7 @@ class RedisStore:
         client, waiting = self._client, self._waiting
         here = self._loop is asyncio.get_running_loop()
         self._start(self._loop)
-        _fail(waiting, self._is_closed())
+        self._fail(waiting)
         if not here:
             return  # the tasks are those of another loop, which has ended
         for task in tasks:
@@ -209,15 +206,16 @@ class RedisStore:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
                 batch = [request for request in batch if not request[2].done()]  # some were cancelled
-                if batch:
-                    _deliver(batch, await self._ask_all(batch), self._why)
+                replies = await self._ask_all(batch) if batch else []
+                for (_, _, reply), given in zip(batch, replies, strict=True):
+                    _settle(reply, self._why(given) if isinstance(given, Exception) else given)
         except asyncio.CancelledError:
-            _fail(batch, self._is_closed())
+            self._fail(batch)
             raise
         except Exception as error:  # noqa: BLE001 - any error here means that none was answered
             # The questions that came in the meantime wait for the same server.
             waiting, self._waiting = self._waiting, []
-            _fail(batch + waiting, self._why(error))
+            self._fail(batch + waiting, error)
         finally:
             if self._sending is asyncio.current_task():
                 self._sending = None
@@ -257,6 +255,11 @@ class RedisStore:
 
     # -- errors
 
+    def _fail(self, requests: Sequence[Request], error: Exception | None = None) -> None:
+        """Answer with that error, or that the store was closed."""
+        for _, _, reply in requests:
+            _settle(reply, self._is_closed() if error is None else self._why(error))
+
     def _is_closed(self) -> StoreError:
         return StoreError(f"{self.url} was closed; nothing more can be asked there")
 
@@ -266,8 +269,6 @@ class RedisStore:
     def _why(self, error: Exception) -> StoreError:
         from redis import exceptions  # noqa: PLC0415 - as above
 
-        if isinstance(error, StoreError):
-            return error
         words = str(error).rstrip(".")
         if isinstance(error, exceptions.TimeoutError):
             why = self._unanswered()
@@ -289,6 +290,15 @@ class RedisStore:
         return why
 
 
+def read_answer(reply: list[Any]) -> Answer:
+    """Read what the script replies: the values of an answer, in the order of its fields."""
+    given: Any = dict(zip(Answer.__annotations__, reply, strict=False))
+    given["crowded"] = bool(given["crowded"])
+    if "units" in given:
+        given["units"] = [_text(unit) for unit in given["units"]]
+    return given  # type: ignore[no-any-return]  # an Answer
+
+
 def _key(key: str) -> bytes:
     return b"headgate:{%b}" % key.encode("utf-8", "surrogatepass")
 
@@ -308,21 +318,10 @@ def _name_of(key: bytes | str) -> str:
     return key[len(_key("")) - 1 : -1].decode("utf-8", "surrogatepass")
 
 
-def _deliver(
-    batch: Sequence[Request], replies: Sequence[Any], why: Callable[[Exception], StoreError]
-) -> None:
-    for (_, _, answered), reply in zip(batch, replies, strict=True):
-        if answered.done():
-            continue
-        if isinstance(reply, Exception):
-            answered.set_exception(why(reply))
-        else:
-            answered.set_result(reply)
-
-
-def _fail(requests: Sequence[Request], error: StoreError) -> None:
-    for _, _, answered in requests:
-        if not answered.done():
-            again = StoreError(*error.args)  # one for each: raising adds to its traceback
-            again.__cause__ = error.__cause__
-            answered.set_exception(again)
+def _settle(reply: asyncio.Future[Any], given: object) -> None:
+    if reply.done():
+        return
+    if isinstance(given, StoreError):
+        reply.set_exception(given)
+    else:
+        reply.set_result(given)

@@ -12,7 +12,7 @@ from typing import Any
 from .question import Answer, PoolLimits
 from .rate import PoolRate
 
-LAYOUT = 4
+LAYOUT = 5
 
 # For how many µs a store keeps a pool after `idle_for` has passed.
 KEPT_IDLE = 60_000_000

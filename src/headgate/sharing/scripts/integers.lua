@@ -46,18 +46,7 @@ local function divided(a, b, n)
 end
 
 local function rounded_up(a, b, n)
-  local product = a * b
-  if product < EXACT and n > 0 then
-    return ceil(product / n) -- exact, as both are
-  end
   local quotient, left = divided(a, b, n)
-  if left > 0 then
-    return quotient + 1
-  end
-  return quotient
-end
-
-local function int(number)
-  return string.format('%.0f', exact(number))
+  return left > 0 and quotient + 1 or quotient
 end
 

@@ -1,17 +1,20 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua and state.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
--- reply    the answer, as JSON      news     to the channel KEYS[1]:news, when the window or the limits changed
+-- reply    the values of the answer  news     to the channel KEYS[1]:news, when the window or the limits changed
 --
 -- Times are the server's, in microseconds.
 
 local LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE = unpack(cjson.decode(ARGV[2]))
 
-local function given_or(value, otherwise)
-  if value == nil or value == cjson.null then
-    return otherwise
+-- Whether two lists have the same values, or the same `last` ones to begin with.
+local function same(a, b, last)
+  for i = 1, last or max(#a, #b) do
+    if a[i] ~= b[i] then
+      return false
+    end
   end
-  return value
+  return true
 end
 
 -- -- the pool
@@ -67,8 +70,8 @@ local function tolerance(rate)
   return time_for(rate, rate[BURST] - floor(rate[BURST] / 10))
 end
 
-local function same_terms(rate, terms)
-  return rate[AMOUNT] == terms[AMOUNT] and rate[PERIOD] == terms[PERIOD] and rate[BURST] == terms[BURST]
+local function fits_at(rate, units, now)
+  return max(now, rate[FULL_AT] + time_for(rate, min(units, rate[BURST])) - tolerance(rate))
 end
 
 local function idle_for(pool, now)
@@ -93,7 +96,7 @@ local function fill(rate, stamp)
   rate[STAMPS], rate[LOWS] = {}, {}
 end
 
-local function charge(rate, time, start, stamp)
+local function charge(rate, units, start, stamp)
   local missing = rate[FULL_AT] - start
   if missing <= 0 then
     fill(rate, stamp)
@@ -110,7 +113,7 @@ local function charge(rate, time, start, stamp)
       table.remove(stamps, 1)
     end
   end
-  rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time)
+  rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time_for(rate, units))
 end
 
 local function take_back(rate, units, stamp, now)
@@ -144,35 +147,18 @@ end
 -- -- limits and the window
 
 local function same_limits(pool, wanted, limits)
-  if #wanted ~= #pool.rates then
-    return false
-  end
+  local alike = #wanted == #pool.rates and same(pool.limits, limits)
   for i, rate in ipairs(pool.rates) do
-    if not same_terms(rate, wanted[i]) then
-      return false
-    end
+    alike = alike and same(rate, wanted[i], BURST)
   end
-  for i, limit in ipairs(pool.limits) do
-    if limit ~= limits[i] then
-      return false
-    end
-  end
-  return true
-end
-
-local function same_units(pool, units)
-  local same = #units == #pool.units
-  for i, unit in ipairs(units) do
-    same = same and unit == pool.units[i]
-  end
-  return same
+  return alike
 end
 
 local function successor(old, i, terms, stamp, now)
   local rate = {exact(terms[AMOUNT]), exact(terms[PERIOD]), exact(terms[BURST]), 0, stamp, {}, {}}
   local before = old[i]
   for j = #old, 1, -1 do
-    if same_terms(old[j], terms) then
+    if same(old[j], terms, BURST) then
       before = old[j]
     end
   end
@@ -188,18 +174,16 @@ local function successor(old, i, terms, stamp, now)
 end
 
 local function read_limits(pool, question, now)
-  local set = given_or(question.set, nil)
-  if not set and pool.version > 0 then
-    return
-  end
   local wanted, limits = question.rates, question.limits
-  if set then
-    wanted, limits = set[1], set[2]
+  if question.set ~= cjson.null then
+    wanted, limits = question.set[1], question.set[2]
+  elseif pool.version > 0 then
+    return
   end
   if same_limits(pool, wanted, limits) then
     return
   end
-  if #wanted ~= #pool.rates or (pool.version > 0 and not same_units(pool, question.units)) then
+  if #wanted ~= #pool.rates or (pool.version > 0 and not same(pool.units, question.units)) then
     for name in pairs(pool.members) do
       if name ~= question.member then
         return
@@ -218,15 +202,14 @@ end
 
 local function signal_window(pool, duration, now)
   local window = pool.window
-  if duration == 0 then
-    return
-  elseif duration < 0 then
+  if duration < 0 then
     window[UNTIL] = min(window[UNTIL] or now, now)
-    window[GENERATION] = next_stamp(pool, now)
-  elseif not window[UNTIL] or now + duration > window[UNTIL] then
+  elseif duration > 0 and now + duration > (window[UNTIL] or 0) then
     window[UNTIL] = exact(now + duration)
-    window[GENERATION] = next_stamp(pool, now)
+  else
+    return
   end
+  window[GENERATION] = next_stamp(pool, now)
 end
 
 local function resume(pool, now)
@@ -252,7 +235,7 @@ local function charge_and_return(pool, question, now)
         take_back(rate, returned[1], returned[2], now)
       end
       if question.owed[i] ~= 0 then
-        charge(rate, time_for(rate, question.owed[i]), now, next_stamp(pool, now))
+        charge(rate, question.owed[i], now, next_stamp(pool, now))
       end
     end
   end
@@ -266,10 +249,6 @@ local function grant(pool, member, question, now)
   if question.waits_for_window and until_ and until_ > now then
     return starts, until_ - now
   end
-  local tolerances, times = {}, {}
-  for i, rate in ipairs(rates) do
-    tolerances[i] = tolerance(rate)
-  end
   for _, batch in ipairs(batches) do
     if member[LAST_START] > now + HORIZON then
       return starts, member[LAST_START] - HORIZON - now
@@ -277,8 +256,7 @@ local function grant(pool, member, question, now)
     local start = now
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        times[i] = time_for(rate, batch[i])
-        start = max(start, rate[FULL_AT] + time_for(rate, min(batch[i], rate[BURST])) - tolerances[i])
+        start = max(start, fits_at(rate, batch[i], now))
       end
     end
     if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
@@ -291,7 +269,7 @@ local function grant(pool, member, question, now)
     local stamp = next_stamp(pool, now)
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        charge(rate, times[i], start, stamp)
+        charge(rate, batch[i], start, stamp)
       end
     end
     member[LAST_START] = start
@@ -388,27 +366,7 @@ local function hold(pool, who, member, question, now)
   return granted[PLACES], granted[BYTES], crowded
 end
 
--- -- the answer, written by hand: cjson cannot tell an empty list from an empty object
-
-local function list(numbers, last)
-  local texts = {}
-  for i = 1, last or #numbers do
-    texts[i] = int(numbers[i])
-  end
-  return '[' .. table.concat(texts, ',') .. ']'
-end
-
-local function terms_of(pool)
-  local rates, units = {}, {}
-  for i, rate in ipairs(pool.rates) do
-    rates[i] = list(rate, BURST)
-  end
-  for i, unit in ipairs(pool.units) do
-    units[i] = cjson.encode(unit)
-  end
-  return ',"rates":[' .. table.concat(rates, ',') .. '],"limits":' .. list(pool.limits)
-    .. ',"units":[' .. table.concat(units, ',') .. ']'
-end
+-- -- the answer
 
 local function answer(pool, question, now)
   local who = question.member
@@ -426,7 +384,9 @@ local function answer(pool, question, now)
   local member = pool.members[who] or new_member(0)
   pool.members[who] = member
   member[EXPIRES] = exact(now + question.lease)
-  signal_window(pool, given_or(question.window, 0), now)
+  if question.window ~= cjson.null then
+    signal_window(pool, question.window, now)
+  end
   if question.waits_for_window then
     resume(pool, now)
   end
@@ -441,20 +401,18 @@ local function answer(pool, question, now)
   for _ in pairs(pool.members) do
     count = count + 1
   end
-  local given = '{"starts":' .. list(starts)
-    .. ',"first_stamp":' .. int(first_stamp)
-    .. ',"ask_again_in":' .. int(ask_again_in)
-    .. ',"places":' .. int(places)
-    .. ',"bytes":' .. int(load)
-    .. ',"crowded":' .. tostring(crowded)
-    .. ',"members":' .. int(count)
-    .. ',"version":' .. int(pool.version)
-    .. ',"window_left":' .. int(until_ and max(0, until_ - now) or 0)
-    .. ',"window_generation":' .. int(pool.window[GENERATION])
+  -- In the order of `Answer` in pool/question.py.
+  local given = {
+    starts, first_stamp, ask_again_in, exact(places), exact(load), crowded and 1 or 0, count, pool.version,
+    until_ and max(0, until_ - now) or 0, pool.window[GENERATION],
+  }
   if question.version ~= pool.version then
-    given = given .. terms_of(pool)
+    local terms = {}
+    for i, rate in ipairs(pool.rates) do
+      terms[i] = {rate[AMOUNT], rate[PERIOD], rate[BURST]}
+    end
+    given[11], given[12], given[13] = terms, pool.limits, pool.units
   end
-  given = given .. '}'
   if question.leaves then
     member = new_member(member[EXPIRES])
     pool.members[who] = member
@@ -477,10 +435,10 @@ local generation, version = pool.window[GENERATION], pool.version
 local given, changed = answer(pool, question, now)
 if changed then
   local keep = ceil((idle_for(pool, pool.now) + KEPT_IDLE) / 1000)
-  redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', int(keep))
+  redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', keep)
   if pool.window[GENERATION] ~= generation or pool.version ~= version then
     -- A user who may not publish is still answered: other members hear the news with their next answer.
-    redis.pcall('PUBLISH', KEYS[1] .. ':news', int(pool.window[GENERATION]) .. ' ' .. int(pool.version))
+    redis.pcall('PUBLISH', KEYS[1] .. ':news', 'changed')
   end
 end
 return given
