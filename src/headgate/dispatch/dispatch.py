@@ -12,7 +12,6 @@ from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule, WeightRule
-from ..gate.window import WindowSignal
 from ..hints import (
     AnyRate,
     Awaitable,
@@ -180,7 +179,7 @@ class Dispatch(Gate, Closing):
         from ..sharing.pool.member import PoolMember  # noqa: PLC0415 - only for a Dispatch that is shared
 
         self._member = PoolMember(
-            self, store, self.key, rates, on_loss=on_loss, pace=pace, random=self._random
+            self, self.window.hear, store, self.key, rates, on_loss=on_loss, pace=pace, random=self._random
         )
         self._member.start(timeout=2.0)
 
@@ -314,10 +313,6 @@ class Dispatch(Gate, Closing):
         if verdict.kind == "throttled" and verdict.retry_after is not None:
             duration = seconds_to_ns(verdict.retry_after, "retry_after")
             self.window.signal(duration, "throttled", sent_at)
-
-    def hear(self, signal: WindowSignal) -> None:
-        """Another process started, extended or cleared the window."""
-        self.window.hear(signal)
 
     def close(self) -> None:
         """Refuse the callers that wait and every later one, and free the name. A second call does nothing."""

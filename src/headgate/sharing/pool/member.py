@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from contextlib import suppress
-from itertools import count
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Protocol
-from weakref import ref
+from typing import TYPE_CHECKING, Any
 
 from ... import events
 from ...arguments import NS_PER_US, SECOND
@@ -28,51 +23,28 @@ from ...gate.window import WindowSignal
 from ...hints import AnyRate
 from ...limits import Rate
 from ..courier import COURIER
-from ..store import open_store, plain_name
+from .client import TRY_AGAIN, PoolClient
 from .demand import HEARTBEAT, IDLE, LEASE, Forecast, spare_for, state_demand, terms_of
 from .loss import rates_without_store, used_without_store
 from .question import CLEARED, PoolLimits, window_left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ...gate.decision import Rules
-    from ...typing import Clock, Observer
+    from ...gate.gate import Gate
     from ..store import Store
     from .question import Answer, Question
-
-    class SharedGate(Protocol):
-        """What a member needs of its gate."""
-
-        clock: Clock
-        columns: Mapping[str, int]
-        observer: Observer | None
-        rules: Rules
-
-        @property
-        def waiting(self) -> int: ...
-        def share(self, supply: PoolMember) -> None: ...
-        def demand(self, *, leaving: bool = False) -> Demand: ...
-        def grant(self, grant: Grant) -> list[int]: ...
-        def hear(self, signal: WindowSignal) -> None: ...
-        def look(self, act: Callable[[int], Any]) -> Any: ...
-        def tell_retuned(self, rates: tuple[Rate, ...], now: int) -> None: ...
 
 
 # How soon a member asks again for places that other members hold, unless it is told another pace.
 _PACE = Backoff(0.02, strategy="constant", jitter="none")
 _SOONEST = 1_000_000
-# How often a lost store is tried again, in seconds.
-_TRY_AGAIN = 0.25
 # How long after a store is back nothing is granted: all members have told by then what they used.
 _REUNION = 350_000_000
 # After how many seconds without an answer the gate goes on by itself, and how much longer one is waited for.
 _PROMPT = 0.25
 _PATIENCE = 2.0
-
-
-def _new_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{token_hex(6)}"
 
 
 def limits_of(rules: Rules) -> PoolLimits:
@@ -91,7 +63,8 @@ class PoolMember:
 
     def __init__(
         self,
-        gate: SharedGate,
+        gate: Gate,
+        hear: Callable[[WindowSignal], None],
         store: Store | str,
         key: str,
         rates: Sequence[Rate],
@@ -102,14 +75,11 @@ class PoolMember:
     ) -> None:
         self._gate = gate
         self._clock = gate.clock
-        self._where = store
-        self._store = open_store(store, gate.clock)
-        self._key = key
+        self._hear_window = hear
+        self._pool = PoolClient(store, key, gate.clock, self.hear)
         self._on_loss = on_loss
         self._pace = _PACE if pace is None else pace
         self._random = random
-        self._name = _new_name()
-        self._numbers = count(1)
         self._rates = tuple(rates)
         self._limits = limits_of(gate.rules)
         self._version = 0  # of the limits, as last heard
@@ -193,31 +163,22 @@ class PoolMember:
             question = self._question(self._gate.demand())
             self._pending_since = self._clock.now()
             assert question is not None  # there are limits to be agreed on
-            answer = await asyncio.wait_for(self._store.ask(self._key, question), timeout)
-            ours = [rate.unit for rate in self._rates]
+            answer = await self._pool.ask(question)
+            key, ours = self._pool.key, [rate.unit for rate in self._rates]
             theirs = answer.get("units", ours)
             if theirs != ours:
                 said = ", ".join(theirs) or "none"
                 raise InvalidConfig(
-                    f"{self._key!r} is shared by others, whose rates are of {said}; write rates of the same"
+                    f"{key!r} is shared by others, whose rates are of {said}; write rates of the same"
                 )
             self._take(question, answer)
-            await self._listen()
 
-        try:
-            COURIER.wait_for(greet, timeout + 1)
-        except Exception as error:
-            if isinstance(self._where, str):
-                COURIER.send_last(self._store.close)  # it was opened for this member alone
-            if isinstance(error, TimeoutError):
-                raise StoreError(f"{plain_name(self._where)} did not answer within {timeout:g} s") from None
-            raise
+        self._pool.greet(greet, timeout)
         self._nudge()
 
     def after_fork(self) -> None:
         """In a forked child: another member, to which nothing was granted, with a connection of its own."""
-        self._name = _new_name()
-        self._store = open_store(self._where, self._clock)
+        self._pool.start_anew()
         self._pending = self._news = None
         self._working = self._crowded = self._lost = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
@@ -225,7 +186,7 @@ class PoolMember:
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
         self._use_nothing()
         if not self._closed:
-            COURIER.send(self._listen)
+            COURIER.send(self._pool.listen)
 
     def close(self) -> None:
         """Leave the pool, as far as the end of the process gives time for it."""
@@ -238,16 +199,6 @@ class PoolMember:
             COURIER.soon(self._stir)
 
     # -- on the courier's loop
-
-    async def _listen(self) -> None:
-        member = ref(self)  # weakly: a gate that is no longer used goes although its store has news for it
-
-        def heard() -> None:
-            this = member()
-            if this is not None:
-                this.hear()
-
-        await self._store.listen(self._key, heard)
 
     def hear(self) -> None:
         """Another member changed the window or the limits of the pool."""
@@ -293,7 +244,7 @@ class PoolMember:
             return self._next_look()
         self._pending = question
         self.questions += 1
-        answering = asyncio.ensure_future(self._store.ask(self._key, question))
+        answering = asyncio.ensure_future(self._pool.ask(question))
         try:
             # In two halves: if this process was stopped in the first, the answer may be there in the second.
             await asyncio.wait({answering}, timeout=_PROMPT / 2)
@@ -303,7 +254,7 @@ class PoolMember:
             answer = await asyncio.wait_for(answering, _PATIENCE)
         except (StoreError, TimeoutError) as error:
             self._lose(str(error) or "no answer")
-            return _TRY_AGAIN
+            return TRY_AGAIN
         finally:
             answering.cancel()
         self._pending = None
@@ -314,8 +265,7 @@ class PoolMember:
         """The pool may have forgotten whether it answered: repeat what is owed and set, nothing else."""
         assert self._pending is not None
         question, self._pending = self._pending, None
-        if len(question["owed"]) == len(self._owed):
-            self._owed = [owed + told for owed, told in zip(self._owed, question["owed"], strict=True)]
+        self._owe(question["owed"])
         self._set = self._set or question["set"]  # type: ignore[assignment]  # as it was asked
         if self._signal is None:
             self._signal = self._telling
@@ -343,13 +293,12 @@ class PoolMember:
             await self._say(self._question(demand, resting=True))
             await asyncio.sleep(IDLE / SECOND)
         await self._say(self._question(self._gate.demand(leaving=True), leaving=True))
-        if isinstance(self._where, str):
-            await self._store.close()
+        await self._pool.close()
 
     async def _say(self, question: Question | None) -> None:
         if question is not None:
             with suppress(StoreError, TimeoutError):  # what was held expires by itself
-                await asyncio.wait_for(self._store.ask(self._key, question), _PATIENCE)
+                await asyncio.wait_for(self._pool.ask(question), _PATIENCE)
 
     def _rest(self) -> bool:
         """Nothing has been used for a while: what was granted goes back. True if there is nothing to tell."""
@@ -379,7 +328,7 @@ class PoolMember:
         batches: list[list[int]] = []
         if not (going or self._lost):
             batches = self._forecast.batches(demand, costs, self._rates, columns, self._members)
-        question = state_demand(self._name, self._rates, limits, demand, costs)
+        question = state_demand(self._pool.name, self._rates, limits, demand, costs)
         returned = [rate.returned for rate in demand.rates] or [[] for _ in self._rates]
         owed = [rate.owed for rate in demand.rates] or [0] * len(self._rates)
         owed = [units + before for units, before in zip(owed, self._owed, strict=True)]
@@ -395,7 +344,7 @@ class PoolMember:
         if not (batches or wanting or spared or telling or leaving or due):
             return None
         question |= {
-            "id": next(self._numbers),
+            "id": self._pool.next_number(),
             "version": self._version,
             "set": self._set,
             "batches": batches,
@@ -461,7 +410,7 @@ class PoolMember:
         if generation != self._generation:
             self._generation = generation
             until = self._clock.now() + left * NS_PER_US if left else None
-            self._gate.hear(WindowSignal(until=until, origin=self))
+            self._hear_window(WindowSignal(until=until, origin=self))
 
     def _follow(self, answer: Answer) -> bool:
         """Another member set other limits. True if that changes anything here."""
@@ -491,9 +440,13 @@ class PoolMember:
                 bytes=limits.bytes // members if limits.bytes else None,
                 valid_until=FAR_OFF,
             )
-        owed = gate.grant(grant) or [0] * len(self._rates)
-        self._owed = [units + more for units, more in zip(self._owed, owed, strict=True)]
+        self._owe(gate.grant(grant))
         self._forecast.restart(len(self._rates))
+
+    def _owe(self, units: Sequence[int]) -> None:
+        """Tell with the next question that these units of each rate were used without a grant."""
+        if len(units) == len(self._owed):
+            self._owed = [owed + more for owed, more in zip(self._owed, units, strict=True)]
 
     # -- without the store
 
@@ -501,19 +454,17 @@ class PoolMember:
         if self._lost:
             return
         self._lost = True
-        where = plain_name(self._where)
+        where, key = self._pool.where, self._pool.key
         logging.getLogger("headgate").warning(
-            "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, self._key, self._on_loss
+            "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, key, self._on_loss
         )
         self._install(leased=False)
-        at = self._clock.seconds()
-        events.tell(self._gate.observer, events.StoreLost(key=self._key, at=at, reason=why))
+        events.tell(self._gate.observer, events.StoreLost(key=key, at=self._clock.seconds(), reason=why))
 
     def _is_back(self, answer: Answer) -> bool:
         """The store answers again. True when all members have had time to tell what they used."""
         now, gate = self._clock.now(), self._gate
-        used = gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._members))
-        self._owed = [units + more for units, more in zip(self._owed, used, strict=True)]
+        self._owe(gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._members)))
         if self._returns_at is None:
             self._returns_at = now + _REUNION
             self._members = max(self._members, answer["members"])
@@ -523,5 +474,5 @@ class PoolMember:
         self._lost = False
         self._returns_at = None
         self._install(leased=True)
-        events.tell(gate.observer, events.StoreRegained(key=self._key, at=self._clock.seconds()))
+        events.tell(gate.observer, events.StoreRegained(key=self._pool.key, at=self._clock.seconds()))
         return True

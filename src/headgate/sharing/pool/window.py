@@ -7,8 +7,6 @@ cannot be told is told again until its window is over.
 from __future__ import annotations
 
 import asyncio
-from itertools import count
-from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
@@ -17,7 +15,7 @@ from ...errors import StoreError
 from ...gate.forks import reset_in_child
 from ...gate.window import Window, WindowSignal
 from ..courier import COURIER
-from ..store import open_store, plain_name
+from .client import TRY_AGAIN, PoolClient
 from .question import CLEARED, empty_question, window_left
 
 if TYPE_CHECKING:
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
         def hear(self, signal: WindowSignal) -> None: ...
 
 
-_GREETING = 2.0  # seconds to find out whether there is a store at all
-_TRY_AGAIN = 0.25
-
-
 class WindowMember:
     """One window in the pool of its key."""
 
@@ -44,11 +38,7 @@ class WindowMember:
         self._window = ref(window)  # weakly: a window that is no longer used goes although there is news
         self._rule = window.rule
         self._clock = window.clock
-        self._where = store
-        self._store = open_store(store, window.clock)
-        self._key = key
-        self._name = token_hex(8)
-        self._numbers = count(1)
+        self._pool = PoolClient(store, key, window.clock, self.hear)
         self._generation = 0  # of the pool's window, as last heard
         self._heard = window.rule.state  # the state of our window that was told last, or came from the pool
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
@@ -57,19 +47,7 @@ class WindowMember:
 
     def start(self) -> None:
         """Hear whether a window is active. Waits, to find out whether there is a store at all."""
-
-        async def greet() -> None:
-            await asyncio.wait_for(self._ask(None), _GREETING)
-            await self._listen()
-
-        try:
-            COURIER.wait_for(greet, _GREETING + 1)
-        except Exception as error:
-            if isinstance(self._where, str):
-                COURIER.send_last(self._store.close)  # it was opened for this member alone
-            if isinstance(error, TimeoutError):
-                raise StoreError(f"{plain_name(self._where)} did not answer within {_GREETING:g} s") from None
-            raise
+        self._pool.greet(lambda: self._ask(None), timeout=2.0)
         reset_in_child(self)
 
     def hear_window(self) -> None:
@@ -94,20 +72,9 @@ class WindowMember:
         """Share the window no longer."""
         if not self._closed:
             self._closed = True
-            if isinstance(self._where, str):
-                COURIER.send_last(self._store.close)
+            COURIER.send_last(self._pool.close)
 
     # -- on the courier's loop
-
-    async def _listen(self) -> None:
-        member = ref(self)
-
-        def heard() -> None:
-            this = member()
-            if this is not None:
-                this.hear()
-
-        await self._store.listen(self._key, heard)
 
     def hear(self) -> None:
         """Another member changed the window or the limits of the pool."""
@@ -126,7 +93,7 @@ class WindowMember:
                 except StoreError:
                     if self._signal is None:
                         self._signal = until
-                    await asyncio.sleep(_TRY_AGAIN)
+                    await asyncio.sleep(TRY_AGAIN)
         finally:
             self._telling = False
 
@@ -134,15 +101,15 @@ class WindowMember:
         try:
             await self._ask(None)
         except StoreError:
-            await asyncio.sleep(_TRY_AGAIN)
+            await asyncio.sleep(TRY_AGAIN)
             if not self._telling:
                 self.hear()
 
     async def _ask(self, window: int | None) -> None:
         """Tell how long calls should be held back, and want nothing."""
-        question = empty_question(self._name, next(self._numbers))
+        question = empty_question(self._pool.name, self._pool.next_number())
         question["window"] = window
-        answer = await self._store.ask(self._key, question)
+        answer = await self._pool.ask(question)
         generation, left = answer["window_generation"], answer["window_left"]
         owner = self._window()
         if generation == self._generation or owner is None:
@@ -154,8 +121,7 @@ class WindowMember:
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""
-        self._name = token_hex(8)
-        self._store = open_store(self._where, self._clock)
+        self._pool.start_anew()
         self._telling = False
         if not self._closed:
-            COURIER.send(self._listen)
+            COURIER.send(self._pool.listen)
