@@ -86,14 +86,10 @@ class Courier:
                     ThreadPoolExecutor(thread_name_prefix=f"{OWN_THREADS}lookups")
                 )
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name=f"{OWN_THREADS}courier", daemon=True
+                    target=self._loop.run_forever, name=f"{OWN_THREADS}courier", daemon=True
                 )
                 self._thread.start()
             return self._loop
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._errands.discard(task)
@@ -128,6 +124,16 @@ class Courier:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_LAST_WAIT / 4)
+
+
+def settle(future: asyncio.Future[Any], given: object) -> None:
+    """Give a future its result or its exception, unless it was cancelled."""
+    if future.done():
+        return
+    if isinstance(given, BaseException):
+        future.set_exception(given)
+    else:
+        future.set_result(given)
 
 
 COURIER = Courier()

@@ -15,7 +15,7 @@ from ..typing import Clock
 from .pool.answer import answer
 from .pool.question import Answer, Question
 from .pool.state import KEPT_IDLE, Pool
-from .store import Changes, Records, as_seen, tell_all
+from .store import Changes, Records, tell_all, texts_to_write
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -83,19 +83,16 @@ class MemoryStore:
         return None if state is None else Pool.unpacked(json.loads(state))
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
-        wrote = False
         with self._lock:
             now = self._now()
             current = {name: self._records.get((group, name), now) or ("", "") for name in changes}
-            swapped = as_seen(changes, current, mark)
-            for name, (_, text, keep) in changes.items():
-                if swapped and text is not None and current[name][0] != mark:
-                    current[name] = (mark, text)
-                    self._records.put((group, name), current[name], now, keep)
-                    wrote = True
-        if wrote:
+            texts = texts_to_write(changes, current, mark)
+            for name, (text, keep) in (texts or {}).items():
+                current[name] = (mark, text)
+                self._records.put((group, name), current[name], now, keep)
+        if texts:
             tell_all(self._listeners.get(group, ()))
-        return Records(now, swapped, current)
+        return Records(now, texts is not None, current)
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
         self._listeners.setdefault(key, []).append(heard)

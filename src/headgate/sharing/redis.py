@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
+from .courier import settle
 from .pool.answer import AGAIN, FAR, HORIZON, SET_BACK
 from .pool.question import Answer
 from .pool.rate import MOST_MARKS
@@ -208,7 +209,7 @@ class RedisStore:
                 batch = [request for request in batch if not request[2].done()]  # some were cancelled
                 replies = await self._ask_all(batch) if batch else []
                 for (_, _, reply), given in zip(batch, replies, strict=True):
-                    _settle(reply, self._why(given) if isinstance(given, Exception) else given)
+                    settle(reply, self._why(given) if isinstance(given, Exception) else given)
         except asyncio.CancelledError:
             self._fail(batch)
             raise
@@ -258,7 +259,7 @@ class RedisStore:
     def _fail(self, requests: Sequence[Request], error: Exception | None = None) -> None:
         """Answer with that error, or that the store was closed."""
         for _, _, reply in requests:
-            _settle(reply, self._is_closed() if error is None else self._why(error))
+            settle(reply, self._is_closed() if error is None else self._why(error))
 
     def _is_closed(self) -> StoreError:
         return StoreError(f"{self.url} was closed; nothing more can be asked there")
@@ -316,12 +317,3 @@ def _name_of(key: bytes | str) -> str:
     if isinstance(key, str):  # the URL asked for decoded replies
         key = key.encode("utf-8", "surrogateescape")
     return key[len(_key("")) - 1 : -1].decode("utf-8", "surrogatepass")
-
-
-def _settle(reply: asyncio.Future[Any], given: object) -> None:
-    if reply.done():
-        return
-    if isinstance(given, StoreError):
-        reply.set_exception(given)
-    else:
-        reply.set_result(given)

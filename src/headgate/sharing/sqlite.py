@@ -22,9 +22,10 @@ from ..arguments import NS_PER_US
 from ..errors import InvalidConfig, StoreError
 from ..gate.clock import OWN_THREADS
 from ..gate.forks import around_fork, never_free, reset_in_child
+from .courier import settle
 from .pool.answer import answer
 from .pool.state import KEPT_IDLE, Pool
-from .store import Records, as_seen, tell_all
+from .store import Records, tell_all, texts_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -74,7 +75,8 @@ class SqliteStore:
         self._path = Path(path)
         self._closed = False
         self._start()
-        _stores.add(self)
+        with _in_use:
+            _stores.add(self)
         reset_in_child(self, first=True)
 
     def _start(self) -> None:
@@ -83,6 +85,7 @@ class SqliteStore:
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._news: dict[str, str] = {}
         self._marks: dict[str, list[tuple[str]]] = {}
+        self._version: object = None  # of the file, when it was last looked at for changes
         self._watcher: asyncio.Task[None] | None = None
         self._sweep_at = 0
 
@@ -132,9 +135,7 @@ class SqliteStore:
     # -- on the worker's thread
 
     def _ask(self, key: str, question: Question) -> Answer:
-        connection = self._open()
-        with _transaction(connection, self._path):
-            now = _now(connection, note=True)
+        with self._transaction() as (connection, now):
             row = connection.execute(_FIND, (key, now)).fetchone()
             pool = Pool() if row is None else Pool.unpacked(json.loads(row[0]))
             given = answer(pool, question, now)
@@ -151,26 +152,39 @@ class SqliteStore:
         return given
 
     def _swap(self, group: str, changes: Changes, mark: str) -> tuple[Records, bool]:
-        connection, where, current, wrote = self._open(), _blob(group), {}, False
-        with _transaction(connection, self._path):
-            now = _now(connection, note=True)
+        where, current = _blob(group), {}
+        with self._transaction() as (connection, now):
             for name in changes:
                 row = connection.execute(
                     "SELECT mark, text FROM records WHERE place = ? AND name = ? AND expires > ?",
                     (where, _blob(name), now),
                 ).fetchone()
                 current[name] = ("", "") if row is None else (str(row[0]), str(row[1]))
-            swapped = as_seen(changes, current, mark)
-            for name, (_, text, keep) in changes.items():
-                if swapped and text is not None and current[name][0] != mark:
-                    connection.execute(
-                        "REPLACE INTO records (place, name, mark, text, expires) VALUES (?, ?, ?, ?, ?)",
-                        (where, _blob(name), mark, text, now + keep),
-                    )
-                    current[name] = (mark, text)
-                    wrote = True
+            texts = texts_to_write(changes, current, mark)
+            for name, (text, keep) in (texts or {}).items():
+                connection.execute(
+                    "REPLACE INTO records (place, name, mark, text, expires) VALUES (?, ?, ?, ?, ?)",
+                    (where, _blob(name), mark, text, now + keep),
+                )
+                current[name] = (mark, text)
             connection.execute("DELETE FROM records WHERE expires <= ?", (now,))
-        return Records(now, swapped, current), wrote
+        return Records(now, texts is not None, current), bool(texts)
+
+    @contextmanager
+    def _transaction(self) -> Generator[tuple[sqlite3.Connection, int], None, None]:
+        """Make all changes of the block, at one time, or raise a StoreError and make none."""
+        connection = self._open()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection, _now(connection, note=True)
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            raise StoreError(f"{self._path}: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
         began = time.monotonic_ns()
@@ -214,17 +228,11 @@ class SqliteStore:
 
     async def _watch(self) -> None:
         """Tell the listeners of changes that other connections make."""
-        seen = None
         while True:
             await asyncio.sleep(_LOOK)
-            try:
-                version = await self._in_thread(self._data_version)
-                if version != seen:
-                    seen = version
-                    for key in await self._in_thread(self._changed):
-                        tell_all(self._listeners[key])
-            except (sqlite3.Error, StoreError):
-                continue  # the next question reports what is wrong
+            with suppress(sqlite3.Error, StoreError):  # the next question reports what is wrong
+                for key in await self._in_thread(self._changed):
+                    tell_all(self._listeners[key])
 
     def _data_version(self) -> tuple[sqlite3.Connection, int]:
         """Return what differs after a write by another connection. Each connection counts for itself."""
@@ -232,8 +240,11 @@ class SqliteStore:
         return connection, int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _changed(self) -> list[str]:
-        """Return the keys that have listeners and have changed since the last call."""
-        connection = self._open()
+        """Return the keys that have listeners and that others have changed since the last call."""
+        version = connection, _ = self._data_version()
+        if version == self._version:
+            return []
+        self._version = version
         rows = connection.execute("SELECT key, news FROM pools").fetchall()
         changed = [key for key, news in rows if key in self._listeners and self._news.get(key) != news]
         self._news.update(rows)
@@ -243,22 +254,6 @@ class SqliteStore:
                 self._marks[key] = marks
                 changed.append(key)
         return changed
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, path: Path) -> Generator[None, None, None]:
-    """Make all changes of the block, or raise a StoreError and make none."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
-    except (sqlite3.Error, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise StoreError(f"{path}: {error}") from error
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
@@ -338,23 +333,13 @@ class _Worker:
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             done, act, args = task
-            result, error = None, None
             try:
                 with _in_use:
-                    result = act(*args)
-            except BaseException as raised:  # noqa: BLE001 - it is raised again where the result is awaited
-                error = raised
+                    given = act(*args)
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the result is awaited
+                given = error
             with suppress(RuntimeError):  # that loop was closed in the meantime
-                done.get_loop().call_soon_threadsafe(_deliver, done, result, error)
-
-
-def _deliver(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if done.done():
-        return  # cancelled
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error)
+                done.get_loop().call_soon_threadsafe(settle, done, given)
 
 
 class _InUse:
@@ -384,7 +369,7 @@ class _InUse:
         self._change.acquire()
         self._forking = True
         if self._change.wait_for(lambda: not self._inside, 2 * _BUSY):
-            for store in _all_stores():
+            for store in _stores:
                 store.disconnect()
 
     def in_parent(self) -> None:
@@ -400,9 +385,3 @@ class _InUse:
 _stores: WeakSet[SqliteStore] = WeakSet()
 _in_use = _InUse()
 around_fork(before=_in_use.before_fork, in_parent=_in_use.in_parent, in_child=_in_use.in_child)
-
-
-def _all_stores() -> list[SqliteStore]:
-    while True:
-        with suppress(RuntimeError):  # another thread made a store in the meantime
-            return list(_stores)

@@ -58,12 +58,17 @@ class Store(Protocol):
         """Close files and connections."""
 
 
-def as_seen(changes: Changes, current: Mapping[str, tuple[str, str]], mark: str) -> bool:
-    """Return whether these changes may be made, or were made by an earlier `swap` with the same mark."""
-    if all(seen is None or current[name][0] == seen for name, (seen, _, _) in changes.items()):
-        return True
-    written = [name for name, (_, text, _) in changes.items() if text is not None]
-    return bool(written) and all(current[name][0] == mark for name in written)
+def texts_to_write(
+    changes: Changes, current: Mapping[str, tuple[str, str]], mark: str
+) -> dict[str, tuple[str, int]] | None:
+    """Return texts and how long to keep them, by name; None if a record is not as it was seen.
+
+    There are none if an earlier `swap` with the same mark wrote them.
+    """
+    given = {name: (text, keep) for name, (_, text, keep) in changes.items() if text is not None}
+    new = {name: each for name, each in given.items() if current[name][0] != mark}
+    as_seen = all(seen is None or current[name][0] == seen for name, (seen, _, _) in changes.items())
+    return new if as_seen or (given and not new) else None
 
 
 def tell_all(listeners: Iterable[Callable[[], None]]) -> None:
