@@ -31,11 +31,11 @@ def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = Inva
     return seconds * SECOND if isinstance(seconds, int) else round(seconds * SECOND)
 
 
-def positive_seconds_to_ns(value: Seconds, what: str) -> int:
+def positive_seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:
     """A duration of more than zero, given in seconds or as a timedelta, in nanoseconds."""
-    ns = seconds_to_ns(value, what)
+    ns = seconds_to_ns(value, what, error=error)
     if ns == 0:
-        raise InvalidWindow(f"{what}={value!r} lasts no time; write more than zero seconds, e.g. {what}=60")
+        raise error(f"{what}={value!r} lasts no time; write more than zero seconds, e.g. {what}=60")
     return ns
 
 

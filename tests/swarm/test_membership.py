@@ -50,7 +50,7 @@ class Members:
         self.serial += 1
         key = f"{name}#{self.serial}"
         self.clocks[key] = (self.dice.randrange(10**12), 1 + self.skew * (2 * self.dice.random() - 1))
-        settings = Settings(LEASE, SETTLE, FORGET, splits=self.splits, turn=self.dice.randrange(10**6))
+        settings = Settings(LEASE, FORGET, SETTLE, splits=self.splits, turn=self.dice.randrange(10**6))
         self.members[key] = Membership(key, settings)
         self.members[key].start(self.now(key))
         self.follow_up(key)
@@ -277,7 +277,7 @@ def test_members_get_evenly_spaced_places_while_others_come_and_go(many):
 
 def granted(**fields):
     """A member that was just granted something by the leader of another machine."""
-    member = Membership("one#1", Settings(LEASE, SETTLE, FORGET, splits=False))
+    member = Membership("one#1", Settings(LEASE, FORGET, SETTLE, splits=False))
     member.start(0)
     grant = {"kind": "grant", "term": [1, "two#1"], "to": "one#1", "seq": 1, "number": 2, "size": 2}
     member.hear(read_message({**grant, "share": WHOLE // 2, "safe": WHOLE // 4, **fields}), SECOND)

@@ -21,7 +21,7 @@ from headgate.swarm.messages import (
     verified,
 )
 from headgate.swarm.recovery import Level
-from headgate.swarm.rounds import ROUND
+from headgate.swarm.rules import ROUND
 from headgate.swarm.shares import WHOLE
 
 REPORT = {

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
-from headgate.swarm.recovery import Cubic, Level, Stepwise, merged, read_level
+from headgate.swarm.messages import read_level
+from headgate.swarm.recovery import Cubic, Level, Stepwise, merged
 
 HALF = (1, 2)
 TENTH_MORE = (11, 10)

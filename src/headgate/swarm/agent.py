@@ -9,39 +9,37 @@ from __future__ import annotations
 import hashlib
 import os
 from _thread import allocate_lock
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from .. import events
 from ..arguments import SECOND, seconds_to_ns
-from .member import Settings
+from ..events import Event
+from ..limits import Rate
+from ..verdict import Verdict
+from .bus.bus import Bus
 from .membership import Membership
 from .messages import (
     Envelope,
     Grant,
     Heartbeat,
+    Message,
     Oversized,
     Report,
     Unsigned,
+    read_level,
     read_number,
     read_object,
     write_object,
 )
-from .recovery import read_level
+from .recovery import Level
+from .resource import Options, SharedResource
 from .shares import agent_of
 from .transport import CallbackThread, Transport, call_back, weakly
 from .update import STALE, CapacityUpdate, ReceivedUpdate, UpdateFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ..events import Event
-    from ..limits import Rate
-    from ..typing import Clock, Observer
-    from ..verdict import Verdict
-    from .bus.bus import Bus
-    from .messages import Message
-    from .recovery import Level
-    from .resource import SharedResource
+T = TypeVar("T")
 
 _LONGEST_PAUSE = 86_400 * SECOND
 # For how many agents the leader remembers which runs it heard.
@@ -51,44 +49,32 @@ _MOST_AGENTS = 10_000
 class Agent:
     """Speaks for all resources of one limiter. `ignored` counts messages that changed nothing, by reason."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        agent_id: str,
-        *,
-        namespace: str,
-        secret: bytes | None,
-        settings: Mapping[str, Any],
-        wall: Callable[[], int],
-        callback: Callable[[CapacityUpdate], Any] | None,
-        observer: Observer | None,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, bus: Bus, options: Options, callback: Callable[[CapacityUpdate], Any] | None) -> None:
         self.resources: dict[str, SharedResource] = {}
         self.callback = callback
         self.connected = True
         self.ignored: dict[str, int] = {}
-        self.agent_id = agent_id
+        self.agent_id = options.agent_id
         self._run = os.urandom(6).hex()  # tells it apart from agents of the same id, earlier ones too
-        self._wall = wall
-        self._observer = observer
-        self._clock = clock
+        self._wall = options.wall
+        self._observer = options.observer
+        self._clock = options.clock
         self._lock = allocate_lock()
         self._closed = False
         self._rings_at: int | None = None  # when the earliest timer rings that was set
         self._updates = UpdateFilter()
         self._sequence = self._memberships = 0
         self._news: list[Event | CapacityUpdate] = []
-        self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._outbox: list[tuple[str, bytes, bool]] = []  # subject, data, and whether it is retained
         self._callbacks: CallbackThread | None = None
-        self._transport = Transport(bus, namespace=namespace, run=self._run, secret=secret)
-        self._settings = Settings(
+        self._transport = Transport(bus, namespace=options.namespace, run=self._run, secret=options.secret)
+        self._settings = replace(
+            options.settings,
             # Another thread may deliver an answer, and be as late as a timer.
-            settle=max(round(self._transport.settles * SECOND), clock.quantum),
+            settle=max(round(self._transport.settles * SECOND), self._clock.quantum),
             splits=self._transport.splits,
             # Another number for every id, and the same in every run.
-            turn=int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:4], "big") % 1_000_000,
-            **settings,
+            turn=int.from_bytes(hashlib.sha256(self.agent_id.encode()).digest()[:4], "big") % 1_000_000,
         )
         self._transport.listen(self._hear_update, self._hear, self._hear_bus)
 
@@ -105,7 +91,7 @@ class Agent:
             self.resources[resource.name] = resource
             resource.membership.start(now)
 
-        self._act(begin, [resource])
+        self._act(begin, resource)
         self._transport.recall(resource.name, self._hear_note)
         self._tick()  # on a bus that delivers at once, the answers are there
 
@@ -118,10 +104,10 @@ class Agent:
                 resource.membership.leave(now)
                 self._gather(resource, now)
 
-        self._act(end, [])
+        self._act(end)
 
     def configure(self, resource: SharedResource, rates: tuple[Rate, ...]) -> None:
-        self._act(lambda _now: resource.configure(rates), [resource])
+        self._act(lambda _now: resource.configure(rates), resource)
 
     def close(self) -> None:
         self._closed = True
@@ -141,11 +127,9 @@ class Agent:
         """The resource, the total of all agents and the share of this one."""
         with self._lock:
             resource = self.resources.get(name)
-            return (
-                None
-                if resource is None
-                else (resource, resource.total.amount, resource.share(self._clock.now()))
-            )
+            if resource is None:
+                return None
+            return resource, resource.total.amount, resource.share(self._clock.now())
 
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
@@ -163,7 +147,7 @@ class Agent:
                     self.resources[name].total.hear(level, now)
 
         if self._wall() - said_at < younger_than:
-            self._act(learn, list(self.resources.values()))
+            self._act(learn, *self.resources.values())
 
     # -- announcing
 
@@ -185,7 +169,7 @@ class Agent:
             if cuts or pauses:
                 self._send_update(resource, reason, pause)
 
-        self._act(announce, [resource])
+        self._act(announce, resource)
 
     def _send_update(self, resource: SharedResource, reason: str, pause: int) -> None:
         level, total = resource.total.level, resource.total.amount
@@ -204,7 +188,7 @@ class Agent:
             "factor": round(total / resource.total.base, 6),
             "level": None if level is None else list(level),
         }
-        self._outbox.append((self._transport.send_update, (update.to_json(extra),)))
+        self._outbox.append((self._transport.capacity, update.to_json(extra), False))
 
     def hear_verdict(self, name: str, verdict: Verdict, sent_at: int) -> None:
         """The outcome of a call that was sent then."""
@@ -214,11 +198,9 @@ class Agent:
 
     # -- hearing of reductions
 
-    def _hear_update(self, data: bytes) -> None:
-        try:
-            received = ReceivedUpdate.from_json(self._transport.verify(data, self._transport.capacity))
-        except ValueError as error:
-            self._ignore(error)
+    def _hear_update(self, data: bytes, subject: str) -> None:
+        received = self._read(ReceivedUpdate.from_json, data, subject)
+        if received is None:
             return
         update = received.update
         own = update.agent_id == self.agent_id
@@ -241,7 +223,7 @@ class Agent:
             if update.retry_after:
                 resource.pause(round(update.retry_after * SECOND), received.name, now)
 
-        self._act(hear, [] if resource is None else [resource])
+        self._act(hear, *([] if resource is None else [resource]))
 
     # -- hearing members and the leader
 
@@ -250,14 +232,10 @@ class Agent:
             resource.membership.greets for resource in list(self.resources.values())
         ):
             return  # most agents of a large swarm need not even read what newcomers ask
-        try:
-            envelope = Envelope.from_json(self._transport.verify(data, subject))
-        except ValueError as error:
-            self._ignore(error)
-            return
-        resource = self.resources.get(envelope.resource)
-        if resource is not None:
-            self._act(lambda now: self._hear_member(resource, envelope, now), [resource])
+        envelope = self._read(Envelope.from_json, data, subject)
+        resource = None if envelope is None else self.resources.get(envelope.resource)
+        if envelope is not None and resource is not None:
+            self._act(lambda now: self._hear_member(resource, envelope, now), resource)
 
     def _hear_member(self, resource: SharedResource, envelope: Envelope, now: int) -> None:
         membership, message = resource.membership, envelope.message
@@ -294,17 +272,16 @@ class Agent:
 
     def _hear_note(self, data: bytes, subject: str) -> None:
         """The level that the last leader retained on the bus."""
-        try:
-            note = read_object(self._transport.verify(data, subject))
-            level = read_level(note.get("level"))
-            said_at = read_number(note.get("at"))
-        except ValueError as error:
-            self._ignore(error)
-            return
-        resource = self.resources.get(str(note.get("resource")))
-        if resource is not None and abs(self._wall() - said_at) < STALE:
+
+        def read(data: bytes) -> tuple[str, Level, int]:
+            note = read_object(data)
+            return str(note.get("resource")), read_level(note.get("level")), read_number(note.get("at"))
+
+        name, level, said_at = self._read(read, data, subject) or ("", None, 0)
+        resource = self.resources.get(name)
+        if resource is not None and level is not None and abs(self._wall() - said_at) < STALE:
             total = resource.total
-            self._act(lambda now: total.hear(level, now), [resource])
+            self._act(lambda now: total.hear(level, now), resource)
 
     def _hear_bus(self, connected: bool) -> None:
         """The connection of the bus was lost, or is back."""
@@ -319,13 +296,16 @@ class Agent:
                 resource.membership.hurry(now)
                 resource.membership.tick(now)
 
-        self._act(note, list(self.resources.values()))
+        self._act(note, *self.resources.values())
 
-    def _ignore(self, error: ValueError) -> None:
-        why = "malformed"
-        if isinstance(error, (Unsigned, Oversized)):
-            why = "unsigned" if isinstance(error, Unsigned) else "oversized"
-        self._act(lambda now: self._note_ignored(why, "", now), [])
+    def _read(self, read: Callable[[bytes], T], data: bytes, subject: str) -> T | None:
+        """What a message says. None, and it is counted: it cannot be read, or is not signed."""
+        try:
+            return read(self._transport.verify(data, subject))
+        except ValueError as error:
+            why = {Unsigned: "unsigned", Oversized: "oversized"}.get(type(error), "malformed")
+            self._act(lambda now: self._note_ignored(why, "", now))
+            return None
 
     def _note_ignored(self, why: str, agent_id: str, now: int) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1
@@ -335,9 +315,7 @@ class Agent:
 
     # -- deciding under the lock, acting after it
 
-    def _act(
-        self, act: Callable[[int], object], resources: list[SharedResource], *, ticks: bool = False
-    ) -> None:
+    def _act(self, act: Callable[[int], object], *resources: SharedResource, ticks: bool = False) -> None:
         """Do something that concerns these resources, and then what follows from it."""
         with self._lock:
             now = self._clock.now()
@@ -362,8 +340,8 @@ class Agent:
         self._transport.listen_as_leader(leads, self._hear)
         for resource in changed:
             resource.apply()
-        for send, what in outbox:
-            send(*what)
+        for subject, data, retain in outbox:
+            self._transport.publish(subject, data, retain=retain)
         for piece in news:
             self._tell(piece)
 
@@ -401,7 +379,7 @@ class Agent:
                 membership.tick(now)
 
         if not self._closed:
-            self._act(tick, due, ticks=True)
+            self._act(tick, *due, ticks=True)
 
     def _due(self, resource: SharedResource, now: int) -> int:
         """When there is something to do next for this resource."""
@@ -418,12 +396,12 @@ class Agent:
         membership, total = resource.membership, resource.total
         for where, message in membership.member.take_outbox():
             envelope = self._envelope(resource, message, now)
-            self._outbox.append((self._transport.send, (where, envelope.to_json())))
+            self._outbox.append((self._transport.subject(where), envelope.to_json(), False))
         often_enough = now - resource.retained_at >= 5 * self._settings.interval
         if total.level != resource.retained and membership.is_leader and often_enough:
             resource.retained, resource.retained_at = total.level, now
             note = {"resource": resource.name, "level": total.level, "at": self._wall()}
-            self._outbox.append((self._transport.retain, (resource.name, write_object(note))))
+            self._outbox.append((self._transport.note(resource.name), write_object(note), True))
 
     def _envelope(self, resource: SharedResource, message: Message, now: int) -> Envelope:
         envelope = Envelope(resource.name, message)

@@ -8,17 +8,12 @@ how much the members it has not heard yet may be using: half, less the safe shar
 
 from __future__ import annotations
 
-from .messages import ALL, MOST_MEMBERS, Grant, Handover, Heartbeat
+from collections.abc import Mapping
+
+from .member import Member
+from .messages import ALL, MOST_MEMBERS, Grant, Handover, Heartbeat, Report, Term
+from .rules import NEVER
 from .shares import HALF, MemberShare, Shares
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .member import Member
-    from .messages import Report, Term
-
-_NEVER = -(1 << 62)
 
 # Up to this many members shares are divided again with every report; beyond it, for several at a time.
 _FEW = 16
@@ -38,7 +33,7 @@ class Leadership:
         held: Mapping[str, tuple[int, int]],
         size: int,
         now: int,
-        floor: int = _NEVER,
+        floor: int = NEVER,
     ) -> None:
         settings = member.settings
         self.term = term
@@ -57,7 +52,7 @@ class Leadership:
         self._floor = floor
         self._supported_since: int | None = None
         self._waived = False  # candidate until the others are forgotten: their support is not needed
-        self._planned_at = self._exactly_at = _NEVER
+        self._planned_at = self._exactly_at = NEVER
 
     def tick(self, now: int) -> None:
         """Become the leader, stay it, or lose the support."""
@@ -81,7 +76,7 @@ class Leadership:
             if self._member.echo_at >= leads_at:  # this member and all that are there have heard a heartbeat
                 known = sum(member.claim for member in self._shares.members.values())
                 self.lead(now, unknown=0 if self._waived else max(0, HALF - known))
-            elif now >= leads_at > self._heartbeats.get(self._number, _NEVER):
+            elif now >= leads_at > self._heartbeats.get(self._number, NEVER):
                 self.send_heartbeat(now)
 
     def next_at(self) -> int | None:
@@ -102,7 +97,7 @@ class Leadership:
         """Until when no other member can be the leader."""
         member, hold = self._member, self._member.settings.hold
         if not self.is_leader and member.echo_at < self._began_at:
-            return _NEVER  # perhaps no member has heard of this candidate
+            return NEVER  # perhaps no member has heard of this candidate
         if not member.settings.splits or self._waived:
             return max(self._floor, member.echo_at + hold)
         answered = [(member.echo_at, self.own.claim)]
@@ -116,7 +111,7 @@ class Leadership:
             support += claim
             if 2 * support > HALF:
                 return max(self._floor, min(at, member.echo_at) + hold)
-        return self._floor if now < self._floor else _NEVER
+        return self._floor if now < self._floor else NEVER
 
     def _leads_at(self, supported_since: int) -> int:
         """When it may lead: all members that are there have answered, and leases of other leaders are over.
@@ -127,14 +122,14 @@ class Leadership:
         listens = settings.patience if settings.splits else settings.settle
         return max(supported_since + listens, self._member.present_since + settings.patience)
 
-    def hear_itself(self, number: int, now: int) -> None:
+    def hear_own_heartbeat(self, number: int, now: int) -> None:
         """An own heartbeat came back."""
         sent_at = self._heartbeats.get(number)
         if sent_at is not None:
-            self.hear_echo(sent_at, now)
+            self.hear_itself(sent_at, now)
 
-    def hear_echo(self, sent_at: int, now: int) -> None:
-        """An own message that was sent then came back."""
+    def hear_itself(self, sent_at: int, now: int) -> None:
+        """A message that this member sent then came back."""
         silenced = self.is_leader and not self._may_grant(now)
         self._member.hear_itself(sent_at)
         self.tick(now)
@@ -163,7 +158,7 @@ class Leadership:
 
     def remove(self, key: str, now: int) -> None:
         """A member left for good."""
-        self._shares.remove(key)
+        self._shares.members.pop(key, None)
         self.plan(now)
 
     def plan(self, now: int, *, demand: bool = False) -> list[str]:
@@ -183,8 +178,6 @@ class Leadership:
         if exactly:
             self._exactly_at = now
         told = shares.plan_if_due(now, demand=demand, exactly=exactly)
-        if not told and not shares.targets_offered(now):
-            told = shares.offer_targets(now)  # a member may have said that it has heard of a smaller share
         for key in told:
             self._grant(key, now)
         self.own.claim = self.own.offer[1]

@@ -14,20 +14,17 @@ from typing import Any
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
-from ..gate.gate import Gate
-from ..gate.rates import successors
-from ..gate.slots import ConcurrencyRule
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, check_name
-from ..limits import Rate, columns_for, read_rates
+from ..limits import read_rates
 from ..typing import Clock, Observer, Rates, Seconds
 from ..verdict import Verdict
 from .agent import Agent
 from .bus.bus import Bus, open_bus
-from .leased_rules import LeasedRules
-from .messages import read_number
-from .recovery import Cubic, Stepwise, read_level
-from .resource import SharedResource
+from .member import Settings
+from .messages import read_level, read_number
+from .recovery import Cubic, Stepwise
+from .resource import Options, SharedResource
 from .transport import weakly
 from .update import CapacityUpdate
 
@@ -70,7 +67,7 @@ class DistributedLimiter(MemoryLimiter):
     announces a reduction.
     """
 
-    __slots__ = ("_agent", "_bus", "_curve", "_each", "_forked", "_new_agent", "_owned", "_where")
+    __slots__ = ("_agent", "_bus", "_forked", "_options", "_owned", "_where")
 
     def __init__(
         self,
@@ -106,27 +103,23 @@ class DistributedLimiter(MemoryLimiter):
             raise InvalidConfig("secret protects nothing if it is empty; write a long one, or leave it out")
         factor = ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
         growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
-        interval = _positive(recovery_interval, "recovery_interval")
+        interval = positive_seconds_to_ns(recovery_interval, "recovery_interval", error=InvalidConfig)
         _check_callback(on_capacity_change)
         super().__init__(observer=observer, clock=clock)
-        beyond = not max_recovery
-        self._curve: Cubic | Stepwise = (
-            Cubic(factor, beyond=beyond)
-            if recovery == "cubic"
-            else Stepwise(factor, growth, interval, beyond=beyond)
+        settings = Settings(
+            lease=positive_seconds_to_ns(lease, "lease", error=InvalidConfig),
+            forget=positive_seconds_to_ns(forget_after, "forget_after", error=InvalidConfig),
+            weight=positive_int(weight, "weight", example=1),
+            on_loss=on_loss,
         )
-        self._each = sharing == "each"
-        self._new_agent = partial(
-            Agent,
+        stepwise = Stepwise(factor, growth, interval, beyond=not max_recovery)
+        self._options = Options(
             agent_id=agent_id,
             namespace=namespace,
             secret=secret.encode() if isinstance(secret, str) else secret,
-            settings={
-                "lease": _positive(lease, "lease"),
-                "forget": _positive(forget_after, "forget_after"),
-                "on_loss": on_loss,
-                "weight": positive_int(weight, "weight", example=1),
-            },
+            settings=settings,
+            curve=stepwise if recovery == "stepwise" else Cubic(factor, beyond=not max_recovery),
+            each=sharing == "each",
             wall=wall,
             observer=observer,
             clock=clock,
@@ -135,7 +128,7 @@ class DistributedLimiter(MemoryLimiter):
         self._where = bus
         self._bus, self._owned = open_bus(bus)
         try:
-            self._agent = self._new_agent(self._bus, callback=on_capacity_change)
+            self._agent = Agent(self._bus, self._options, on_capacity_change)
         except BaseException:
             if self._owned:
                 self._bus.close()
@@ -159,14 +152,15 @@ class DistributedLimiter(MemoryLimiter):
         with self._lock:
             self._raise_if_closed()
             known = self._resources.get(resource)
-            new = known is None
-            shared = self._make_locked(resource, read) if known is None else known
-            assert isinstance(shared, SharedResource)
-            self._resources[resource] = shared
-        if new:
+            if known is None:
+                learn = partial(weakly(self._hear_verdict), resource)
+                shared = SharedResource(resource, read, self._agent.new_membership(), self._options, learn)
+                self._resources[resource] = shared
+        if known is None:
             self._agent.join(shared)
         else:
-            self._agent.configure(shared, read)
+            assert isinstance(known, SharedResource)
+            self._agent.configure(known, read)
 
     def remove(self, resource: str) -> None:
         """Forget a resource; other agents get its share. Callers that wait for it raise UnknownResource."""
@@ -243,26 +237,6 @@ class DistributedLimiter(MemoryLimiter):
             raise InvalidConfig(f"{saved!r} is not a snapshot: {error}") from None
         self._agent.restore(levels, at, oldest)
 
-    # -- inside
-
-    def _make_locked(  # type: ignore[override]  # there is no template here
-        self, resource: str, rates: tuple[Rate, ...]
-    ) -> SharedResource:
-        columns = columns_for(rates)
-        rules = LeasedRules(ConcurrencyRule(None, None), successors((), rates, columns, 0))
-        learn = partial(weakly(self._hear_verdict), resource)
-        gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock, learn=learn)
-        return SharedResource(
-            resource,
-            gate,
-            rules,
-            self._agent.new_membership(),
-            rates=rates,
-            curve=self._curve,
-            each=self._each,
-            now=self._now(),
-        )
-
     def _hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
         self._agent.hear_verdict(resource, verdict, sent_at)
 
@@ -284,7 +258,7 @@ class DistributedLimiter(MemoryLimiter):
         before = self._agent
         if self._owned:
             self._bus, _ = open_bus(self._where)
-        self._agent = self._new_agent(self._bus, callback=before.callback)
+        self._agent = Agent(self._bus, self._options, before.callback)
         for resource in before.resources.values():
             resource.membership = self._agent.new_membership()
             self._agent.join(resource)
@@ -312,10 +286,3 @@ def _check_namespace(namespace: object) -> None:
 def _check_callback(callback: object) -> None:
     if callback is not None and not callable(callback):
         raise InvalidConfig(f"on_capacity_change={callback!r} cannot be called; give a function of an update")
-
-
-def _positive(value: Seconds, what: str) -> int:
-    try:
-        return positive_seconds_to_ns(value, what)
-    except ValueError as error:
-        raise InvalidConfig(str(error)) from None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from .messages import Message
+from .rules import NEVER
 from .shares import WHOLE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .messages import Message
-
-_NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +19,9 @@ class Settings:
     """
 
     lease: int
-    settle: int
     forget: int
-    splits: bool
+    settle: int = 0
+    splits: bool = False
     turn: int = 0
     weight: int = 1
     on_loss: str = "share"
@@ -50,29 +46,23 @@ class Settings:
         return self.lease * 8 // 10
 
 
+@dataclass(slots=True)
 class Member:
-    """What one member knows of itself, shared by its `Membership` and its `Leadership`.
+    """What one member knows of itself, shared by its `Membership` and its `Leadership`."""
 
-    `outbox` holds the messages to send, each with its destination.
-    """
-
-    __slots__ = ("echo_at", "key", "outbox", "present_since", "settings", "wants")
-
-    def __init__(self, key: str, settings: Settings) -> None:
-        self.key = key
-        self.settings = settings
-        self.wants = WHOLE  # how much of the whole it has a use for
-        self.outbox: list[tuple[str, Message]] = []
-        # When the last own message was sent that came back over the bus, and since when without a gap.
-        self.echo_at = self.present_since = _NEVER
+    key: str
+    settings: Settings
+    wants: int = WHOLE  # how much of the whole it has a use for
+    outbox: list[tuple[str, Message]] = field(default_factory=list)  # messages to send, and where
+    echo_at: int = NEVER  # when the last own message was sent that came back over the bus
+    present_since: int = NEVER  # since when own messages have come back without a gap
 
     def send(self, where: str, message: Message) -> None:
         self.outbox.append((where, message))
 
     def take_outbox(self) -> list[tuple[str, Message]]:
         """The messages to send; the outbox is empty afterwards."""
-        taken = self.outbox[:]
-        self.outbox.clear()
+        taken, self.outbox = self.outbox, []
         return taken
 
     def hear_itself(self, sent_at: int) -> None:

@@ -8,7 +8,7 @@ the leader answered, and after that its safe share. While there is no leader, ev
 from __future__ import annotations
 
 from .leadership import Leadership
-from .member import Member
+from .member import Member, Settings
 from .messages import (
     ALL,
     GREETERS,
@@ -21,17 +21,14 @@ from .messages import (
     Heartbeat,
     Hello,
     Here,
+    Message,
     Report,
     StepDown,
+    Term,
 )
+from .rules import NEVER
 from .shares import HALF
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .member import Settings
-    from .messages import Message, Term
-
-_NEVER = -(1 << 62)
 _NOT_YET = 1 << 62
 
 # How many members that left are remembered.
@@ -54,9 +51,9 @@ class Membership:
         # sent.
         self._share = self._safe = 0
         self._granted = 0
-        self._lease_from = _NEVER
+        self._lease_from = NEVER
         # The leader: when it was last heard, whether it left, its successor, and its last heartbeat.
-        self._leader_at = _NEVER
+        self._leader_at = NEVER
         self._leader_left = False
         self._successor = ""
         self._heartbeat = 0
@@ -67,7 +64,7 @@ class Membership:
         # A newcomer: when it founds a swarm of its own, who else might, and when it was told of a swarm.
         self._found_at = _NOT_YET
         self._rivals: dict[str, int] = {}
-        self._swarm_heard_at = _NEVER
+        self._swarm_heard_at = NEVER
         self._leadership: Leadership | None = None  # while this member is a candidate or the leader
         self._left: dict[str, None] = {}  # members that left for good, the latest last
 
@@ -115,11 +112,11 @@ class Membership:
         """Do what is due by now."""
         if self._leadership is not None:
             self._leadership.tick(now)
-            self._follow_leadership(now)
         elif not self.joined:
             self._found_if_alone(now)
         elif now >= self._candidate_at():
-            self._become_candidate(now)
+            self._begin_leadership(now).send_heartbeat(now)
+        self._follow_leadership(now)
         if self._leadership is not None:
             if now >= self._leadership.heartbeat_at:
                 self._leadership.send_heartbeat(now)
@@ -160,7 +157,7 @@ class Membership:
         self.term = NO_TERM
         self.place = None
         self._share = self._safe = 0
-        self._lease_from = self._leader_at = _NEVER
+        self._lease_from = self._leader_at = NEVER
         self._report_at = self._found_at = _NOT_YET
 
     # -- what it hears
@@ -168,9 +165,7 @@ class Membership:
     def hear(self, message: Message, now: int) -> None:
         """A message of the swarm, its own included."""
         match message:
-            case Hello():
-                self._hear_hello(message, now)
-            case Report():
+            case Report():  # a Hello too
                 self._hear_report(message, now)
             case Here():
                 self._hear_here(message, now)
@@ -184,17 +179,7 @@ class Membership:
                 self._hear_step_down(message, now)
             case Handover():
                 self._hear_handover(message, now)
-
-    def _hear_itself(self, seq: int, now: int) -> None:
-        """An own report came back."""
-        sent_at = self._sent.get(seq)
-        if sent_at is None:
-            return
-        if self._leadership is None:
-            self.member.hear_itself(sent_at)
-        else:
-            self._leadership.hear_echo(sent_at, now)
-            self._follow_leadership(now)
+        self._follow_leadership(now)
 
     # -- finding the others
 
@@ -204,15 +189,26 @@ class Membership:
         few = self._settings.turn * self._known_size() < _ANSWERS * 1_000_000
         return self.candidate or not self.joined or few
 
-    def _hear_hello(self, hello: Hello, now: int) -> None:
-        self._hear_report(hello, now)
-        if hello.key == self.member.key:
+    def _hear_report(self, report: Report, now: int) -> None:
+        leadership = self._leadership
+        if report.key == self.member.key:
+            sent_at = self._sent.get(report.seq)
+            if sent_at is not None and leadership is not None:
+                leadership.hear_itself(sent_at, now)
+            elif sent_at is not None:
+                self.member.hear_itself(sent_at)
             return
-        if self.joined:
-            if self.greets and not self.is_leader:  # some leader will let it in, if only later
-                self.member.send(hello.key, Here(hello.key))
-        elif len(self._rivals) < MOST_MEMBERS:
-            self._rivals[hello.key] = now
+        if leadership is not None and report.key not in self._left and report.term in (self.term, NO_TERM):
+            leadership.hear_report(report, now)
+        if isinstance(report, Hello):
+            self._greet(report.key, now)
+
+    def _greet(self, newcomer: str, now: int) -> None:
+        if not self.joined:
+            if len(self._rivals) < MOST_MEMBERS:
+                self._rivals[newcomer] = now
+        elif self.greets and not self.is_leader:  # some leader will let it in, if only later
+            self.member.send(newcomer, Here(newcomer))
 
     def _hear_here(self, here: Here, now: int) -> None:
         if here.to == self.member.key and not self.joined:
@@ -229,9 +225,7 @@ class Membership:
             known_of = now - self._swarm_heard_at < self._settings.forget
             if known_of and now < self.member.present_since + patience:
                 return
-            leadership = self._begin_leadership((1, self.member.key), now)
-            leadership.lead(now, unknown=HALF if known_of else 0)
-            self._follow_leadership(now)
+            self._begin_leadership(now).lead(now, unknown=HALF if known_of else 0)
 
     # -- following
 
@@ -239,8 +233,7 @@ class Membership:
         term, leadership = heartbeat.term, self._leadership
         if term[1] == self.member.key:
             if leadership is not None and term == self.term:
-                leadership.hear_itself(heartbeat.number, now)
-                self._follow_leadership(now)
+                leadership.hear_own_heartbeat(heartbeat.number, now)
             return
         if leadership is not None:
             self._hear_rival(leadership, heartbeat, now)
@@ -274,7 +267,7 @@ class Membership:
         self._size = grant.size
         if grant.place is not None:
             self.place = grant.place
-        self._lease_from = max(self._lease_from, self._sent.get(grant.seq, _NEVER))
+        self._lease_from = max(self._lease_from, self._sent.get(grant.seq, NEVER))
         if grant.number > self._granted:
             less = grant.share < self._share or grant.safe < self._safe
             self._granted, self._share, self._safe = grant.number, grant.share, grant.safe
@@ -290,7 +283,6 @@ class Membership:
             del self._left[next(iter(self._left))]
         if self._leadership is not None:
             self._leadership.remove(bye.key, now)
-            self._follow_leadership(now)
         elif bye.term == self.term and bye.key == self.term[1]:
             self._leader_left, self._leader_at = True, now
 
@@ -309,21 +301,15 @@ class Membership:
         wait = 0 if self._successor == self.member.key else interval + 2 * interval * turn // 1_000_000
         return self._leader_at + self._settings.patience + wait
 
-    def _become_candidate(self, now: int) -> None:
-        self._begin_leadership((self.term[0] + 1, self.member.key), now).send_heartbeat(now)
-
     def _begin_leadership(
-        self,
-        term: Term,
-        now: int,
-        held: dict[str, tuple[int, int]] | None = None,
-        floor: int = _NEVER,
+        self, now: int, held: dict[str, tuple[int, int]] | None = None, floor: int = NEVER
     ) -> Leadership:
-        own = {self.member.key: (self.share(now), self._safe)}
+        """Become a candidate of the next term."""
+        held = held or {self.member.key: (self.share(now), self._safe)}
+        self.term = (self.term[0] + 1, self.member.key)
         self._leadership = Leadership(
-            self.member, term, held={**own, **(held or {})}, size=self._size, now=now, floor=floor
+            self.member, self.term, held=held, size=self._size, now=now, floor=floor
         )
-        self.term = term
         self._leader_left = False
         self._leader_at = now
         self._heartbeat = 0
@@ -342,14 +328,6 @@ class Membership:
 
     def _known_size(self) -> int:
         return self._size if self._leadership is None else self._leadership.size
-
-    def _hear_report(self, report: Report, now: int) -> None:
-        leadership = self._leadership
-        if report.key == self.member.key:
-            self._hear_itself(report.seq, now)
-        elif leadership is not None and report.key not in self._left and report.term in (self.term, NO_TERM):
-            leadership.hear_report(report, now)
-            self._follow_leadership(now)
 
     def _hear_rival(self, leadership: Leadership, heartbeat: Heartbeat, now: int) -> None:
         """Another leader or candidate. A leader stays; among equals, the later term or the first by name."""
@@ -374,7 +352,7 @@ class Membership:
         self._report_at = self._leadership.heartbeat_at
         self._size = self._leadership.size
         self._leadership = None
-        self._lease_from = _NEVER
+        self._lease_from = NEVER
         self._leader_at = now - self._settings.patience  # as if the leader were lost
         self._granted = 0
 
@@ -384,9 +362,7 @@ class Membership:
         if handover.to != self.member.key or self.candidate or handover.term != self.term or now >= floor:
             return  # without a lease it is unknown whether the other still led
         held = {self.member.key: (0, 0), **handover.held}
-        leadership = self._begin_leadership((self.term[0] + 1, self.member.key), now, held, floor)
-        leadership.lead(now, unknown=handover.unknown)
-        self._follow_leadership(now)
+        self._begin_leadership(now, held, floor).lead(now, unknown=handover.unknown)
 
     # -- reporting
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import hmac
 import json
 import re
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ..arguments import SECOND
-from .recovery import Level, read_level
-from .rounds import ROUND
+from .recovery import Level
+from .rules import ROUND
 from .shares import WHOLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import NoReturn
 
 # Where a message goes: to all members, to the leader and candidates, to members that answer newcomers; or to
 # one member, by its key.
@@ -141,7 +138,7 @@ class Envelope(NamedTuple):
     def from_json(cls, data: bytes) -> Envelope:
         fields = read_object(data)
         around = {name: _FIELDS[name](fields[name]) for name in _AROUND if fields.get(name) is not None}
-        return cls(_only(str, fields.get("resource")), read_message(fields), **around)
+        return cls(read_text(fields.get("resource")), read_message(fields), **around)
 
 
 # What an envelope may leave out.
@@ -163,8 +160,18 @@ def read_message(fields: Mapping[str, Any]) -> Message:
 
 def read_number(given: object, *, least: int = 0, most: int = _LARGEST) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-        raise ValueError(f"not a number from {least} to {most}")
+        raise ValueError(f"{given!r} is not a number from {least} to {most}")
     return given
+
+
+def read_level(given: object) -> Level:
+    """The level in a message. ValueError: no cut leaves it."""
+    if not isinstance(given, list) or len(given) != len(Level._fields):
+        raise ValueError("a level is five numbers")
+    level = Level(*map(read_number, given))
+    if level.epoch < 1 or not 1 <= level.floor <= level.goal <= level.base:
+        raise ValueError("no cut leaves this")
+    return level
 
 
 def _key(given: object) -> str:
@@ -176,9 +183,15 @@ def _key(given: object) -> str:
     return given
 
 
-def _only(kind: type, given: object) -> Any:
-    if not isinstance(given, kind):
-        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004 - about a message, not about an argument
+def _flag(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError("not true or false")  # noqa: TRY004 - about a message, not about an argument
+    return given
+
+
+def read_text(given: object, longest: int = _LONGEST_MESSAGE) -> str:
+    if not isinstance(given, str) or len(given) > longest:
+        raise ValueError(f"not a text of at most {longest} characters")
     return given
 
 
@@ -188,22 +201,13 @@ def _pair(given: object, first: Callable[[object], Any], second: Callable[[objec
     return first(given[0]), second(given[1])
 
 
-def _name(given: object) -> str:
-    if not isinstance(given, str) or len(given) > _LONGEST_KEY:
-        raise ValueError("not a short text")
-    return given
-
-
 def _held(given: object) -> dict[str, tuple[int, int]]:
     if not isinstance(given, dict) or len(given) > MOST_MEMBERS:
         raise ValueError("not the shares of members")
     return {_key(key): _pair(shares, _share, _share) for key, shares in given.items()}
 
 
-_flag, _text = partial(_only, bool), partial(_only, str)
 _share = partial(read_number, most=WHOLE)
-_place = partial(read_number, most=ROUND - 1)
-_duration = partial(read_number, most=_LONGEST_PAUSE)
 
 _KINDS: dict[str, Any] = {
     "hello": Hello,
@@ -223,14 +227,16 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys(("seq", "number", "granted", "heartbeat", "admitted", "succeeded"), read_number),
     **dict.fromkeys(("wants", "share", "safe", "unknown"), _share),
     **dict.fromkeys(("is_leader", "void", "duplicate"), _flag),
-    "term": lambda given: _pair(given, read_number, _text),
+    "term": lambda given: _pair(given, read_number, read_text),
     "size": partial(read_number, least=1, most=MOST_MEMBERS),
     "weight": partial(read_number, least=1, most=1_000_000),
-    "place": lambda given: None if given is None else _place(given),
-    "successor": _text,
+    "place": lambda given: None if given is None else read_number(given, most=ROUND - 1),
+    "successor": read_text,
     "held": _held,
     "level": read_level,
-    "pause": lambda given: _pair(given, _duration, _name),
+    "pause": lambda given: _pair(
+        given, partial(read_number, most=_LONGEST_PAUSE), partial(read_text, longest=_LONGEST_KEY)
+    ),
 }
 
 

@@ -7,18 +7,23 @@ signal counts once, a reduction never raises, and only success makes anything gr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..arguments import SECOND
 from ..limiters.reduction import cut_by, grow_by
-
-# Larger numbers were not written by this library.
-_LARGEST = 1 << 62
-_NEVER = -(1 << 62)
+from .rules import NEVER
 
 # Two cuts are never closer than this: the first must have reached all members.
 _BETWEEN_CUTS = SECOND
+
+# Of the cubic curve: how long the way back to what was refused takes, and after how much of it the next cut
+# may be small.
+_REGROW = 40 * SECOND
+_SETTLED = 2 * SECOND
+_SMALL_CUT = Fraction(9, 10)
+_LARGER_CUT = Fraction(7, 10)
 
 
 class Level(NamedTuple):
@@ -41,52 +46,45 @@ def merged(one: Level | None, other: Level) -> Level:
         return other
     if other.epoch < one.epoch:
         return one
-    lower = min(one, other, key=_depth)
-    return lower._replace(grown=max(one.grown, other.grown))
+
+    def depth(level: Level) -> tuple[Fraction, Fraction, int]:
+        return Fraction(level.floor, level.base), Fraction(level.goal, level.base), level.base
+
+    return min(one, other, key=depth)._replace(grown=max(one.grown, other.grown))
 
 
-def _depth(level: Level) -> tuple[Fraction, Fraction, int]:
-    return Fraction(level.floor, level.base), Fraction(level.goal, level.base), level.base
+def _next_level(level: Level | None, base: int, floor: int, goal: int) -> Level:
+    return Level(1 if level is None else level.epoch + 1, base, floor, goal, 0)
 
 
-def read_level(given: object) -> Level:
-    """The level in a message. ValueError: no cut leaves it."""
-    numbers = given if isinstance(given, list) and len(given) == len(Level._fields) else []
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < _LARGEST:
-            raise ValueError(f"{number!r} is not a number from 0 to {_LARGEST}")
-    if not numbers:
-        raise ValueError("a level is five numbers")
-    level = Level(*numbers)
-    if level.epoch < 1 or not 1 <= level.floor <= level.goal <= level.base:
-        raise ValueError("no cut leaves this")
-    return level
-
-
+@dataclass(frozen=True, slots=True)
 class Stepwise:
-    """Cut by a factor; then grow by another factor every `interval`."""
+    """Cut by a factor; then grow by another factor every `interval`.
 
-    smooth = False
+    `beyond` says whether the last step may lead above what was configured.
+    """
 
-    def __init__(
-        self, factor: tuple[int, int], growth: tuple[int, int], interval: int, *, beyond: bool
-    ) -> None:
-        self._factor = factor
-        self._growth = growth
-        self.interval = interval
-        self.cool_down = interval
-        self._beyond = beyond  # whether the last step may lead above what was configured
+    factor: tuple[int, int]
+    growth: tuple[int, int]
+    interval: int
+    beyond: bool
+    smooth: ClassVar = False
+
+    @property
+    def cool_down(self) -> int:
+        return self.interval
 
     def cut(self, total: int, level: Level | None, base: int) -> Level:
         """One cut further, from this total."""
         total = min(total, base)
-        return Level(1 if level is None else level.epoch + 1, base, cut_by(total, self._factor), total, 0)
+        return _next_level(level, base, cut_by(total, self.factor), total)
 
     def total(self, level: Level) -> int:
-        amount = grow_by(level.floor, self._growth, level.grown // self.interval, level.base)
-        return amount if self._beyond else min(amount, level.base)
+        amount = grow_by(level.floor, self.growth, level.grown // self.interval, level.base)
+        return amount if self.beyond else min(amount, level.base)
 
 
+@dataclass(frozen=True, slots=True)
 class Cubic:
     """Cut by a factor; then grow quickly most of the way back, slowly past what was refused, quickly again.
 
@@ -94,53 +92,41 @@ class Cubic:
     If that was too small, the next one is larger.
     """
 
-    smooth = True
-    interval = SECOND
-    cool_down = 5 * SECOND
-
-    # How long the way back to what was refused takes, and after how much of it the next cut may be small.
-    _regrow = 40 * SECOND
-    _settled = 2 * SECOND
-    _small = (9, 10)
-    _larger = (7, 10)
-
-    def __init__(self, factor: tuple[int, int], *, beyond: bool) -> None:
-        self._factor = factor
-        self._beyond = beyond
+    factor: tuple[int, int]
+    beyond: bool
+    smooth: ClassVar = True
+    interval: ClassVar[int] = SECOND
+    cool_down: ClassVar[int] = 5 * SECOND
 
     def cut(self, total: int, level: Level | None, base: int) -> Level:
         """One cut further, from this total."""
         total = min(total, base)
-        factor = Fraction(*self._factor)
+        factor = Fraction(*self.factor)
         if level is not None and level.base == base:
-            if level.grown >= self._settled:
-                factor = max(factor, Fraction(*self._small))
+            if level.grown >= _SETTLED:
+                factor = max(factor, _SMALL_CUT)
             elif 5 * level.floor > 4 * level.goal:  # the last one was small
-                factor = max(factor, Fraction(*self._larger))
-        return Level(
-            1 if level is None else level.epoch + 1, base, cut_by(total, factor.as_integer_ratio()), total, 0
-        )
+                factor = max(factor, _LARGER_CUT)
+        return _next_level(level, base, cut_by(total, factor.as_integer_ratio()), total)
 
     def total(self, level: Level) -> int:
-        # Divided by _regrow ** 3 this goes from -1 at the cut through 0 at the goal.
-        progress = (level.grown - self._regrow) ** 3
+        # Divided by _REGROW ** 3 this goes from -1 at the cut through 0 at the goal.
+        progress = (level.grown - _REGROW) ** 3
         depth = max(1, level.goal - level.floor)
         if progress > 0:  # beyond what was refused
             depth = max(depth, level.base * 3 // 10)
-        total = max(level.floor, level.goal + depth * progress // self._regrow**3)
-        return total if self._beyond and total < 2 * level.base else min(total, level.base)
+        total = max(level.floor, level.goal + depth * progress // _REGROW**3)
+        return total if self.beyond and total < 2 * level.base else min(total, level.base)
 
 
 class Total:
     """The total for all members together, as one of them knows it, and when it grows."""
 
-    __slots__ = ("_admitted", "_before", "_curve", "_cut_at", "_grown_at", "_succeeded", "base", "level")
-
     def __init__(self, base: int, curve: Cubic | Stepwise, now: int) -> None:
         self.base = base
         self.level: Level | None = None
         self._curve = curve
-        self._cut_at = _NEVER
+        self._cut_at = NEVER
         self._grown_at = now
         self._admitted = self._succeeded = 0  # calls since the last look
         self._before = (0, 0, 0)  # calls admitted and succeeded before that look, and over how long
@@ -171,8 +157,7 @@ class Total:
 
     def cut_to(self, amount: int, now: int) -> None:
         """Cut to a total that an agent without levels announced: less than there was."""
-        epoch = 1 if self.level is None else self.level.epoch + 1
-        self.level = Level(epoch, self.base, amount, min(self.amount, self.base), 0)
+        self.level = _next_level(self.level, self.base, amount, min(self.amount, self.base))
         self._begin_episode(now)
 
     def hear(self, level: Level, now: int) -> bool:
@@ -221,25 +206,23 @@ class Total:
 
     def grow(self, per_ns: int, reports_every: int, now: int) -> None:
         """Grow, while calls succeed; the leader calls this. The base is calls per `per_ns`."""
-        level, since = self.level, now - self._grown_at
+        level, since, curve = self.level, now - self._grown_at, self._curve
         if level is None or not self.reduced:
             self._grown_at = now
             return
         if now < self.looks_at(reports_every):
             return
-        admitted, succeeded = self._admitted + self._before[0], self._succeeded + self._before[1]
-        span = since
-        curve = self._curve
-        if not curve.smooth:
-            if not succeeded:
-                return  # the step is taken as soon as a call has succeeded
-            self.level = level._replace(grown=level.grown + curve.interval)
-        else:
+        if curve.smooth:
             # Members do not report all at the same moment: this look and the last one count together.
-            span += self._before[2]
+            admitted, succeeded = self._admitted + self._before[0], self._succeeded + self._before[1]
+            span = since + self._before[2]
             # With less than half in use, success does not show that there is more.
             if succeeded and 2 * admitted * per_ns >= self.amount * span:
                 self.level = level._replace(grown=level.grown + since)
-        self._before = (self._admitted, self._succeeded, since) if curve.smooth else (0, 0, 0)
+            self._before = (self._admitted, self._succeeded, since)
+        elif self._succeeded:
+            self.level = level._replace(grown=level.grown + curve.interval)
+        else:
+            return  # the step is taken as soon as a call has succeeded
         self._admitted = self._succeeded = 0
         self._grown_at = now

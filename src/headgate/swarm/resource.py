@@ -6,28 +6,46 @@ afterwards, under the gate's own lock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import events
 from ..arguments import SECOND
+from ..gate.admission import Permit
 from ..gate.gate import Gate
+from ..gate.rates import successors
+from ..gate.slots import ConcurrencyRule
 from ..gate.window import Reentry
 from ..limiters.resource import Capacity, Resource
-from ..limits import REQUESTS, Rate, columns_for
-from .leased_rules import LeasedRules, rule_of_share, share_of_rate
+from ..limits import COLUMNS, REQUESTS, Rate, columns_for
+from ..typing import Clock, Observer
+from ..verdict import Verdict
+from .member import Settings
+from .membership import Membership
 from .recovery import Cubic, Level, Stepwise, Total
-from .rounds import ROUND, TurnRule, turn_in
+from .rules import NEVER, ROUND, LeasedRules, TurnRule, rule_of_share, share_of_rate, turn_in
 from .shares import WHOLE
 
-if TYPE_CHECKING:
-    from ..gate.admission import Permit
-    from .membership import Membership
-
-_NEVER = -(1 << 62)
 _ALWAYS = 1 << 62
 
 # How many pauses are remembered, so that each counts once.
 _MOST_PAUSES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one agent takes part in a swarm, as its limiter was told."""
+
+    agent_id: str
+    namespace: str
+    secret: bytes | None
+    settings: Settings  # as far as they do not depend on the bus
+    curve: Cubic | Stepwise
+    each: bool  # whether every agent has the whole total
+    wall: Callable[[], int]  # nanoseconds since 1970
+    observer: Observer | None
+    clock: Clock
 
 
 class Target(NamedTuple):
@@ -48,31 +66,31 @@ class SharedResource(Resource):
     def __init__(
         self,
         name: str,
-        gate: Gate,
-        rules: LeasedRules,
-        membership: Membership,
-        *,
         rates: tuple[Rate, ...],
-        curve: Cubic | Stepwise,
-        each: bool,
-        now: int,
+        membership: Membership,
+        options: Options,
+        learn: Callable[[Verdict, int], None],
     ) -> None:
-        assert rules.places is not None
-        super().__init__(gate, rules.places)
+        clock, columns, places = options.clock, columns_for(rates, COLUMNS), ConcurrencyRule(None, None)
+        self._rules = LeasedRules(places, successors((), rates, columns, 0))
+        super().__init__(
+            Gate(name, self._rules, columns=columns, observer=options.observer, clock=clock, learn=learn),
+            places,
+        )
+        now = clock.now()
         self.name = name
         self.membership = membership
         self.rates = rates
-        self.total = Total(rates[0].amount, curve, now)
+        self.total = Total(rates[0].amount, options.curve, now)
         self.reason = ""  # why the total was cut, until an event has told it
-        self._rules = rules
         self._turn = membership.member.settings.turn
-        self._each = each  # whether every agent has the whole total
+        self._each = options.each
         # What the gate is to go by, and the rates it goes by.
-        self.target = Target((), rates, 0, _NEVER, _NEVER, 0, self._turn)
+        self.target = Target((), rates, 0, NEVER, NEVER, 0, self._turn)
         self._applied: tuple[Rate, ...] = ()
         self._round = 0
         self._basis: tuple[int, tuple[Rate, ...]] = (0, ())  # what the rates of the target were computed from
-        self._paused_until = _NEVER
+        self._paused_until = NEVER
         self._pause = ("", 0)  # name and duration of the pause that is on
         self._pauses: dict[str, None] = {}  # names of pauses that were heard of, the latest last
         # Calls acquired without a block since the last measurement and before it, and calls that succeeded.
@@ -82,7 +100,7 @@ class SharedResource(Resource):
         self.due = now  # when there is something to do next
         # The level that was last retained on the bus for agents that come when no other is there.
         self.retained: Level | None = None
-        self.retained_at = _NEVER
+        self.retained_at = NEVER
         # For the leader: the runs heard of each agent, and the agents of which two runs are alive.
         self.runs: dict[str, list[str]] = {}
         self.duplicates: set[str] = set()
@@ -164,8 +182,8 @@ class SharedResource(Resource):
 
     def _open_from(self) -> int:
         """When the pause is over for this agent: for one agent after the other."""
-        if self._paused_until == _NEVER:
-            return _NEVER
+        if self._paused_until == NEVER:
+            return NEVER
         return self._paused_until + self._reentry() * self._turn // (2 * ROUND)
 
     # -- what the gate is to go by
@@ -184,7 +202,7 @@ class SharedResource(Resource):
         share = self._share(now)
         until = self.membership.until(now)
         if not share:
-            expires = _NEVER
+            expires = NEVER
         elif self._each or until <= now:
             expires = _ALWAYS
         else:
@@ -216,8 +234,7 @@ class SharedResource(Resource):
             rules.reentry = Reentry(rules.pause, self._reentry())
         if not target.rates or target.rates == self._applied:
             return
-        gate = self.gate
-        columns = columns_for(target.rates, gate.columns)
+        columns = columns_for(target.rates, self.gate.columns)
         # The burst belongs to the swarm and may be spent: an agent that joins one begins without.
         joins = not self._applied and not (self._each or self.membership.is_leader)
         left = list(rules.rates)
@@ -234,7 +251,7 @@ class SharedResource(Resource):
                 rule.lower(0, now)
             new.append(rule)
         self._applied = target.rates
-        gate.set_rate_rules(new, columns)
+        self.gate.set_rate_rules(new, columns)
 
     # -- looking
 

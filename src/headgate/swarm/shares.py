@@ -6,17 +6,13 @@ offered less may go on using what it had, until it says that it has heard or its
 
 from __future__ import annotations
 
-from .rounds import ROUND
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from .rules import NEVER, ROUND
 
 # The total, in parts: up to twenty members divide it, and half of it, without a remainder.
 WHOLE = 465_585_120
 HALF = WHOLE // 2
-
-_NEVER = -(1 << 62)
 
 
 def divide(
@@ -107,7 +103,7 @@ class Shares:
     def __init__(self, own: str, patience: int, forget: int) -> None:
         self.members: dict[str, MemberShare] = {}
         self.unknown = 0
-        self.unknown_until = _NEVER
+        self.unknown_until = NEVER
         self._own = own
         self._patience = patience
         self._forget = forget
@@ -134,9 +130,6 @@ class Shares:
         member.seq, member.heard_at, member.claim = seq, now, held[1]
         return member
 
-    def remove(self, key: str) -> None:
-        self.members.pop(key, None)
-
     def remove_dead(self, now: int) -> None:
         """Remove members silent for too long, and silent ones whose agent runs again under another key."""
         if now >= self.unknown_until:
@@ -159,31 +152,28 @@ class Shares:
         present = self.present(now)
         reserved = self._reserved(now)
         same = self._planned == (frozenset(present), reserved)
-        if same and not demand:
-            return []
-        safe = max(0, HALF - reserved) // len(present)
-        shares = divide(
-            max(0, WHOLE - reserved),
-            {key: self.members[key].wants for key in present},
-            {key: self.members[key].weight for key in present},
-            safe,
-        )
-        little = all(4 * shares[key] <= 5 * self.members[key].target[0] for key in present)
-        if same and not exactly and little:
-            return self.offer_targets(now)
-        self._planned = (frozenset(present), reserved)
-        for key in present:
-            self.members[key].target = (shares[key], safe)
-        for place, key in enumerate(sorted(present)):
-            self.members[key].place = place * ROUND // len(present)
-        return self.offer_targets(now)
+        if demand or not same:
+            safe = max(0, HALF - reserved) // len(present)
+            shares = divide(
+                max(0, WHOLE - reserved),
+                {key: self.members[key].wants for key in present},
+                {key: self.members[key].weight for key in present},
+                safe,
+            )
+            much_more = any(4 * shares[key] > 5 * self.members[key].target[0] for key in present)
+            if exactly or much_more or not same:
+                self._planned = (frozenset(present), reserved)
+                for place, key in enumerate(sorted(present)):
+                    self.members[key].target = (shares[key], safe)
+                    self.members[key].place = place * ROUND // len(present)
+        return self._offer_targets(now)
 
     def _reserved(self, now: int) -> int:
         """What is reserved for members that are silent or unknown."""
         silent = (member for key, member in self.members.items() if self.silent(key, now))
         return self.unknown + sum(member.largest_safe() for member in silent)
 
-    def offer_targets(self, now: int) -> list[str]:
+    def _offer_targets(self, now: int) -> list[str]:
         """Offer each member its target as far as that much is free. Returns the keys with a new offer."""
         reserved = self._reserved(now)
         present = {key: self.members[key] for key in self.present(now)}
@@ -204,10 +194,6 @@ class Shares:
             free_safe -= member.largest_safe() - largest_safe
             changed.append(key)
         return changed
-
-    def targets_offered(self, now: int) -> bool:
-        """Whether every member that is present was offered its target."""
-        return all(self.members[key].offer == self.members[key].target for key in self.present(now))
 
 
 def agent_of(key: str) -> str:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 from weakref import WeakMethod
 
 from ..gate.clock import OWN_THREADS
+from .bus.bus import Bus
 from .messages import ALL, GREETERS, LEADERS, sign, verified
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .bus.bus import Bus
-    from .update import CapacityUpdate
+from .update import CapacityUpdate
 
 SUBJECT_PREFIX = "ratelimit."
+
+# Called with the data of a message and its subject.
+Hear: TypeAlias = Callable[[bytes, str], None]
 
 
 class Transport:
@@ -32,7 +32,7 @@ class Transport:
         prefix = SUBJECT_PREFIX + (f"{namespace}." if namespace else "")
         self.capacity = f"{prefix}capacity"  # the subject of updates, which Go agents use too
         self._members = f"{prefix}swarm"
-        self.greetings = self._subject(GREETERS)  # the subject on which newcomers ask
+        self.greetings = self.subject(GREETERS)  # the subject on which newcomers ask
         # Seconds within which every agent that is there has received a question and answered it; and whether
         # the bus may fall into parts without connection.
         self.settles = float(getattr(bus, "settles", 0.5))
@@ -46,22 +46,17 @@ class Transport:
 
     # -- listening
 
-    def listen(
-        self,
-        update: Callable[[bytes], None],
-        message: Callable[[bytes, str], None],
-        watch: Callable[[bool], None],
-    ) -> None:
+    def listen(self, update: Hear, message: Hear, watch: Callable[[bool], None]) -> None:
         """Have these called: with updates, with messages of members, and when the bus is lost or back."""
-        hear_update = weakly(update)
-        self._subscriptions = [self._bus.subscribe(self.capacity, lambda heard: hear_update(heard.data))]
+        subscribe = self._bus.subscribe
+        self._subscriptions = [self._hear(subscribe, self.capacity, update)]
         for where in (ALL, GREETERS, self._run):
-            self._subscriptions.append(self._subscribe(self._bus.subscribe, where, message))
+            self._subscriptions.append(self._hear(subscribe, self.subject(where), message))
         tell = getattr(self._bus, "watch", None)
         if tell is not None:
             tell(weakly(watch))
 
-    def listen_as_leader(self, leads: bool, message: Callable[[bytes, str], None]) -> None:
+    def listen_as_leader(self, leads: bool, message: Hear) -> None:
         """Hear what every member reports, or no longer: only a leader or candidate does."""
         with self._lock:
             if leads is (self._as_leader is not None):
@@ -70,12 +65,18 @@ class Transport:
             if leads:
                 # Without waiting for the bus, if it can: this may be the thread of timers.
                 subscribe = getattr(self._bus, "subscribe_soon", self._bus.subscribe)
-                self._as_leader = self._subscribe(subscribe, LEADERS, message)
+                self._as_leader = self._hear(subscribe, self.subject(LEADERS), message)
         if ended is not None:
             ended.close()
 
-    def _subscribe(self, subscribe: Any, where: str, message: Callable[[bytes, str], None]) -> Any:
-        hear, subject = weakly(message), self._subject(where)
+    def recall(self, resource: str, note: Hear) -> None:
+        """Have `note` called with the note that was retained about a resource, if there is one."""
+        recall = getattr(self._bus, "recall", None)
+        if recall is not None:
+            self._hear(recall, self.note(resource), note)
+
+    def _hear(self, subscribe: Callable[..., Any], subject: str, hear: Hear) -> Any:
+        hear = weakly(hear)
         return subscribe(subject, lambda heard: hear(heard.data, subject))
 
     def close(self) -> None:
@@ -86,42 +87,29 @@ class Transport:
 
     # -- sending
 
-    def send(self, where: str, data: bytes) -> None:
-        """Send a message to all members, to the leader, to greeters, or to the member of that key."""
-        self._publish(self._subject(where), data)
-
-    def send_update(self, data: bytes) -> None:
-        self._publish(self.capacity, data)
-
-    def retain(self, resource: str, data: bytes) -> None:
-        """Leave a note for agents that come when no other is there, on a bus that keeps it."""
-        if getattr(self._bus, "recall", None) is not None:
-            self._publish(self._note(resource), data, retain=True)
-
-    def recall(self, resource: str, message: Callable[[bytes, str], None]) -> None:
-        """Have `message` called with the note that was retained, if there is one."""
-        recall = getattr(self._bus, "recall", None)
-        if recall is not None:
-            hear, subject = weakly(message), self._note(resource)
-            recall(subject, lambda heard: hear(heard.data, subject))
-
-    def _publish(self, subject: str, data: bytes, **how: bool) -> None:
+    def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
+        """Send a message. With `retain` it is a note for agents that come when no other is there."""
+        if retain and getattr(self._bus, "recall", None) is None:
+            return
         if self._secret is not None:
             data = sign(data, subject, self._secret)
         try:
-            self._bus.publish(subject, data, **how)
+            if retain:
+                self._bus.publish(subject, data, retain=True)
+            else:
+                self._bus.publish(subject, data)  # a bus without `recall` need not know `retain`
         except Exception as error:  # noqa: BLE001 - the next message says it again
             logging.getLogger("headgate").debug("%s was not published: %r", subject, error)
 
     # -- subjects and signatures
 
-    def _subject(self, where: str) -> str:
-        if where in (ALL, LEADERS, GREETERS):
-            return f"{self._members}.{where}"
+    def subject(self, where: str) -> str:
+        """The subject of all members, of the leader, of greeters, or of the member of that key."""
         # A key is an agent's id, "#", its run, ".", and a number; one run listens on one subject.
         return f"{self._members}.{where.rpartition('#')[2].partition('.')[0]}"
 
-    def _note(self, resource: str) -> str:
+    def note(self, resource: str) -> str:
+        """The subject of the note about a resource."""
         return f"{self._members}.last.{hashlib.sha256(resource.encode()).hexdigest()[:16]}"
 
     def verify(self, data: bytes, subject: str) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ..arguments import SECOND
 from ..frozen import Frozen
-from .messages import read_number, read_object
-from .recovery import Level, Total, read_level
+from .messages import read_level, read_number, read_object, read_text
+from .recovery import Level, Total
 
 # Longer updates are refused: one is a line.
 _LONGEST_UPDATE = 16 * 1024
@@ -68,23 +68,25 @@ class CapacityUpdate(Frozen):
         ... ).to_json()
         b'{"resource":"api","agent_id":"a","new_capacity":50,"reason":"429","timestamp":"1970-01-01T00:00:00Z"}'
         """
-        fields = [
-            f'"resource":{_written(self.resource)}',
-            f'"agent_id":{_written(self.agent_id)}',
-            f'"new_capacity":{self.new_capacity}',
-            f'"reason":{_written(self.reason)}',
-            f'"timestamp":"{write_moment(self.timestamp_ns)}"',
-        ]
+        fields: dict[str, Any] = {
+            "resource": self.resource,
+            "agent_id": self.agent_id,
+            "new_capacity": self.new_capacity,
+            "reason": self.reason,
+            "timestamp": write_moment(self.timestamp_ns),
+        }
         if self.retry_after is not None:
-            fields.append(f'"retry_after":{json.dumps(self.retry_after)}')
-        for name, value in (extra or {}).items():
-            fields.append(f"{_written(name)}:{_written(value)}")
-        return ("{" + ",".join(fields) + "}").encode()
+            fields["retry_after"] = self.retry_after
+        text = json.dumps({**fields, **(extra or {})}, separators=(",", ":"), ensure_ascii=False)
+        return _NOT_TEXT.sub(r"\\ufffd", text.translate(_FOR_WEB_PAGES)).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> tuple[CapacityUpdate, dict[str, Any]]:
         """The update, and all fields it came with. ValueError: Go would not have read it."""
-        fields = _folded(read_object(data, _LONGEST_UPDATE))
+        read = read_object(data, _LONGEST_UPDATE)
+        # Go ignores the case of a name; the last field of a name counts, unless it is null.
+        fields = {name.casefold(): value for name, value in read.items() if value is not None}
+        timestamp = _field(fields, "timestamp", str, None)
         retry_after = fields.get("retry_after")
         if retry_after is not None and (
             isinstance(retry_after, bool)
@@ -97,7 +99,7 @@ class CapacityUpdate(Frozen):
             agent_id=_field(fields, "agent_id", str, ""),
             new_capacity=_field(fields, "new_capacity", int, 0),
             reason=_field(fields, "reason", str, ""),
-            timestamp_ns=_moment(fields),
+            timestamp_ns=_NO_TIME if timestamp is None else read_moment(timestamp),
             retry_after=None if retry_after is None else float(retry_after),
         )
         if not -(1 << 63) <= update.new_capacity < 1 << 63:
@@ -116,10 +118,8 @@ class ReceivedUpdate(NamedTuple):
     @classmethod
     def from_json(cls, data: bytes) -> ReceivedUpdate:
         update, fields = CapacityUpdate.from_json(data)
-        run, level = fields.get("run", ""), fields.get("level")
-        if not isinstance(run, str) or len(run) > 64:
-            raise ValueError("a run is a short text")
-        sequence = read_number(fields.get("sequence", 0))
+        run = read_text(fields.get("run", ""), longest=64)
+        sequence, level = read_number(fields.get("sequence", 0)), fields.get("level")
         return cls(update, run, sequence, None if level is None else read_level(level))
 
     @property
@@ -190,31 +190,13 @@ def read_moment(text: str) -> int:
         raise ValueError(f"{text!r} is not a moment")
     *date, fraction, _zulu, sign, hours, minutes = match.groups()
     moment = datetime(*(int(part) for part in date), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    offset = 0
     if sign:
         if int(hours) > 23 or int(minutes) > 59:
             raise ValueError(f"{text!r} has no such zone")
-        offset = (int(hours) * 3600 + int(minutes) * 60) * (1 if sign == "+" else -1)
-    else:
-        offset = 0
+        offset = int(sign + hours) * 3600 + int(sign + minutes) * 60
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds - offset) * SECOND + int((fraction or "0")[:9].ljust(9, "0"))
-
-
-# -- the grammar
-
-
-def _written(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_FOR_WEB_PAGES)
-    return text if text.isascii() else _NOT_TEXT.sub(r"\\ufffd", text)
-
-
-def _folded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields by name in lower case, as Go reads them: the last one counts, unless it is null."""
-    folded: dict[str, Any] = {}
-    for name, value in fields.items():
-        if value is not None:
-            folded[name.casefold()] = value
-    return folded
 
 
 def _field(fields: dict[str, Any], name: str, kind: type[Any], default: Any) -> Any:
@@ -224,8 +206,3 @@ def _field(fields: dict[str, Any], name: str, kind: type[Any], default: Any) -> 
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} {value!r} is of the wrong kind")  # noqa: TRY004
     return value
-
-
-def _moment(fields: dict[str, Any]) -> int:
-    text = _field(fields, "timestamp", str, None)
-    return _NO_TIME if text is None else read_moment(text)

@@ -9,7 +9,7 @@ from headgate import Rate
 from headgate.arguments import SECOND
 from headgate.gate.bucket import RateRule
 from headgate.limits import REQUESTS
-from headgate.swarm.rounds import ROUND, TurnRule, turn_in
+from headgate.swarm.rules import ROUND, TurnRule, turn_in
 
 ONE = (1, 0, 0)
 
