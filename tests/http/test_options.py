@@ -6,9 +6,8 @@ import pytest
 
 from headgate import InvalidLimit
 from headgate.http import aiohttp, anthropic, httpx, requests
-from headgate.http.exchange import GatedSender
+from headgate.http.exchange import GatedSender, SendOptions
 from headgate.http.gates import Gates
-from headgate.http.options import SendOptions
 
 ADAPTERS = [
     httpx.Transport,

@@ -7,16 +7,16 @@ A request waits before it takes a connection. The total timeout of aiohttp inclu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from typing import Any, TypeVar, Unpack
 
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse, StreamReader
 from aiohttp.payload import BytesPayload
 
-from .answers import MOST_OF_ERROR, Reading
-from .exchange import GatedSender
+from .exchange import GatedSender, SendOptions
 from .gates import Gates
-from .options import SendOptions
+from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMidd
         answer = await sender.run_async(
             request.method, str(request.url), request.headers, await _body_of(request), send
         )
-        return answer.response
+        response: ClientResponse = answer.response
+        return response
 
     return gated
 
@@ -48,24 +49,17 @@ async def _body_of(request: ClientRequest) -> bytes | None:
     return bytes(body) if isinstance(body, (bytes, bytearray)) and body else None
 
 
-class _Answer:
-    def __init__(self, response: ClientResponse) -> None:
-        self.response = response
-
+class _Answer(Answer):
     @property
     def status(self) -> int:
-        return self.response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.response.headers
+        return int(self.response.status)
 
     async def read_error(self) -> bytes | None:
         content = _Content(self.response.content)
         self.response.content = content
         return await content.fill()
 
-    def watch(self, reading: Reading) -> None:
+    def watch(self, reading: OpenResponse) -> None:
         if self.response.content.at_eof():
             reading.end(whole=True)
         else:
@@ -87,7 +81,7 @@ class _Content(StreamReader):
 
     __slots__ = ("_inner", "_kept", "_reading")
 
-    def __init__(self, inner: StreamReader, reading: Reading | None = None) -> None:
+    def __init__(self, inner: StreamReader, reading: OpenResponse | None = None) -> None:
         self._inner = inner
         self._reading = reading
         self._kept = b""
@@ -181,46 +175,19 @@ class _Content(StreamReader):
     def at_eof(self) -> bool:
         return not self._kept and self._inner.at_eof()
 
-    # -- the rest of a StreamReader
-
-    def exception(self) -> BaseException | None:
-        return self._inner.exception()
-
-    def is_eof(self) -> bool:
-        return self._inner.is_eof()
-
-    async def wait_eof(self) -> None:
-        await self._inner.wait_eof()
-
-    def on_eof(self, callback: Callable[[], None]) -> None:
-        self._inner.on_eof(callback)
-
-    def feed_eof(self) -> None:
-        self._inner.feed_eof()
-
-    def feed_data(self, data: bytes, *size: int) -> Any:
-        return self._inner.feed_data(data, *size)
-
-    def unread_data(self, data: bytes) -> None:
-        self._inner.unread_data(data)
-
-    def get_read_buffer_limits(self) -> tuple[int, int]:
-        return self._inner.get_read_buffer_limits()
-
-    def set_read_chunk_size(self, n: int) -> None:
-        self._inner.set_read_chunk_size(n)
-
-    @property
-    def total_bytes(self) -> int:  # type: ignore[override]  # a field there
-        return self._inner.total_bytes
-
-    @property
-    def total_compressed_bytes(self) -> int | None:  # type: ignore[override]  # a field there
-        return self._inner.total_compressed_bytes
-
-    @property
-    def total_raw_bytes(self) -> int:
-        return self._inner.total_raw_bytes
-
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    # The rest of a StreamReader is that of the inner one.
+    exception: Any = property(attrgetter("_inner.exception"))
+    is_eof: Any = property(attrgetter("_inner.is_eof"))
+    wait_eof: Any = property(attrgetter("_inner.wait_eof"))
+    on_eof: Any = property(attrgetter("_inner.on_eof"))
+    feed_eof: Any = property(attrgetter("_inner.feed_eof"))
+    feed_data: Any = property(attrgetter("_inner.feed_data"))
+    unread_data: Any = property(attrgetter("_inner.unread_data"))
+    get_read_buffer_limits: Any = property(attrgetter("_inner.get_read_buffer_limits"))
+    set_read_chunk_size: Any = property(attrgetter("_inner.set_read_chunk_size"))
+    total_bytes: Any = property(attrgetter("_inner.total_bytes"))
+    total_compressed_bytes: Any = property(attrgetter("_inner.total_compressed_bytes"))
+    total_raw_bytes: Any = property(attrgetter("_inner.total_raw_bytes"))

@@ -15,11 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from .answers import Reading
-from .exchange import GatedSender
+from .exchange import GatedSender, SendOptions
 from .gates import Gates
 from .httpx import AsyncHttpxAnswer, HttpxAnswer, library_of
-from .options import SendOptions
+from .response import Answer, OpenResponse
 
 
 def middleware(
@@ -68,26 +67,17 @@ def middleware_async(
 
 def _answer(result: Any, kind: Any) -> Any:
     response = getattr(result, "http_response", None)
-    return _LocalResult() if response is None else kind(library_of(response), response)
+    return _LocalResult(None) if response is None else kind(library_of(response), response)
 
 
-class _LocalResult:
+class _LocalResult(Answer):
     """A result that another middleware produced without sending a request."""
 
     status = 200
     headers: Mapping[str, str] = {}
 
-    def read_error(self) -> None:
-        raise NotImplementedError  # it is not an error
-
-    def watch(self, reading: Reading) -> None:
+    def watch(self, reading: OpenResponse) -> None:
         reading.end()
-
-    def forbid_retries(self) -> None:
-        raise NotImplementedError
-
-    def drop(self) -> None:
-        raise NotImplementedError
 
 
 def _url_of(request: Any) -> str:

@@ -1,15 +1,13 @@
-"""One request of the caller, from its first attempt to the end of its response.
+"""One request of the caller, from its first attempt to its response.
 
 However it ends (read, closed, broken, dropped or abandoned), the place at the gate is given back once.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from weakref import ref
 
 from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
@@ -17,21 +15,20 @@ from ..gate.admission import Admission, Permit
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
 from ..responses.signals import Signal
-from ..responses.usage import Usage, UsageReader, unpacked
+from ..responses.usage import Usage, unpacked
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
-from ..retries.state import Stop, Wait
-from .abandoned import ReadTimeout
-from .answers import Answer, AsyncAnswer
+from ..retries.state import Stop
 from .gates import DEFAULT, Request, checked
-from .options import SendSettings
+from .response import Answer, OpenResponse
+
+if TYPE_CHECKING:
+    from .exchange import GatedSender
 
 _COUNTED = (TOKENS, INPUT, OUTPUT)
 
 # A response that asks for a longer wait is returned at once. (The OpenAI SDK draws the same line.)
 _LONGEST_RETRY_AFTER = 120 * SECOND
-
-_LOG = logging.getLogger("headgate")
 
 
 class ErrorResponse(Exception):
@@ -41,36 +38,21 @@ class ErrorResponse(Exception):
 class Call:
     """One request, and the attempt to send it that is being made."""
 
-    __slots__ = (
-        "_host",
-        "_permit",
-        "_repeat",
-        "_reserved",
-        "_retried",
-        "_sent_at",
-        "_settings",
-        "_shape",
-        "_size",
-        "gate",
-        "name",
-        "retried_above",
-    )
-
     def __init__(
         self,
-        settings: SendSettings,
+        sender: GatedSender,
         method: str,
         url: str,
         headers: Mapping[str, str],
         body: bytes | None,
         shape: RequestShape | None = None,
     ) -> None:
-        self._settings = settings
+        self._sender = sender
         parts = urlsplit(url)
         self._host = parts.netloc.rpartition("@")[2].lower()
         self._shape = shape or read_shape(method, self._host, parts.path, body)
-        gate, request = settings.gate, None
-        if not isinstance(gate, Dispatch) or settings.estimate is not None:
+        gate, request = sender.gate, None
+        if not isinstance(gate, Dispatch) or sender.estimate is not None:
             request = Request(
                 method=method,
                 url=url,
@@ -84,37 +66,36 @@ class Call:
                 gate = checked(choose(request), choose)
         self.gate: Dispatch = gate
         self.name = f"{method} {self._host}{parts.path}"
-        self._size = len(body) if body is not None else _length(headers)
+        length = _digits(headers, "content-length")
+        self._size = length if body is None else len(body)
         self._reserved = self._reserve(request)
         # A client that retries on top of the adapter multiplies requests: each of its retries is sent once.
-        self.retried_above = bool(settings.policy.max_retries) and _is_a_retry(headers)
-        if self.retried_above or (body is None and _has_body(headers)):
+        # The OpenAI and Anthropic SDKs count their attempts in this header.
+        self.retried_above = bool(sender.policy.max_retries and _digits(headers, "x-stainless-retry-count"))
+        if self.retried_above or (body is None and (length or "transfer-encoding" in headers)):
             self._repeat = "never"
-        elif _may_run_twice(method, headers, self._shape):
+        elif method.upper() in SAFE_METHODS or self._shape.generates or "idempotency-key" in headers:
             self._repeat = "always"
         else:
             self._repeat = "if refused"
         self._permit: Permit | None = None
         self._sent_at = 0.0
-        self._retried = RetriedCall(settings.policy, self.name, clock=gate.clock, on_retry=gate.observer)
+        self._retried = RetriedCall(sender.policy, self.name, clock=gate.clock, on_retry=gate.observer)
 
     def _reserve(self, request: Request | None) -> dict[str, int]:
         """The estimated cost, in the units that the gate counts."""
         counted = self.gate.largest_cost()
-        settings, shape = self._settings, self._shape
-        if settings.estimate is not None:
+        stats, shape = self._sender.stats, self._shape
+        if self._sender.estimate is not None:
             assert request is not None
-            given = settings.estimate(request)
+            given = self._sender.estimate(request)
             if not hasattr(given, "items"):
                 return {TOKENS: given} if TOKENS in counted else {}
             return {unit: cost for unit, cost in given.items() if unit in counted or unit == "requests"}
         if shape.style == "free" or counted.keys().isdisjoint(_COUNTED):
             return {}
-        guess = reservation(
-            shape,
-            settings.stats.ratio(self._host, shape.model),
-            settings.stats.output(self._host, shape.model, shape.max_output),
-        )
+        output = stats.output(self._host, shape.model, shape.max_output)
+        guess = reservation(shape, stats.ratio(self._host, shape.model), output)
         # A guess above the largest possible cost is cut to it: the server may decide about such a request.
         return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
 
@@ -122,11 +103,9 @@ class Call:
 
     def admission(self) -> Admission:
         cost = {unit: cost for unit, cost in self._reserved.items() if unit != TOKENS}
+        tokens = self._reserved.get(TOKENS, 0)
         return self.gate.admit(
-            bytes=self._size,
-            tokens=self._reserved.get(TOKENS, 0),
-            cost=cost or None,
-            timeout=self._settings.timeout,
+            bytes=self._size, tokens=tokens, cost=cost or None, timeout=self._sender.timeout
         )
 
     def begin(self, permit: Permit) -> None:
@@ -134,13 +113,21 @@ class Call:
         self._permit = permit
         self._sent_at = self.gate.clock.seconds()
 
-    def answered(self, answer: Answer | AsyncAnswer, error_body: bytes | None) -> int | None:
+    def answered(self, answer: Answer, error_body: bytes | None) -> int | None:
         """Learn from a response. Returns nanoseconds to wait before a retry, None if the caller gets it."""
         permit = self._permit
         assert permit is not None
         status, headers = answer.status, answer.headers
         if status < 400:
-            response = OpenResponse(self, permit, headers)
+            response = OpenResponse(
+                permit,
+                headers,
+                name=self.name,
+                clock=self.gate.clock,
+                lease=self._sender.lease,
+                cost_of=self._cost_of,
+                observe_error=lambda document: self._observe_inside(read_signal(200, headers, document)),
+            )
             self._permit = None  # from here on the response answers for it
             self._observe(read_signal(status, headers))
             self._retried.succeeded()
@@ -156,8 +143,16 @@ class Call:
             permit.settle()  # it may have run, so the estimate stands
         else:
             permit.settle(cost=self._counted(dict.fromkeys(_COUNTED, 0)))
-        delay = self._delay_after(signal, status)
-        if delay is None and self._settings.policy.max_retries:
+        retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
+        delay = self._delay_after(
+            ErrorResponse(f"{status}, {signal.reason}"),
+            again=signal.should_retry is True
+            and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
+            may_have_run=not signal.limited,
+            retry_after=retry_after,
+            held=signal.limited and self.gate.pauses,  # until its window ends
+        )
+        if delay is None and self._sender.policy.max_retries:
             answer.forbid_retries()
         return delay
 
@@ -169,55 +164,49 @@ class Call:
             permit.settle()
         elif permit is not None:
             permit.cancel()
-        if not isinstance(error, Exception) or not self._settings.policy.max_retries:
+        if not isinstance(error, Exception):
+            return None
+        again = verdict_of(error).again and not is_permanent(error)
+        return self._delay_after(error, again=again, may_have_run=sent)
+
+    def _delay_after(
+        self,
+        error: Exception,
+        *,
+        again: bool,
+        may_have_run: bool,
+        retry_after: int | None = None,
+        held: bool = False,
+    ) -> int | None:
+        """Nanoseconds to wait before the request is sent again; None if it is not."""
+        if not self._sender.policy.max_retries:
             return None
         decision = self._retried.decide(
             error,
-            again=self._repeat != "never" and verdict_of(error).again and not is_permanent(error),
-            may_have_run=sent and self._repeat == "if refused",
-        )
-        return self._announced(decision)
-
-    def _delay_after(self, signal: Signal, status: int) -> int | None:
-        if not self._settings.policy.max_retries:
-            return None
-        retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
-        decision = self._retried.decide(
-            ErrorResponse(f"{status}, {signal.reason}"),
-            again=signal.should_retry is True
-            and self._repeat != "never"
-            and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
-            may_have_run=not signal.limited and self._repeat == "if refused",
+            again=again and self._repeat != "never",
+            may_have_run=may_have_run and self._repeat == "if refused",
             retry_after=retry_after,
-            held=signal.limited and self.gate.pauses,  # until its window ends
+            held=held,
         )
-        return self._announced(decision)
-
-    def _announced(self, decision: Wait | Stop) -> int | None:
         self._retried.announce(decision)
         return None if isinstance(decision, Stop) else decision.delay
 
     # -- what its response says
 
-    @property
-    def lease(self) -> int:
-        return self._settings.lease
-
-    def observe_inside(self, document: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Learn from an error inside a success."""
-        signal = read_signal(200, headers, document)
-        if signal.limited:
-            self._observe(signal)
-
     def _observe(self, signal: Signal) -> None:
         self.gate.observe(signal, sent_at=self._sent_at)
 
-    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+    def _observe_inside(self, signal: Signal) -> None:
+        """Learn from an error inside a success."""
+        if signal.limited:
+            self._observe(signal)
+
+    def _cost_of(self, usage: Usage | None) -> dict[str, int] | None:
         """The cost of a response by what it says it used, None if the estimate stands."""
         if usage is None:
             return None
         shape = self._shape
-        self._settings.stats.learn(self._host, shape.model, shape.input, usage)
+        self._sender.stats.learn(self._host, shape.model, shape.input, usage)
         return self._counted(settlement(shape.style, self._reserved, usage))
 
     def _counted(self, costs: Mapping[str, int]) -> dict[str, int]:
@@ -226,78 +215,7 @@ class Call:
         return {unit: cost for unit, cost in costs.items() if unit in counted}
 
 
-class OpenResponse:
-    """A successful response until its body ends: it holds the permit, and is the `Reading` of its adapter."""
-
-    __slots__ = ("__weakref__", "_call", "_headers", "_open", "_permit", "_reader", "_timeout")
-
-    def __init__(self, call: Call, permit: Permit, headers: Mapping[str, str]) -> None:
-        self._open = False
-        self._call = call
-        self._permit = permit
-        self._headers = headers
-        self._reader = UsageReader(headers.get("content-type") or "", headers.get("content-encoding") or "")
-        self._timeout: ReadTimeout | None = None
-        self._open = True
-
-    def keep(self) -> None:
-        if self._open and self._timeout is None:
-            call = self._call
-            self._timeout = ReadTimeout(call.gate.clock, call.lease, ref(self), self._permit)
-
-    def chunk(self, data: bytes) -> None:
-        if self._open:
-            if self._timeout is not None:
-                self._timeout.renew()
-            self._reader.feed(data)
-
-    def end(self, *, whole: bool = False) -> None:
-        if not self._open:
-            return
-        if whole:
-            self._reader.finish()
-        self._permit.settle(cost=self._close())
-        if self._reader.error is not None:
-            self._call.observe_inside(self._reader.error, self._headers)
-
-    def __del__(self) -> None:
-        if self._open:
-            self._permit.leave(self._close())
-
-    def _close(self) -> dict[str, int] | None:
-        """Count the response as ended. Returns what it cost, None if the estimate stands."""
-        self._open = False
-        if self._timeout is not None:
-            self._timeout.cancel()
-        return self._call.cost_of(self._reader.usage)
-
-    def abandon(self) -> None:
-        """Give the place back: the caller has neither read nor closed the response for a long time."""
-        if not self._open:
-            return
-        self._permit.settle(cost=self._close())
-        _LOG.warning(
-            "%s: the response has been neither read nor closed for %g s; its place has been given back. "
-            "Close responses, e.g. by `with`, or give the adapter a longer lease=",
-            self._call.name,
-            self._call.lease / SECOND,
-        )
-
-
-def _length(headers: Mapping[str, str]) -> int:
-    text = headers.get("content-length") or ""
+def _digits(headers: Mapping[str, str], name: str) -> int:
+    """The whole number in a header; 0 if there is none, or if it is absurdly long."""
+    text = headers.get(name) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _has_body(headers: Mapping[str, str]) -> bool:
-    return bool(_length(headers)) or "transfer-encoding" in headers
-
-
-def _may_run_twice(method: str, headers: Mapping[str, str], shape: RequestShape) -> bool:
-    return method.upper() in SAFE_METHODS or shape.generates or "idempotency-key" in headers
-
-
-def _is_a_retry(headers: Mapping[str, str]) -> bool:
-    """Whether a client above retries, by the header in which the OpenAI and Anthropic SDKs count attempts."""
-    count = headers.get("x-stainless-retry-count") or ""
-    return count.isascii() and count.isdigit() and int(count) > 0

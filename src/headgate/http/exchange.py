@@ -9,38 +9,87 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar, Unpack
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
+from ..arguments import amount, positive_seconds_to_ns, seconds_to_ns
+from ..backoff import Backoff
+from ..dispatch.dispatch import Dispatch
+from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
 from ..responses.estimate import RequestShape, TokenStats
-from .answers import Answer, AsyncAnswer
+from ..retries.budget import RetryBudget
+from ..retries.policy import RetryPolicy
+from ..typing import Seconds
 from .call import Call
-from .gates import Gates
-from .options import SendOptions, SendSettings
+from .gates import Gates, Request
+from .response import Answer
 
-S = TypeVar("S", bound=Answer)
-A = TypeVar("A", bound=AsyncAnswer)
+A = TypeVar("A", bound=Answer)
+Estimate: TypeAlias = Callable[[Request], int | Mapping[str, int]]
+
+_BACKOFF = Backoff(0.5, cap=8, jitter=("factor", 0.25))
+
+
+class SendOptions(TypedDict, total=False):
+    """What every adapter takes besides a gate.
+
+    `retries` is how often a refusal or a passing failure is tried again (0), after the delays of `backoff`
+    and as far as `retry_budget` allows. `estimate` is a function of a `Request` that returns its tokens, or
+    amounts by unit. A response that is neither read nor closed for `lease` seconds (600) gives its place
+    back. `timeout` is how long a request may wait at the gate before WaitTimeout is raised.
+    """
+
+    retries: int
+    backoff: Backoff | None
+    retry_budget: RetryBudget | None
+    estimate: Estimate | None
+    lease: Seconds
+    timeout: Seconds | None
 
 
 class GatedSender:
-    """Sends requests as the gate of each admits them, with the options of one adapter."""
+    """Sends requests as the gate of each admits them, with the options of one adapter.
 
-    __slots__ = ("_settings", "_warned")
+    `stats` is what is known about the tokens of the requests so far.
+    """
 
-    def __init__(self, gate: Gates = None, **options: Unpack[SendOptions]) -> None:
-        self._settings = SendSettings.read(gate, **options)
+    def __init__(
+        self,
+        gate: Gates = None,
+        *,
+        retries: int = 0,
+        backoff: Backoff | None = None,
+        retry_budget: RetryBudget | None = None,
+        estimate: Estimate | None = None,
+        lease: Seconds = 600.0,
+        timeout: Seconds | None = None,
+    ) -> None:
+        if gate is not None and not isinstance(gate, Dispatch) and not callable(gate):
+            raise InvalidConfig(
+                f"gate={gate!r} is not a Dispatch; give one, or a function of the request that returns one"
+            )
+        if estimate is not None and not callable(estimate):
+            raise InvalidConfig(f"estimate={estimate!r} cannot be called; give a function of the request")
+        if timeout is not None:
+            seconds_to_ns(timeout, "timeout")
+        self.gate = gate
+        self.policy = RetryPolicy(
+            amount(retries, "retries"),
+            backoff=_BACKOFF if backoff is None else backoff,
+            idempotent=False,  # whether a request may run twice depends on the request
+            retry_budget=retry_budget,
+        )
+        self.estimate = estimate
+        self.lease = positive_seconds_to_ns(lease, "lease")
+        self.timeout = timeout
+        self.stats = TokenStats()
         self._warned = False
 
-    @property
-    def stats(self) -> TokenStats:
-        """What is known about the tokens of the requests so far."""
-        return self._settings.stats
-
     def run(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], S]
-    ) -> S:
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], A]
+    ) -> A:
         """Call `send` when the gate admits it, and again for each retry; raises what it raised last."""
-        call = self._checked(Call(self._settings, method, url, headers, body))
+        call = self._begin(method, url, headers, body)
         while True:
             answer = None
             try:
@@ -74,7 +123,7 @@ class GatedSender:
 
         `shape` is what the body asks for, if it has been read already.
         """
-        call = self._checked(Call(self._settings, method, url, headers, body, shape))
+        call = self._begin(method, url, headers, body, shape)
         while True:
             answer = None
             try:
@@ -95,19 +144,19 @@ class GatedSender:
             if delay:
                 await sleep_async(call.gate.clock, delay)
 
-    def _checked(self, call: Call) -> Call:
-        """The same call. The first one that shows that two layers retry is reported."""
+    def _begin(self, *request: Any) -> Call:
+        """A call for these arguments. The first one that shows that two layers retry is reported."""
+        call = Call(self, *request)
         if call.retried_above and not self._warned:
             self._warned = True
             logging.getLogger("headgate").warning(
                 "%s: the client above retries too, on top of our %d; it is sent once. "
                 "Set the client's max_retries=0, or retries=0 here",
                 call.name,
-                self._settings.policy.max_retries,
+                self.policy.max_retries,
             )
         return call
 
     def __repr__(self) -> str:
-        gate = self._settings.gate
-        described = "a gate for every host" if gate is None else repr(gate)
-        return f"<{described}, {self._settings.policy.max_retries} retries>"
+        described = "a gate for every host" if self.gate is None else repr(self.gate)
+        return f"<{described}, {self.policy.max_retries} retries>"

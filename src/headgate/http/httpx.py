@@ -10,16 +10,15 @@ belongs to neither: it has the methods that clients call, and returns responses 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, Unpack
 from urllib.request import getproxies, proxy_bypass
 
-from .answers import MOST_OF_ERROR, Reading
-from .exchange import GatedSender
+from .exchange import GatedSender, SendOptions
 from .gates import Gates
-from .options import SendOptions
+from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 if TYPE_CHECKING:
     import httpx
@@ -37,25 +36,44 @@ else:
     _Sync = _Async = object
 
 
-class Transport(_Sync):
+T = TypeVar("T")
+
+
+class _Gated(Generic[T]):
+    """What both transports share; `_kind` names the class of the transports that the library has."""
+
+    _kind: str
+
+    def __init__(self, gate: Gates = None, *, inner: T | None = None, **options: Unpack[SendOptions]) -> None:
+        self._sender = GatedSender(gate, **options)
+        self._inner: Any = inner
+        self._routes = _Routes(self._kind)
+
+    def _to(self, library: ModuleType, request: Any) -> Any:
+        """The transport that sends a request."""
+        return self._routes.to(library, request.url) if self._inner is None else self._inner
+
+    def _transports(self) -> list[Any]:
+        return self._routes.transports() if self._inner is None else [self._inner]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._sender!r}>"
+
+
+class Transport(_Gated[InnerTransport], _Sync):
     """Sends by `inner`, no faster than the gate admits.
 
     `gate` is a Dispatch or a function of a `Request` that returns one; without it there is a Dispatch for
     every host, which learns its limits. `inner` is a transport of the same library; without it, one like
     the client's own, by way of the proxies that the environment names. The options are those of
-    `headgate.http.options.SendOptions`.
+    `headgate.http.exchange.SendOptions`.
     """
 
-    def __init__(
-        self, gate: Gates = None, *, inner: InnerTransport | None = None, **options: Unpack[SendOptions]
-    ) -> None:
-        self._sender = GatedSender(gate, **options)
-        self._inner: Any = inner
-        self._routes = _Routes("HTTPTransport")
+    _kind = "HTTPTransport"
 
     def handle_request(self, request: Any) -> Any:
         library = library_of(request)
-        inner = self._inner if self._inner is not None else self._routes.to(library, request.url)
+        inner = self._to(library, request)
         answer = self._sender.run(
             request.method,
             str(request.url),
@@ -66,9 +84,7 @@ class Transport(_Sync):
         return answer.response
 
     def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
-        for transport in self._routes.transports():
+        for transport in self._transports():
             transport.close()
 
     def __enter__(self) -> Self:
@@ -76,34 +92,21 @@ class Transport(_Sync):
             self._inner.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        tb: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *raised: object, **named: Any) -> None:
         if self._inner is not None:
-            self._inner.__exit__(kind, error, tb)
+            self._inner.__exit__(*raised, **named)
         else:
             self.close()
 
-    def __repr__(self) -> str:
-        return f"<Transport of {self._sender!r}>"
 
-
-class AsyncTransport(_Async):
+class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
     """A transport for async clients; the arguments are those of `Transport`."""
 
-    def __init__(
-        self, gate: Gates = None, *, inner: AsyncInnerTransport | None = None, **options: Unpack[SendOptions]
-    ) -> None:
-        self._sender = GatedSender(gate, **options)
-        self._inner: Any = inner
-        self._routes = _Routes("AsyncHTTPTransport")
+    _kind = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
         library = library_of(request)
-        inner = self._inner if self._inner is not None else self._routes.to(library, request.url)
+        inner = self._to(library, request)
 
         async def send() -> AsyncHttpxAnswer:
             return AsyncHttpxAnswer(library, await inner.handle_async_request(request))
@@ -114,9 +117,7 @@ class AsyncTransport(_Async):
         return answer.response
 
     async def aclose(self) -> None:
-        if self._inner is not None:
-            await self._inner.aclose()
-        for transport in self._routes.transports():
+        for transport in self._transports():
             await transport.aclose()
 
     async def __aenter__(self) -> Self:
@@ -124,19 +125,11 @@ class AsyncTransport(_Async):
             await self._inner.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        tb: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *raised: object, **named: Any) -> None:
         if self._inner is not None:
-            await self._inner.__aexit__(kind, error, tb)
+            await self._inner.__aexit__(*raised, **named)
         else:
             await self.aclose()
-
-    def __repr__(self) -> str:
-        return f"<AsyncTransport of {self._sender!r}>"
 
 
 def library_of(message: object) -> ModuleType:
@@ -204,25 +197,16 @@ def proxy_for(url: Any) -> str | None:
 # -- responses
 
 
-class _AnyHttpxAnswer:
+class _AnyHttpxAnswer(Answer):
     """A response of either library."""
 
     _stream_kind: str
 
     def __init__(self, library: ModuleType, response: Any) -> None:
+        super().__init__(response)
         self._library = library
-        self.response = response
 
-    @property
-    def status(self) -> int:
-        return int(self.response.status_code)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        headers: Mapping[str, str] = self.response.headers
-        return headers
-
-    def watch(self, reading: Reading) -> None:
+    def watch(self, reading: OpenResponse) -> None:
         response = self.response
         if response.is_closed:  # it was made with its content, or has been read
             reading.chunk(self._content() or b"")
@@ -231,9 +215,6 @@ class _AnyHttpxAnswer:
             reading.keep()
             watched, _ = _streams_of(self._library, self._stream_kind)
             response.stream = watched(response.stream, reading)
-
-    def forbid_retries(self) -> None:
-        self.response.headers["x-should-retry"] = "false"
 
     def _content(self) -> bytes | None:
         try:
@@ -255,9 +236,6 @@ class HttpxAnswer(_AnyHttpxAnswer):
 
     def read_error(self) -> bytes | None:
         return self._content() if self.response.is_closed else self._replayed().fill()
-
-    def drop(self) -> None:
-        self.response.close()
 
 
 class AsyncHttpxAnswer(_AnyHttpxAnswer):
@@ -296,19 +274,12 @@ class _Wrapped:
 class _Watched(_Wrapped):
     """A body that tells what is read of it, and when that ends."""
 
-    def __init__(self, inner: Any, reading: Reading) -> None:
+    def __init__(self, inner: Any, reading: OpenResponse) -> None:
         super().__init__(inner)
         self._reading = reading
 
     def __iter__(self) -> Iterator[bytes]:
-        reading = self._reading
-        try:
-            for chunk in self._inner:
-                reading.chunk(chunk)
-                yield chunk
-            reading.end(whole=True)
-        finally:
-            reading.end()
+        return self._reading.passed_on(self._inner)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         reading = self._reading
@@ -342,51 +313,45 @@ class _Replayed(_Wrapped):
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
+        self._start = bytearray()
         self._rest: Any = None
         self._error: Exception | None = None
-        self._chunks: list[bytes] = []
-        self._size = 0
 
     def fill(self) -> bytes:
         self._rest = iter(self._inner)
         try:
             for chunk in self._rest:
-                if self._add(chunk):
-                    return b"".join(self._chunks)
+                self._start += chunk
+                if len(self._start) > MOST_OF_ERROR:
+                    return bytes(self._start)
         except Exception as error:  # noqa: BLE001 - a caller who reads that far gets it
             self._error = error
         self._rest = None
         self._inner.close()
-        return b"".join(self._chunks)
+        return bytes(self._start)
 
     async def fill_async(self) -> bytes:
         self._rest = self._inner.__aiter__()
         try:
             async for chunk in self._rest:
-                if self._add(chunk):
-                    return b"".join(self._chunks)
+                self._start += chunk
+                if len(self._start) > MOST_OF_ERROR:
+                    return bytes(self._start)
         except Exception as error:  # noqa: BLE001 - a caller who reads that far gets it
             self._error = error
         self._rest = None
         await self._inner.aclose()
-        return b"".join(self._chunks)
-
-    def _add(self, chunk: bytes) -> bool:
-        """Keep a chunk. True if these are enough."""
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        return self._size > MOST_OF_ERROR
+        return bytes(self._start)
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._chunks
+        yield bytes(self._start)
         if self._rest is not None:
             yield from self._rest
         if self._error is not None:
             raise self._error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
+        yield bytes(self._start)
         if self._rest is not None:
             async for chunk in self._rest:
                 yield chunk

@@ -7,19 +7,17 @@ The response of urllib3 is passed on with its own methods; only reading it is wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BytesIO, RawIOBase
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.response import HTTPResponse
 
-from .answers import MOST_OF_ERROR, Reading
-from .exchange import GatedSender
+from .exchange import GatedSender, SendOptions
 from .gates import Gates
-from .options import SendOptions
+from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 
 class Adapter(BaseAdapter):
@@ -81,19 +79,7 @@ def _body_of(request: PreparedRequest) -> bytes | None:
     return bytes(body) if isinstance(body, (bytes, bytearray)) else None
 
 
-class _Answer:
-    def __init__(self, response: Response) -> None:
-        self.response: Any = response
-
-    @property
-    def status(self) -> int:
-        return int(self.response.status_code or 200)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        headers: Mapping[str, str] = self.response.headers
-        return headers
-
+class _Answer(Answer):
     def read_error(self) -> bytes | None:
         response = self.response
         raw = response.raw
@@ -125,7 +111,7 @@ class _Answer:
         )
         return start
 
-    def watch(self, reading: Reading) -> None:
+    def watch(self, reading: OpenResponse) -> None:
         if self._is_read():
             reading.chunk(self._content())
             reading.end(whole=True)
@@ -144,17 +130,11 @@ class _Answer:
         except Exception:  # noqa: BLE001 - a caller who reads the body gets it
             return b""
 
-    def forbid_retries(self) -> None:
-        self.response.headers["x-should-retry"] = "false"
-
-    def drop(self) -> None:
-        self.response.close()
-
 
 class _Raw:
     """The response of urllib3, which tells what is read of it and when that ends."""
 
-    def __init__(self, raw: Any, reading: Reading) -> None:
+    def __init__(self, raw: Any, reading: OpenResponse) -> None:
         self._raw = raw
         self._reading = reading
 
@@ -170,10 +150,10 @@ class _Raw:
         return size
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        return self._pieces(self._raw.stream(*args, **kwargs))
+        return self._reading.passed_on(self._raw.stream(*args, **kwargs))
 
     def read_chunked(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        return self._pieces(self._raw.read_chunked(*args, **kwargs))
+        return self._reading.passed_on(self._raw.read_chunked(*args, **kwargs))
 
     def drain_conn(self) -> None:
         self._over(self._raw.drain_conn)
@@ -190,15 +170,6 @@ class _Raw:
             self._reading.end(whole=True)
         return data
 
-    def _pieces(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        try:
-            for piece in pieces:
-                self._reading.chunk(piece)
-                yield piece
-            self._reading.end(whole=True)
-        finally:
-            self._reading.end()
-
     def _over(self, act: Any) -> None:
         try:
             act()
@@ -206,14 +177,12 @@ class _Raw:
             self._reading.end()
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._pieces(iter(self._raw))
+        return self._reading.passed_on(iter(self._raw))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
