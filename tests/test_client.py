@@ -13,6 +13,7 @@ from headgate import (
     BudgetExceeded,
     CircuitBreakerOpen,
     CircuitState,
+    Closed,
     CostTooLarge,
     InvalidCapacity,
     InvalidConfig,
@@ -699,3 +700,17 @@ def test_random_outcomes_never_exceed_the_limits_lose_a_permit_or_swallow_an_exc
         assert await client.call_async(plan("ok")) == "ok"
 
     run(main)
+
+
+def test_a_client_is_a_context_manager_and_may_be_closed_twice():
+    async def closing():
+        async with ResilientClient() as client:
+            assert await client.call_async(asyncio.sleep, 0, "well") == "well"
+        return client
+
+    with ResilientClient() as client:
+        assert client.call(len, "well") == 4
+    client.close()
+    for closed in (client, asyncio.run(closing())):
+        with pytest.raises(Closed):
+            closed.call(len, "well")

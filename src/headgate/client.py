@@ -31,6 +31,7 @@ from .dispatch.dispatch import Dispatch
 from .errors import CircuitBreakerOpen, InvalidConfig, Refused
 from .gate.admission import Permit
 from .gate.clock import SYSTEM, default_random, sleep, sleep_async
+from .gate.closing import Closing
 from .hints import Store
 from .limits import Rate
 from .retries.budget import RetryBudget
@@ -117,7 +118,7 @@ class _KindOfCall:
             raise InvalidConfig(f"budget={budget!r} is not a TokenBudget; write e.g. TokenBudget(100_000)")
 
 
-class ResilientClient:
+class ResilientClient(Closing):
     """Calls functions within limits, retries what may pass, and stops calling a target that is down.
 
     >>> from headgate.testing import ManualClock
@@ -305,8 +306,9 @@ class ResilientClient:
         return resilient
 
     def close(self) -> None:
-        """Refuse the calls that wait and those that come later."""
+        """Refuse the calls that wait and those that come later, and leave the store."""
         self.dispatch.close()
+        self.breakers.close()
 
     def _begin(self, fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         tokens, target, budget = self._kind.tokens, self._kind.target, self._kind.budget

@@ -464,11 +464,11 @@ class CircuitBreaker(Closing):
 
 def _is_being_closed(error: BaseException | None) -> bool:
     """Whether the error was raised while its coroutine was closed, perhaps by a finalizer."""
-    while error is not None:
-        if isinstance(error, GeneratorExit):
-            return True
+    for _ in range(100):  # a chain of contexts may be a circle
+        if error is None or isinstance(error, GeneratorExit):
+            break
         error = error.__context__
-    return False
+    return isinstance(error, GeneratorExit)
 
 
 def _kinds(given: object, what: str) -> tuple[type[BaseException], ...]:
