@@ -1,7 +1,8 @@
-"""Runner on virtual time: every job is answered once, and failures are judged as documented."""
+"""Runner: every job is answered once, and failures are judged as documented."""
 
 import asyncio
 import json
+from contextlib import closing
 
 import httpx2
 
@@ -13,13 +14,17 @@ from headgate.cli.run.options import Settings
 from headgate.cli.run.outcome import Stop
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
+from headgate.sandbox import Sandbox
 from headgate.testing import FakeProvider, run
 
 SETTINGS = {"concurrency": 16, "retries": 3, "timeout": 20.0, "patience": 60.0}
 
 
 class Network(httpx2.AsyncBaseTransport):
-    """Carries requests to an API in virtual time, until it is cut."""
+    """Carries requests to an API in virtual time, until it is cut.
+
+    A request takes a while, so that all requests in flight are refused together and not one after the other.
+    """
 
     def __init__(self, api):
         self.api = api
@@ -29,6 +34,7 @@ class Network(httpx2.AsyncBaseTransport):
         if self.cut:
             raise httpx2.ConnectError("connection refused")
         path = request.url.raw_path.decode()
+        await asyncio.sleep(0.01)
         reply = await self.api.call_async(
             request.method, path, headers=request.headers.items(), body=await request.aread()
         )
@@ -145,10 +151,26 @@ def test_a_second_run_sends_only_jobs_without_an_answer(tmp_path):
 
 
 def test_a_storm_of_429_is_waited_out_and_costs_no_job_its_retries(tmp_path):
-    done = Run(tmp_path, 60, retries=0, before=lambda api: api.fault("storm", count=8, retry_after=0.1))
+    done = Run(tmp_path, 60, retries=0, before=lambda api: api.fault("storm", count=25, retry_after=0.1))
     assert answered_ids(done.path) == job_ids(60)
-    assert done.tally.refused == 8
+    assert done.tally.refused == 25
     assert done.failures == []
+
+
+def test_a_storm_of_25_refusals_from_a_real_api_costs_no_job_its_retries(tmp_path):
+    failures = []
+    source = Lines(write_jobs(tmp_path / "jobs.jsonl", 60))
+    gate = Dispatch(
+        "api", rates="100_000/minute", concurrency=16, pause=True, throttled_concurrency="adaptive"
+    )
+    settings = Settings(**{**SETTINGS, "retries": 0})
+    with Sandbox("openai") as api, closing(Journal.open(tmp_path / "answers.jsonl")) as journal:
+        api.fault("storm", count=25, retry_after=0.1)
+        runner = Runner(source, Target(api.url), gate, journal, settings=settings, failures=failures.append)
+        asyncio.run(runner.run())
+    assert answered_ids(tmp_path / "answers.jsonl") == job_ids(60)
+    assert runner.tally.refused == 25
+    assert failures == []
 
 
 def test_a_retry_after_longer_than_the_patience_is_waited_for(tmp_path):
