@@ -626,10 +626,14 @@ class Gate:
         self.rules.leave(permit.cost, mode)
         permit.mode = -mode
 
-    def detach(self, permit: Permit) -> None:
-        """Under the lock: the permit counts as settled, and its place is free, without an event."""
-        self.rules.leave(permit.cost, permit.mode)
-        permit.mode = -permit.mode
+    def detach(self, permit: Permit, count: Callable[[], object]) -> None:
+        """Let a call go on without its permit: its place is free, and `count()` counts it, under the lock."""
+        with self._lock:
+            self.rules.leave(permit.cost, permit.mode)
+            permit.mode = -permit.mode
+            count()
+        if self._pending:
+            self._guard.finish()
 
     def recover(self, permit: Permit) -> None:
         """A finalizer found a permit that was dropped without being settled."""

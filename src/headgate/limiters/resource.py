@@ -64,13 +64,12 @@ class Resource:
 
     def keep(self, permit: Permit) -> None:
         """Count a call that was acquired without a block until it is released."""
+        self.gate.detach(permit, self._count)
 
-        def count(_now: int) -> None:
-            self.gate.detach(permit)
-            # There cannot be more calls than tokens: calls that are never released stop counting.
-            self.acquired = min(self.acquired + 1, self.gate.rules.rates[0].rate.amount)
-
-        self.gate.look(count)
+    def _count(self) -> None:
+        # There cannot be more calls than tokens: calls that are never released stop counting.
+        most = self.gate.rules.rates[0].rate.amount
+        self.acquired = self.acquired + 1 if self.acquired < most else most
 
     def block_succeeded(self, permit: Permit) -> None:
         """A `with` block of this resource ended without an error."""
