@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from .arguments import SECOND, seconds_to_ns
 from .events import Event
 from .gate.clock import OWN_THREADS, SystemTimer
-from .gate.parking import LoopParker
+from .gate.parking import LoopParker, ThreadParker
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
 from .swarm.bus.unreliable import UnreliableBus
@@ -174,31 +174,22 @@ class _Alarm:
             self._timer = None
 
 
-class _ThreadParker:
-    on_loop = False
-    wakeups = None
+class _ThreadParker(ThreadParker):
+    __slots__ = ("_alarm", "_clock")
 
     def __init__(self, clock: ManualClock, ring: Callable[[Any], object], ticket: object) -> None:
+        super().__init__(clock.now, ring, ticket)
         self._clock = clock
         self._alarm = _Alarm(clock, ring, ticket)
-        self._woken = False
-        self._stirred = threading.Event()  # set when the thread is woken or an alarm is set
 
     def park(self) -> None:
         while not self._woken:
-            if self._clock.auto_advance and self._clock.jump():
-                continue
-            self._stirred.wait()
-            self._stirred.clear()
-
-    def wake(self) -> bool:
-        self._woken = True
-        self._stirred.set()
-        return True
+            if not (self._clock.auto_advance and self._clock.jump()):
+                self._latch.acquire()  # released when the thread is woken or an alarm is set
 
     def alarm(self, at: int) -> bool:
         self._alarm.set(at)
-        self._stirred.set()
+        self._nudge()
         return True
 
     def retire(self) -> None:

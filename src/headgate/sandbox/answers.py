@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from ..arguments import SECOND
+from ..arguments import SECOND, seconds_to_ns
 from .faults import Fault
 from .meters import read_rate
 from .referee import Customer, Referee
@@ -71,9 +71,11 @@ class Answers:
     def misbehave(self, case: Case, fault: Fault, now: int) -> Steps:
         """A refusal or an error that the request has not caused."""
         ask, style, advice = case.ask, self.style, fault.retry_after
-        wait = round(advice * SECOND) if isinstance(advice, float) else None
-        extra: Pairs = [("retry-after", advice)] if isinstance(advice, str) else []
-        if wait is not None:
+        wait, extra = None, []
+        if isinstance(advice, str):
+            extra = [("retry-after", advice)]
+        elif advice is not None:
+            wait = seconds_to_ns(advice, "retry_after")
             extra = style.advice(wait)
         match fault.kind:
             case "storm":
@@ -85,16 +87,16 @@ class Answers:
             case "quota" | "overload":
                 status, body = style.failure(fault.kind)
             case "html":
-                return self._page(case, fault.status, now)
+                return self._page(case, fault.status or 502, now)
             case _:
-                status = fault.status
+                status = fault.status or 500
                 body = style.error(status, "The server had an error while processing your request.")
         return self.say(case, status, body, extra, now)
 
     def serve(self, case: Case, customer: Customer, now: int) -> Steps:
         """An admitted request, from its arrival to the last byte of its answer."""
         if fault := case.struck_by("slow_headers"):
-            now = yield Pause(now + round(fault.seconds * SECOND))
+            now = yield Pause(now + fault.pause)
         reset = case.struck_by("reset")
         if reset and reset.at == "before":
             yield Cut(reset=True)
@@ -186,7 +188,7 @@ class Answers:
                         yield Cut(reset=fault.kind == "reset")
                         return
                 if fault.kind == "slow_body" or (fault.kind == "stall" and delivered == middle):
-                    now = yield Pause(now + round(fault.seconds * SECOND))
+                    now = yield Pause(now + fault.pause)
                 delivered += 1
             now = yield step
 

@@ -7,7 +7,7 @@ strikes are arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from ..arguments import positive_int, positive_seconds_to_ns, seconds_to_ns
 from ..errors import InvalidConfig
@@ -32,7 +32,7 @@ REFUSING = frozenset({"storm", "quota", "too_large", "overload", "error", "html"
 _RESETS = ("before", "headers", "body")
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fault:
     """One way to misbehave.
 
@@ -44,74 +44,68 @@ class Fault:
     cleared).
 
     *retry_after* is the advice in the answer: seconds, None for no advice, or a text that goes into the
-    header unchanged ("soon", "-5"). *status*, *at*, *seconds* and *clean* belong to the kinds that use them.
+    header unchanged ("soon", "-5"). *status* (500, for a page 502), *at* ("before"), *seconds* (1) and
+    *clean* belong to the kinds that use them.
     """
 
-    after: float
-    at: str
-    clean: bool
-    count: int | None
-    duration: float | None
-    key: str | None
     kind: str
-    model: str | None
-    path: str
-    probability: float
-    retry_after: float | str | None
-    seconds: float
-    status: int
+    _: KW_ONLY
+    path: str = ""
+    model: str | None = None
+    key: str | None = None
+    probability: float = 1.0
+    count: int | None = None
+    duration: Seconds | None = None
+    after: Seconds = 0.0
+    retry_after: Seconds | str | None = None
+    status: int | None = None
+    at: str | None = None
+    seconds: Seconds | None = None
+    clean: bool = False
 
-    def __init__(
-        self,
-        kind: str,
-        *,
-        path: str = "",
-        model: str | None = None,
-        key: str | None = None,
-        probability: float = 1.0,
-        count: int | None = None,
-        duration: Seconds | None = None,
-        after: Seconds = 0.0,
-        retry_after: Seconds | str | None = None,
-        status: int | None = None,
-        at: str | None = None,
-        seconds: Seconds | None = None,
-        clean: bool = False,
-    ) -> None:
+    def __post_init__(self) -> None:
+        kind, probability, retry_after, status = self.kind, self.probability, self.retry_after, self.status
         if kind not in KINDS:
             raise InvalidConfig(f"fault {kind!r} is unknown; write one of {', '.join(KINDS)}")
-        details = {"retry_after": retry_after, "status": status, "at": at, "seconds": seconds}
-        for name, value in {**details, "clean": clean or None}.items():
-            if value is not None and name not in KINDS[kind]:
+        for name in ("retry_after", "status", "at", "seconds", "clean"):
+            value = getattr(self, name)
+            if value is not None and value is not False and name not in KINDS[kind]:
                 takes = f"a fault of kind {kind!r}; it takes {', '.join(KINDS[kind]) or 'no details'}"
                 raise InvalidConfig(f"{name}={value!r} means nothing to {takes}")
-        for name, text in (("path", path), ("model", model or ""), ("key", key or "")):
+        for name in ("path", "model", "key"):
+            text = getattr(self, name) or ""
             if not isinstance(text, str):
                 raise InvalidConfig(f'{name}={text!r} is not text; write e.g. {name}="chat"')
         number = isinstance(probability, (int, float)) and not isinstance(probability, bool)
         if not number or not 0 < probability <= 1:
             raise InvalidConfig(f"probability={probability!r} is not above 0 and up to 1; write e.g. 0.1")
-        if count is not None:
-            positive_int(count, "count", example=3)
-        if at is not None and at not in _RESETS:
-            raise InvalidConfig(f"at={at!r} is unknown; write one of {', '.join(_RESETS)}")
-        facts = {
-            "kind": kind,
-            "path": path,
-            "model": model,
-            "key": key,
-            "probability": float(probability),
-            "count": count,
-            "duration": None if duration is None else positive_seconds_to_ns(duration, "duration") / 1e9,
-            "after": seconds_to_ns(after, "after") / 1e9,
-            "retry_after": _advice(retry_after),
-            "status": (502 if kind == "html" else 500) if status is None else _status(status),
-            "at": at or "before",
-            "seconds": seconds_to_ns(1.0 if seconds is None else seconds, "seconds") / 1e9,
-            "clean": bool(clean),
-        }
-        for name, value in facts.items():
-            object.__setattr__(self, name, value)
+        if self.count is not None:
+            positive_int(self.count, "count", example=3)
+        if self.at not in (None, *_RESETS):
+            raise InvalidConfig(f"at={self.at!r} is unknown; write one of {', '.join(_RESETS)}")
+        whole = isinstance(status, int) and not isinstance(status, bool)
+        if status is not None and (not whole or not 400 <= status <= 599):
+            raise InvalidConfig(
+                f"status={status!r} is not an error; write a status from 400 to 599, e.g. 500"
+            )
+        if isinstance(retry_after, str) and not (retry_after.isascii() and retry_after.isprintable()):
+            why = "cannot stand in a header; write printable ASCII"
+            raise InvalidConfig(f"retry_after={retry_after!r} {why}")
+        if self.duration is not None:
+            positive_seconds_to_ns(self.duration, "duration")
+        usual = {"status": 502 if kind == "html" else 500, "at": "before", "seconds": 1.0}
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for name in ("duration", "after", "retry_after", "seconds"):  # a timedelta becomes seconds
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                object.__setattr__(self, name, seconds_to_ns(value, name) / 1e9)
+
+    @property
+    def pause(self) -> int:
+        """How long nothing comes, in nanoseconds."""
+        return seconds_to_ns(self.seconds or 0.0, "seconds")
 
     def written(self) -> dict[str, object]:
         """The arguments that differ from the defaults."""
@@ -128,29 +122,16 @@ class Fault:
         return f"Fault({', '.join([repr(self.kind), *facts])})"
 
 
-def _advice(retry_after: Seconds | str | None) -> float | str | None:
-    if isinstance(retry_after, str):
-        if not (retry_after.isascii() and retry_after.isprintable()):
-            why = "cannot stand in a header; write printable ASCII"
-            raise InvalidConfig(f"retry_after={retry_after!r} {why}")
-        return retry_after
-    return None if retry_after is None else seconds_to_ns(retry_after, "retry_after") / 1e9
-
-
-def _status(status: int) -> int:
-    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
-        raise InvalidConfig(f"status={status!r} is not an error; write a status from 400 to 599, e.g. 500")
-    return status
-
-
 class Planned:
     """A fault with its start, its end, and how often it may still strike."""
 
     def __init__(self, fault: Fault, now: int) -> None:
         self.fault = fault
         self._left = fault.count
-        self._start = now + round(fault.after * 1e9)
-        self._end = None if fault.duration is None else self._start + round(fault.duration * 1e9)
+        self._start = now + seconds_to_ns(fault.after, "after")
+        self._end: int | None = None
+        if fault.duration is not None:
+            self._end = self._start + seconds_to_ns(fault.duration, "duration")
 
     def is_over(self, now: int) -> bool:
         return self._left == 0 or (self._end is not None and now >= self._end)
