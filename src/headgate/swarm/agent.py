@@ -14,17 +14,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import events
-from ..arguments import SECOND, seconds_to_ns
+from ..arguments import SECOND
 from ..events import Event
+from ..limiters.resource import Capacity
 from ..limits import Rate
-from ..verdict import Verdict
 from .bus.bus import Bus
 from .membership import Membership
 from .messages import (
     Envelope,
     Grant,
-    Heartbeat,
-    Message,
     Oversized,
     Report,
     Unsigned,
@@ -123,13 +121,13 @@ class Agent:
 
     # -- looking
 
-    def capacity_of(self, name: str) -> tuple[SharedResource, int, int] | None:
-        """The resource, the total of all agents and the share of this one."""
+    def capacity_of(self, name: str) -> Capacity | None:
         with self._lock:
             resource = self.resources.get(name)
             if resource is None:
                 return None
-            return resource, resource.total.amount, resource.share(self._clock.now())
+            total, share = resource.total.amount, resource.share(self._clock.now())
+        return resource.capacity(total, share)
 
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
@@ -190,12 +188,6 @@ class Agent:
         }
         self._outbox.append((self._transport.capacity, update.to_json(extra), False))
 
-    def hear_verdict(self, name: str, verdict: Verdict, sent_at: int) -> None:
-        """The outcome of a call that was sent then."""
-        if verdict.kind in ("throttled", "overloaded"):
-            pause = 0 if verdict.retry_after is None else seconds_to_ns(verdict.retry_after, "retry_after")
-            self.announce(name, verdict.kind, pause, sent_at)
-
     # -- hearing of reductions
 
     def _hear_update(self, data: bytes, subject: str) -> None:
@@ -212,11 +204,11 @@ class Agent:
             if own:
                 self._tell_duplicate(update.agent_id, update.resource, now)
             self._news.append(update)
-            why: str | None = "unknown resource"
+            why = "unknown resource"
             if resource is not None:
                 why = self._updates.why_not(received, resource.total, self._wall(), now)
-            if why is not None or resource is None:
-                self._note_ignored(why or "", update.agent_id, now)
+            if why or resource is None:
+                self._note_ignored(why, update.agent_id, now)
                 return
             if received.cut(resource.total, now):
                 resource.begin_episode(update.reason)
@@ -329,7 +321,7 @@ class Agent:
                     if resource.target.rates != before:
                         self._news.append(resource.changed(now))
                 # Work that is due at this very moment is still to do, unless this is the tick that does it.
-                due = self._due(resource, now)
+                due = resource.next_at(now)
                 resource.due = due if ticks else min(resource.due, due)
             outbox, self._outbox = self._outbox, []
             news, self._news = self._news, []
@@ -337,7 +329,7 @@ class Agent:
             ring_at = self._next_ring(now)
         if ring_at is not None:
             self._clock.call_at(ring_at, weakly(self._ring))
-        self._transport.listen_as_leader(leads, self._hear)
+        self._transport.listen_as_leader(self._hear if leads else None)
         for resource in changed:
             resource.apply()
         for subject, data, retain in outbox:
@@ -347,10 +339,9 @@ class Agent:
 
     def _next_ring(self, now: int) -> int | None:
         """When to set a timer to; None if one rings in time, or there is nothing to do."""
-        due = min((resource.due for resource in self.resources.values()), default=None)
-        if due is None or self._closed:
+        if not self.resources or self._closed:
             return None
-        due = max(due, now + 1)
+        due = max(now + 1, min(resource.due for resource in self.resources.values()))
         if self._rings_at is not None and self._rings_at <= due:
             return None
         self._rings_at = due
@@ -381,38 +372,17 @@ class Agent:
         if not self._closed:
             self._act(tick, *due, ticks=True)
 
-    def _due(self, resource: SharedResource, now: int) -> int:
-        """When there is something to do next for this resource."""
-        membership, total = resource.membership, resource.total
-        due = membership.next_at(now)
-        if total.reduced and (membership.is_leader or membership.out_of_touch(now)):
-            looks_at = total.looks_at(self._settings.interval)
-            if looks_at > now:  # otherwise it waits for a call to succeed: the next report may tell
-                due = min(due, looks_at)
-        return due
-
     def _gather(self, resource: SharedResource, now: int) -> None:
         """Put messages of the member into the outbox, with what else there is to tell of the resource."""
         membership, total = resource.membership, resource.total
         for where, message in membership.member.take_outbox():
-            envelope = self._envelope(resource, message, now)
-            self._outbox.append((self._transport.subject(where), envelope.to_json(), False))
+            data = resource.envelope(message, now).to_json()
+            self._outbox.append((self._transport.subject(where), data, False))
         often_enough = now - resource.retained_at >= 5 * self._settings.interval
         if total.level != resource.retained and membership.is_leader and often_enough:
             resource.retained, resource.retained_at = total.level, now
             note = {"resource": resource.name, "level": total.level, "at": self._wall()}
             self._outbox.append((self._transport.note(resource.name), write_object(note), True))
-
-    def _envelope(self, resource: SharedResource, message: Message, now: int) -> Envelope:
-        envelope = Envelope(resource.name, message)
-        if isinstance(message, (Report, Heartbeat, Grant)):
-            envelope = envelope._replace(level=resource.total.level, pause=resource.pause_left(now))
-        if isinstance(message, Report):
-            admitted, succeeded = resource.counts()
-            envelope = envelope._replace(admitted=admitted, succeeded=succeeded)
-        if isinstance(message, Grant) and agent_of(message.to) in resource.duplicates:
-            envelope = envelope._replace(duplicate=True)
-        return envelope
 
     def _tell(self, piece: Event | CapacityUpdate) -> None:
         if not isinstance(piece, CapacityUpdate):

@@ -6,6 +6,7 @@ one resource makes of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import time_ns
@@ -29,6 +30,7 @@ from .transport import weakly
 from .update import CapacityUpdate
 
 _LONGEST_NAME = 1024
+_NAMESPACE = re.compile(r"([^.*> \t\r\n]+(\.[^.*> \t\r\n]+)*)?")
 
 
 class DistributedLimiter(MemoryLimiter):
@@ -98,7 +100,8 @@ class DistributedLimiter(MemoryLimiter):
         _one_of("sharing", sharing, ("total", "each"))
         _one_of("recovery", recovery, ("cubic", "stepwise"))
         _one_of("on_loss", on_loss, ("share", "open", "closed"))
-        _check_namespace(namespace)
+        if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+            raise InvalidConfig(f'namespace={namespace!r} cannot be part of a subject; write e.g. "team-a"')
         if secret is not None and (not isinstance(secret, (str, bytes)) or not secret):
             raise InvalidConfig("secret protects nothing if it is empty; write a long one, or leave it out")
         factor = ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
@@ -207,11 +210,7 @@ class DistributedLimiter(MemoryLimiter):
 
     def get_capacity(self, resource: str) -> Capacity | None:
         """How the resource stands: the swarm's `total`, and `share`, what this agent may use of it."""
-        found = self._agent.capacity_of(resource)
-        if found is None:
-            return None
-        shared, total, share = found
-        return shared.capacity(total, share)
+        return self._agent.capacity_of(resource)
 
     @property
     def connected(self) -> bool:
@@ -238,7 +237,9 @@ class DistributedLimiter(MemoryLimiter):
         self._agent.restore(levels, at, oldest)
 
     def _hear_verdict(self, resource: str, verdict: Verdict, sent_at: int) -> None:
-        self._agent.hear_verdict(resource, verdict, sent_at)
+        if verdict.kind in ("throttled", "overloaded"):
+            pause = 0 if verdict.retry_after is None else seconds_to_ns(verdict.retry_after, "retry_after")
+            self._agent.announce(resource, verdict.kind, pause, sent_at)
 
     # -- after a fork
 
@@ -271,16 +272,6 @@ class DistributedLimiter(MemoryLimiter):
 def _one_of(what: str, given: object, possible: tuple[str, ...]) -> None:
     if given not in possible:
         raise InvalidConfig(f"{what}={given!r} is unknown; write one of {', '.join(map(repr, possible))}")
-
-
-def _check_namespace(namespace: object) -> None:
-    if (
-        not isinstance(namespace, str)
-        or namespace.strip(".") != namespace
-        or ".." in namespace
-        or set(namespace) & set("*> \t\r\n")
-    ):
-        raise InvalidConfig(f'namespace={namespace!r} cannot be part of a subject; write e.g. "team-a"')
 
 
 def _check_callback(callback: object) -> None:

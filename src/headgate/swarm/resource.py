@@ -23,9 +23,10 @@ from ..typing import Clock, Observer
 from ..verdict import Verdict
 from .member import Settings
 from .membership import Membership
+from .messages import Envelope, Grant, Heartbeat, Message, Report
 from .recovery import Cubic, Level, Stepwise, Total
 from .rules import NEVER, ROUND, LeasedRules, TurnRule, rule_of_share, share_of_rate, turn_in
-from .shares import WHOLE
+from .shares import WHOLE, agent_of
 
 _ALWAYS = 1 << 62
 
@@ -157,6 +158,25 @@ class SharedResource(Resource):
             self.total.hold(now)
         self.total.grow(self.rates[0].per_ns, self.membership.member.settings.interval, now)
 
+    def next_at(self, now: int) -> int:
+        """When there is something to do next."""
+        membership, total = self.membership, self.total
+        due = membership.next_at(now)
+        if total.reduced and (membership.is_leader or membership.out_of_touch(now)):
+            looks_at = total.looks_at(membership.member.settings.interval)
+            if looks_at > now:  # otherwise it waits for a call to succeed: the next report may tell
+                due = min(due, looks_at)
+        return due
+
+    def envelope(self, message: Message, now: int) -> Envelope:
+        """A message of the member, with what else there is to tell of the resource."""
+        if not isinstance(message, (Report, Heartbeat, Grant)):
+            return Envelope(self.name, message)
+        admitted, succeeded = self.counts() if isinstance(message, Report) else (0, 0)
+        duplicate = isinstance(message, Grant) and agent_of(message.to) in self.duplicates
+        pause = None if now >= self._paused_until else (self._paused_until - now, self._pause[0])
+        return Envelope(self.name, message, self.total.level, pause, admitted, succeeded, duplicate)
+
     # -- a pause for all agents
 
     def pause(self, duration: int, name: str, now: int) -> bool:
@@ -171,10 +191,6 @@ class SharedResource(Resource):
         self._paused_until = now + duration
         self._pause = (name, duration)
         return True
-
-    def pause_left(self, now: int) -> tuple[int, str] | None:
-        """How long the pause goes on, and its name; None without one."""
-        return None if now >= self._paused_until else (self._paused_until - now, self._pause[0])
 
     def _reentry(self) -> int:
         """Over how long waiting calls come back after the pause."""

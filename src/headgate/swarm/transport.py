@@ -56,13 +56,13 @@ class Transport:
         if tell is not None:
             tell(weakly(watch))
 
-    def listen_as_leader(self, leads: bool, message: Hear) -> None:
-        """Hear what every member reports, or no longer: only a leader or candidate does."""
+    def listen_as_leader(self, message: Hear | None) -> None:
+        """Have `message` called with what members report to the leader and candidates. None: no longer."""
         with self._lock:
-            if leads is (self._as_leader is not None):
+            if (message is None) is (self._as_leader is None):
                 return
             ended, self._as_leader = self._as_leader, None
-            if leads:
+            if message is not None:
                 # Without waiting for the bus, if it can: this may be the thread of timers.
                 subscribe = getattr(self._bus, "subscribe_soon", self._bus.subscribe)
                 self._as_leader = self._hear(subscribe, self.subject(LEADERS), message)
@@ -80,9 +80,8 @@ class Transport:
         return subscribe(subject, lambda heard: hear(heard.data, subject))
 
     def close(self) -> None:
-        with self._lock:
-            ended, self._as_leader = self._as_leader, None
-        for each in [*self._subscriptions, *([] if ended is None else [ended])]:
+        self.listen_as_leader(None)
+        for each in self._subscriptions:
             each.close()
 
     # -- sending

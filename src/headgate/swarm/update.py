@@ -87,12 +87,8 @@ class CapacityUpdate(Frozen):
         # Go ignores the case of a name; the last field of a name counts, unless it is null.
         fields = {name.casefold(): value for name, value in read.items() if value is not None}
         timestamp = _field(fields, "timestamp", str, None)
-        retry_after = fields.get("retry_after")
-        if retry_after is not None and (
-            isinstance(retry_after, bool)
-            or not isinstance(retry_after, (int, float))
-            or not 0 <= retry_after <= 86_400
-        ):
+        retry_after = _field(fields, "retry_after", (int, float), None)
+        if retry_after is not None and not 0 <= retry_after <= 86_400:
             raise ValueError(f"retry_after {retry_after!r} is not from 0 to a day")
         update = cls(
             resource=_field(fields, "resource", str, ""),
@@ -143,8 +139,8 @@ class UpdateFilter:
     def __init__(self) -> None:
         self._latest: dict[tuple[str, str, str], int] = {}  # by sender and resource
 
-    def why_not(self, received: ReceivedUpdate, total: Total, wall: int, now: int) -> str | None:
-        """Why an update is not to be applied, None if it is. `wall` is the time since 1970."""
+    def why_not(self, received: ReceivedUpdate, total: Total, wall: int, now: int) -> str:
+        """Why an update is not to be applied, "" if it is. `wall` is the time since 1970."""
         update, run, sequence, level = received
         if update.new_capacity < 1:
             return "out of range"
@@ -160,12 +156,12 @@ class UpdateFilter:
             if total.level is not None and level.epoch < total.level.epoch:
                 return "stale"
             # A reduction never raises: the leader tells what this agent has missed.
-            return "not lower" if total.would_raise(level) else None
+            return "not lower" if total.would_raise(level) else ""
         if update.retry_after:
-            return None
+            return ""
         if update.new_capacity >= total.amount:
             return "not lower"
-        return "same episode" if total.same_episode(None, now) else None
+        return "same episode" if total.same_episode(None, now) else ""
 
 
 # -- moments
@@ -179,8 +175,7 @@ def write_moment(ns: int) -> str:
     """
     seconds, fraction = divmod(ns, SECOND)
     moment = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
-    digits = f"{fraction:09}".rstrip("0")
-    return f"{moment}.{digits}Z" if digits else f"{moment}Z"
+    return moment + f".{fraction:09}".rstrip("0").rstrip(".") + "Z"
 
 
 def read_moment(text: str) -> int:
@@ -199,7 +194,7 @@ def read_moment(text: str) -> int:
     return (since.days * 86_400 + since.seconds - offset) * SECOND + int((fraction or "0")[:9].ljust(9, "0"))
 
 
-def _field(fields: dict[str, Any], name: str, kind: type[Any], default: Any) -> Any:
+def _field(fields: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any) -> Any:
     value = fields.get(name)
     if value is None:  # absent, or null: Go leaves the zero value
         return default

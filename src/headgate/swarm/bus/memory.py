@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ...errors import Closed
-from .bus import Message, Subscription, check_subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .bus import Deliver
+from .bus import Deliver, Message, Subscription, check_subject
 
 
 class MemoryBus:
@@ -53,7 +48,6 @@ class MemoryBus:
             return bus
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-        """Deliver the message to every subscription of exactly this subject."""
         message = Message(check_subject(subject), bytes(data))
         with self._lock:
             self._raise_if_closed()
@@ -63,10 +57,17 @@ class MemoryBus:
             if self._delivering:
                 return
             self._delivering = True
-        self._deliver_all()
+        while True:
+            with self._lock:
+                if not self._outbox:
+                    self._delivering = False
+                    return
+                message = self._outbox.popleft()
+                listening = list(self._subscriptions.get(message.subject, ()))
+            for each in listening:
+                each.hear(message)
 
     def subscribe(self, subject: str, deliver: Deliver) -> Subscription:
-        """Have `deliver` called with every message on the subject."""
         subscription = Subscription(subject, deliver, lambda: self._forget(subscription))
         with self._lock:
             self._raise_if_closed()
@@ -75,14 +76,12 @@ class MemoryBus:
 
     def _forget(self, subscription: Subscription) -> None:
         with self._lock:
-            listening = self._subscriptions.get(subscription.subject, [])
-            if subscription in listening:
-                listening.remove(subscription)
+            listening = self._subscriptions[subscription.subject]
+            listening.remove(subscription)
             if not listening:
-                self._subscriptions.pop(subscription.subject, None)
+                del self._subscriptions[subscription.subject]
 
     def recall(self, subject: str, deliver: Deliver) -> None:
-        """Call `deliver` with the last message retained there."""
         retained = self._retained.get(subject)
         if retained is not None:
             deliver(retained)
@@ -98,17 +97,6 @@ class MemoryBus:
             self._outbox.clear()
         for each in subscriptions:
             each.close()
-
-    def _deliver_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._outbox:
-                    self._delivering = False
-                    return
-                message = self._outbox.popleft()
-                listening = list(self._subscriptions.get(message.subject, ()))
-            for each in listening:
-                each.hear(message)
 
     def _raise_if_closed(self) -> None:
         if self.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from ...errors import InvalidConfig
@@ -42,8 +43,8 @@ class NatsBus(NetworkBus):
             reconnect_time_wait=_RECONNECT_AFTER,
             max_reconnect_attempts=-1,
             ping_interval=_PING,
-            disconnected_cb=self._disconnected,
-            reconnected_cb=self._reconnected,
+            disconnected_cb=partial(self._changed, connected=False),
+            reconnected_cb=partial(self._changed, connected=True),
             error_cb=self.note_error,
         )
         # Servers of a cluster may lose each other, and each go on with the agents connected to it.
@@ -83,11 +84,8 @@ class NatsBus(NetworkBus):
                 self._bucket = False
         return self._bucket or None
 
-    async def _disconnected(self) -> None:
-        self._tell(connected=False)
-
-    async def _reconnected(self) -> None:
-        self._tell(connected=True)
+    async def _changed(self, *, connected: bool) -> None:
+        self._tell(connected=connected)
 
     async def note_error(self, error: Exception) -> None:
         """Keep an error of the client for the message of StoreError."""

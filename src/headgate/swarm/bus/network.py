@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ...errors import Closed, StoreError
 from ...sharing.courier import COURIER
 from ...sharing.store import without_password
-from .bus import Message, Subscription, check_subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from .bus import Deliver
+from .bus import Deliver, Message, Subscription, check_subject
 
 # How long the first connection, and the confirmation of a subscription, may take in seconds.
 CONNECT_TIMEOUT = 5.0
@@ -54,7 +50,6 @@ class NetworkBus:
             raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-        """Hand the message to the courier; never waits."""
         check_subject(subject)
         self._raise_if_closed()
         self._soon(lambda: self._publish(subject, data, retain))
@@ -80,8 +75,6 @@ class NetworkBus:
         return subscription
 
     def recall(self, subject: str, deliver: Deliver) -> None:
-        """Have `deliver` called with the message that was retained there, if there is one."""
-
         async def look() -> None:
             data = await self._recall(subject)
             if data:
@@ -90,7 +83,6 @@ class NetworkBus:
         self._soon(look)
 
     def watch(self, notify: Callable[[bool], object]) -> None:
-        """Have `notify` called with False when the connection is lost, with True when it is back."""
         self._watchers.append(notify)
 
     def close(self) -> None:

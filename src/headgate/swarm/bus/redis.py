@@ -36,13 +36,9 @@ class RedisBus(NetworkBus):
         self._client = self._client_of()
         await self._client.ping()
         self._ready = asyncio.Event()
+        wanted, changed = lambda: [_SILENT, *self._subscriptions], self._connection_changed
         self._listener = Listener(
-            self._client,
-            self._wanted,
-            self._hear,
-            quiet=_PING,
-            timeout=_PING,
-            changed=self._connection_changed,
+            self._client, wanted, self._hear, quiet=_PING, timeout=_PING, changed=changed
         )
         self._listening = asyncio.create_task(self._listener.run())
         await self._ready.wait()
@@ -77,9 +73,6 @@ class RedisBus(NetworkBus):
         return data
 
     # -- listening
-
-    def _wanted(self) -> list[bytes]:
-        return [_SILENT, *self._subscriptions]
 
     def _hear(self, kind: str, channel: bytes, data: Any) -> None:
         if kind == "subscribe":
