@@ -12,6 +12,7 @@ from headgate import (
     Permit,
     Rate,
     RateLimiter,
+    ResilientClient,
     WindowRegistry,
     retrying,
 )
@@ -28,8 +29,10 @@ def sync_blocks() -> None:
         assert_type(permit.waited, float)
     with limiter.slot("api") as slot:
         assert_type(slot, Permit)
-    with MemoryLimiter() as closing:
+    with MemoryLimiter() as closing, Dispatch("closing") as gate, ResilientClient() as client:
         assert_type(closing, MemoryLimiter)
+        assert_type(gate, Dispatch)
+        assert_type(client, ResilientClient)
     for attempt in retrying():
         with attempt:
             assert_type(attempt.number, int)
@@ -59,6 +62,8 @@ def trying_and_looking(window: BackoffWindow, windows: WindowRegistry) -> None:
 
 
 def mistakes() -> None:
+    dispatch.admit(1200)  # type: ignore[call-arg]
+    dispatch.try_admit(1200)  # type: ignore[call-arg]
     dispatch.admit(timeout="1 s")  # type: ignore[arg-type]
     limiter.slot(5)  # type: ignore[arg-type]
     Rate("500/minute")  # type: ignore[arg-type]
