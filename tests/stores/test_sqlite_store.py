@@ -89,8 +89,8 @@ def missing(path):
         pool = read(connection.execute("SELECT state FROM pools WHERE key = 'key'").fetchone()[0])
         ahead = connection.execute("SELECT ahead FROM clock").fetchone()[0]
     connection.close()
-    rate = pool.rates[0]
-    return round((rate.full_at - ahead - time.monotonic_ns() // 1000) * rate.amount / rate.period)
+    rate, now = pool.rates[0], time.monotonic_ns() // 1000 + ahead + pool.ahead
+    return round((rate.full_at - now) * rate.amount / rate.period)
 
 
 def check(path):
@@ -368,7 +368,7 @@ def counted_from_another_start(path, by, ago):
     connection = sqlite3.connect(path)
     for key, state in connection.execute("SELECT key, state FROM pools").fetchall():
         pool = read(state)
-        pool.shift(by)
+        pool.ahead -= by
         moved = json.dumps(pool.packed())
         connection.execute(
             "UPDATE pools SET state = ?, expires = expires + ? WHERE key = ?", (moved, by, key)

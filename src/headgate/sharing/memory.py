@@ -73,7 +73,7 @@ class MemoryStore:
             given = answer(pool, question, now)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StoreError(f"memory: {error!r}") from error
-        self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for(now) + KEPT_IDLE)
+        self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
         if (pool.window.generation, pool.version) != before:
             tell_all(self._listeners.get(key, ()))
         return given

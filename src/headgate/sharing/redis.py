@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import settle
-from .pool.answer import AGAIN, FAR, HORIZON, SET_BACK
+from .pool.answer import AGAIN, FAR, HORIZON
 from .pool.question import Answer
 from .pool.rate import MOST_MARKS
-from .pool.state import KEPT_IDLE, LAYOUT, Pool
+from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .redis_connection import Listener, client_of, send_again_if_lost
 from .store import Records, without_password
 

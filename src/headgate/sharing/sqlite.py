@@ -142,7 +142,7 @@ class SqliteStore:
             news = f"{pool.window.generation} {pool.version}"
             connection.execute(
                 "REPLACE INTO pools (key, state, news, expires) VALUES (?, ?, ?, ?)",
-                (key, json.dumps(pool.packed()), news, now + pool.idle_for(now) + KEPT_IDLE),
+                (key, json.dumps(pool.packed()), news, now + pool.idle_for() + KEPT_IDLE),
             )
             if now >= self._sweep_at:
                 self._sweep_at = now + _SWEEP

@@ -137,7 +137,7 @@ def test_after_idle_for_a_pool_answers_like_a_new_one(rates, part, window, throt
     batch = [max(1, rate[2] * part // 16) for rate in rates]
     asked = question(rates=rates, batches=[batch], limits=limits, window=window, wants=[9, 9])
     answer(pool, asked, START)
-    later = START + pool.idle_for(START)
+    later = START + pool.idle_for()
     again = question(
         "b", rates=rates, batches=[batch] * 3, limits=limits, wants=[8, 80], waits_for_window=True
     )
@@ -150,4 +150,4 @@ def test_after_the_last_member_left_a_pool_is_kept_for_its_lease():
     """The last question may have to be repeated."""
     pool = Pool()
     answer(pool, question(rates=RATE, leaves=True), START)
-    assert pool.idle_for(START) <= LEASE
+    assert pool.idle_for() <= LEASE

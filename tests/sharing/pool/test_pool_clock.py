@@ -68,7 +68,7 @@ def test_a_pool_without_a_window_is_not_throttled_on_a_clock_that_has_just_begun
 
 
 @pytest.mark.parametrize("by", [-(10**12), -1, 1, 10**12])
-def test_after_shift_all_durations_are_as_before(by):
+def test_a_clock_that_counts_from_another_beginning_changes_no_duration(by):
     """Granted batches, returns, leases, the window and the throttled time after it."""
     story = [
         (0, {"batches": [[90], [60]], "limits": [9, 2, 0, SECOND], "wants": [4, 0], "window": 80 * MILLI}),
@@ -83,7 +83,7 @@ def test_after_shift_all_durations_are_as_before(by):
         (3_003, {"member": "d", "wants": [9, 0]}),  # the lease of "a" has ended
     ]
     here, moved = pool_asked(*story), pool_asked(*story)
-    moved.shift(by)
+    moved.ahead -= by
     stamps = [dict.fromkeys((("a", START),), here.rates[0].full_stamp) for _ in range(2)]
     for at, facts in later:
         now, given = START + at * MILLI, []

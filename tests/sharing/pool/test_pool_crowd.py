@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headgate.sharing.pool.answer import SET_BACK, answer
-from headgate.sharing.pool.state import Pool
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.state import SET_BACK, Pool
 from pool_questions import copied
 from sharing.pool.pools import (
     LEASE,
@@ -231,7 +231,7 @@ class Crowd(RuleBasedStateMachine):
         by = max(by, START // 10 - self.clock())  # no clock counts from a moment in the future
         asked = question("e", rates=self.rates, batches=[[1] * len(self.rates)] * 3, wants=[3, 3])
         expected = answer(copied(self.pool), asked, self.clock())
-        self.pool.shift(by)
+        self.pool.ahead -= by
         self.based += by
         assert unstamped(answer(copied(self.pool), asked, self.clock())) == unstamped(expected)
 

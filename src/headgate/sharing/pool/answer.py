@@ -29,8 +29,6 @@ HORIZON = 100_000
 # batch is put off asks again after AGAIN, and is granted it after FAR.
 FAR = 2_000_000
 AGAIN = 500_000
-# A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
-SET_BACK = 1_000_000
 
 
 def answer(pool: Pool, question: Question, now: int) -> Answer:
@@ -39,10 +37,8 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
     known = pool.members.get(who)
     if known is not None and known.answer is not None and question["id"] <= known.answered:
         return known.answer
-    if now < pool.now - SET_BACK:
-        pool.shift(now - pool.now)
-    now = pool.now = max(now, pool.now)
-    pool.drop_expired_members(now)
+    pool.advance(now)
+    now = pool.now
     _read_limits(pool, question, now)
     member = pool.members.setdefault(who, MemberState())
     member.expires = now + question["lease"]
@@ -93,7 +89,7 @@ def _read_limits(pool: Pool, question: Question, now: int) -> None:
     alike = len(wanted) == len(old) and (units == pool.units or not pool.version)
     if not alike and any(name != question["member"] for name in pool.members):
         return  # the other members ask for batches of the rates they know
-    version = pool.version = pool.next_stamp(now)
+    version = pool.version = pool.next_stamp()
     pool.rates = [_successor(old, i, terms, version, now) for i, terms in enumerate(wanted)]
     pool.limits = limits
     pool.units = list(units)
@@ -117,10 +113,11 @@ def _signal_window(pool: Pool, duration: int | None, now: int) -> None:
     window = pool.window
     if duration < 0:
         window.until = now if window.until is None else min(window.until, now)
-        window.generation = pool.next_stamp(now)
     elif window.until is None or now + duration > window.until:
         window.until = now + duration
-        window.generation = pool.next_stamp(now)
+    else:
+        return
+    window.generation = pool.next_stamp()
 
 
 def _resume(pool: Pool, now: int) -> None:
@@ -128,7 +125,7 @@ def _resume(pool: Pool, now: int) -> None:
     window = pool.window
     if window.until is not None and window.until != window.resumed and window.until <= now:
         for rate in pool.rates:
-            rate.charge(0, window.until + rate.tolerance(), pool.next_stamp(now))
+            rate.charge(0, window.until + rate.tolerance(), pool.next_stamp())
         window.resumed = window.until
 
 
@@ -140,12 +137,12 @@ def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
     same_rates = len(question["owed"]) == len(pool.rates)
     for i, rate in enumerate(pool.rates):
         if rate.full_at <= now:
-            rate.fill(pool.next_stamp(now))
+            rate.fill(pool.next_stamp())
         if same_rates:
             for units, stamp in question["returned"][i]:
                 rate.take_back(units, stamp, now)
             if question["owed"][i]:
-                rate.charge(question["owed"][i], now, pool.next_stamp(now))
+                rate.charge(question["owed"][i], now, pool.next_stamp())
 
 
 def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tuple[list[int], int]:
@@ -162,12 +159,11 @@ def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tup
         needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
         start = max([now, *(rate.fits_at(units, now) for rate, units in needs)])
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
-            member.put_off = (
-                member.put_off or now
-            )  # not longer than FAR: a large batch would never be granted
+            # Not put off for longer than FAR: a large batch would never be granted.
+            member.put_off = member.put_off or now
             return starts, min(start - FAR - now, AGAIN)
         member.put_off = 0
-        stamp = pool.next_stamp(now)
+        stamp = pool.next_stamp()
         for rate, units in needs:
             rate.charge(units, start, stamp)
         member.last_start = start
@@ -197,14 +193,14 @@ def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: in
             crowded = crowded or any(other.wants[kind] > other.holds[kind] for other in others)
             left = limit - sum(max(other.holds[kind], other.wants[kind]) for other in others)
             # Spare ones are those that no other member holds or wants.
-            target = min(target, left) if want <= left else _share(pool, who, kind, limit, now)
+            target = min(target, left) if want <= left else _share(pool, who, kind, limit)
         # What is in use counts until it is reported to have ended, even if the share is smaller by now.
         member.holds[kind] = max(used, target)
         granted.append(target)
     return granted[PLACES], granted[BYTES], crowded
 
 
-def _share(pool: Pool, who: str, kind: int, limit: int, now: int) -> int:
+def _share(pool: Pool, who: str, kind: int, limit: int) -> int:
     """Return one member's share of what all want, as far as the others do not hold it.
 
     Members that want little get it, and the rest is divided evenly. Where that is nothing, or not enough
@@ -236,5 +232,5 @@ def _share(pool: Pool, who: str, kind: int, limit: int, now: int) -> int:
             held += max(member.holds[kind], most)
     own = max(0, min(own, limit - held))
     if own > even_own + (even_own > 0):  # one more than the others have is a remainder, not a turn
-        members[who].turn = pool.next_stamp(now)
+        members[who].turn = pool.next_stamp()
     return own

@@ -14,6 +14,9 @@ from .rate import PoolRate
 
 LAYOUT = 5
 
+# A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
+SET_BACK = 1_000_000
+
 # For how many µs a store keeps a pool after `idle_for` has passed.
 KEPT_IDLE = 60_000_000
 
@@ -59,6 +62,7 @@ class Pool:
     window: PoolWindow = field(default_factory=PoolWindow)
     stamp: int = 0  # the last one given out: a number that only grows
     now: int = 0  # the latest time it was asked at
+    ahead: int = 0  # of the store's clock: grows when that clock is set back
 
     def packed(self) -> list[Any]:
         """Return what `unpacked` reads, made of lists, numbers and texts."""
@@ -72,6 +76,7 @@ class Pool:
             _fields(self.window),
             self.stamp,
             self.now,
+            self.ahead,
         ]
 
     @classmethod
@@ -79,7 +84,7 @@ class Pool:
         """Read what `packed` wrote; ValueError if another version of headgate did."""
         if not isinstance(packed, list) or packed[:1] != [LAYOUT]:
             raise ValueError("not a pool of this version of headgate")
-        _, rates, limits, units, version, members, window, stamp, now = packed
+        _, rates, limits, units, version, members, window, *times = packed
         return cls(
             [PoolRate(*rate) for rate in rates],
             PoolLimits(*limits),
@@ -87,55 +92,40 @@ class Pool:
             version,
             {name: MemberState(*member) for name, member in members.items()},
             PoolWindow(*window),
-            stamp,
-            now,
+            *times,
         )
 
     def as_of(self, now: int) -> Pool:
         """Prepare it for an onlooker: without members that have expired by then, and without answers."""
-        self.now = max(now, self.now)
-        self.drop_expired_members(self.now)
+        self.advance(now)
         for member in self.members.values():
             member.answered, member.answer = 0, None
         return self
 
-    def next_stamp(self, now: int) -> int:
-        """Return a number larger than any before, those of a pool that was forgotten included."""
-        self.stamp = max(self.stamp + 1, now)
-        return self.stamp
-
-    def drop_expired_members(self, now: int) -> None:
-        """Forget the members that have not asked within their lease."""
-        for name in [name for name, member in self.members.items() if member.expires <= now]:
+    def advance(self, now: int) -> None:
+        """Go on to that time of the store's clock, and forget members whose lease has ended."""
+        if now + self.ahead < self.now - SET_BACK:
+            self.ahead = self.now - now
+        self.now = max(now + self.ahead, self.now)
+        for name in [name for name, member in self.members.items() if member.expires <= self.now]:
             del self.members[name]
 
-    def idle_for(self, now: int) -> int:
+    def next_stamp(self) -> int:
+        """Return a number larger than any before, those of a pool that was forgotten included."""
+        self.stamp = max(self.stamp + 1, self.now)
+        return self.stamp
+
+    def idle_for(self) -> int:
         """Return for how long from now the pool differs from a new one."""
         until = self.window.until
-        ends = [now, *(member.expires for member in self.members.values())]
+        ends = [self.now, *(member.expires for member in self.members.values())]
         if until is not None:
             ends.append(until + self.limits.throttled_for)
         for rate in self.rates:
             ends.append(rate.full_at + rate.time_for(rate.burst) - rate.tolerance())
             if until is not None and until != self.window.resumed:
                 ends.append(until + rate.time_for(rate.burst))
-        return max(ends) - now
-
-    def shift(self, by: int) -> None:
-        """Move all times, when the store's clock counts from another beginning. Stamps are not times."""
-        self.now += by
-        for rate in self.rates:
-            rate.full_at += by
-        for member in self.members.values():
-            member.expires += by
-            member.last_start += by
-            if member.put_off:
-                member.put_off += by
-        window = self.window
-        if window.until is not None:
-            window.until += by
-        if window.resumed is not None:
-            window.resumed += by
+        return max(ends) - self.now
 
 
 def _fields(state: PoolRate | MemberState | PoolWindow) -> list[Any]:

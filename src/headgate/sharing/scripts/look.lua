@@ -17,5 +17,5 @@ for name, member in pairs(pool.members) do
 end
 return {
   tonumber(ARGV[1]), pool.rates, pool.limits, pool.units, pool.version, members, pool.window, pool.stamp, pool.now,
-  microseconds(redis.call('TIME')),
+  pool.ahead, microseconds(redis.call('TIME')),
 }

@@ -22,7 +22,7 @@ end
 local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false}, stamp = 0,
-    now = 0,
+    now = 0, ahead = 0,
   }
 end
 
@@ -30,31 +30,18 @@ local function new_member(expires)
   return {expires, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, false}
 end
 
-local function shift(pool, by)
-  pool.now = pool.now + by
-  for _, rate in ipairs(pool.rates) do
-    rate[FULL_AT] = rate[FULL_AT] + by
-  end
-  for _, member in pairs(pool.members) do
-    member[EXPIRES] = member[EXPIRES] + by
-    member[LAST_START] = member[LAST_START] + by
-    if member[PUT_OFF] ~= 0 then
-      member[PUT_OFF] = member[PUT_OFF] + by
-    end
-  end
-  local window = pool.window
-  window[UNTIL] = window[UNTIL] and window[UNTIL] + by
-  window[RESUMED] = window[RESUMED] and window[RESUMED] + by
-end
-
-local function next_stamp(pool, now)
-  pool.stamp = exact(max(pool.stamp + 1, now))
+local function next_stamp(pool)
+  pool.stamp = exact(max(pool.stamp + 1, pool.now))
   return pool.stamp
 end
 
-local function drop_expired_members(pool, now)
+local function advance(pool, now)
+  if now + pool.ahead < pool.now - SET_BACK then
+    pool.ahead = pool.now - now
+  end
+  pool.now = max(now + pool.ahead, pool.now)
   for name, member in pairs(pool.members) do
-    if member[EXPIRES] <= now then
+    if member[EXPIRES] <= pool.now then
       pool.members[name] = nil
     end
   end
@@ -74,10 +61,10 @@ local function fits_at(rate, units, now)
   return max(now, rate[FULL_AT] + time_for(rate, min(units, rate[BURST])) - tolerance(rate))
 end
 
-local function idle_for(pool, now)
-  local until_, latest = pool.window[UNTIL], now
+local function idle_for(pool)
+  local until_, latest = pool.window[UNTIL], pool.now
   if until_ then
-    latest = max(now, until_ + pool.limits[THROTTLED_FOR])
+    latest = max(latest, until_ + pool.limits[THROTTLED_FOR])
   end
   for _, rate in ipairs(pool.rates) do
     latest = max(latest, rate[FULL_AT] + time_for(rate, rate[BURST]) - tolerance(rate))
@@ -88,7 +75,7 @@ local function idle_for(pool, now)
   for _, member in pairs(pool.members) do
     latest = max(latest, member[EXPIRES])
   end
-  return latest - now
+  return latest - pool.now
 end
 
 local function fill(rate, stamp)
@@ -190,7 +177,7 @@ local function read_limits(pool, question, now)
       end
     end
   end
-  pool.version = next_stamp(pool, now)
+  pool.version = next_stamp(pool)
   local rates = {}
   for i, terms in ipairs(wanted) do
     rates[i] = successor(pool.rates, i, terms, pool.version, now)
@@ -209,14 +196,14 @@ local function signal_window(pool, duration, now)
   else
     return
   end
-  window[GENERATION] = next_stamp(pool, now)
+  window[GENERATION] = next_stamp(pool)
 end
 
 local function resume(pool, now)
   local window = pool.window
   if window[UNTIL] and window[UNTIL] ~= window[RESUMED] and window[UNTIL] <= now then
     for _, rate in ipairs(pool.rates) do
-      charge(rate, 0, exact(window[UNTIL] + tolerance(rate)), next_stamp(pool, now))
+      charge(rate, 0, exact(window[UNTIL] + tolerance(rate)), next_stamp(pool))
     end
     window[RESUMED] = window[UNTIL]
   end
@@ -228,14 +215,14 @@ local function charge_and_return(pool, question, now)
   local same_rates = #question.owed == #pool.rates
   for i, rate in ipairs(pool.rates) do
     if rate[FULL_AT] <= now then
-      fill(rate, next_stamp(pool, now))
+      fill(rate, next_stamp(pool))
     end
     if same_rates then
       for _, returned in ipairs(question.returned[i]) do
         take_back(rate, returned[1], returned[2], now)
       end
       if question.owed[i] ~= 0 then
-        charge(rate, question.owed[i], now, next_stamp(pool, now))
+        charge(rate, question.owed[i], now, next_stamp(pool))
       end
     end
   end
@@ -266,7 +253,7 @@ local function grant(pool, member, question, now)
       return starts, min(start - FAR - now, AGAIN)
     end
     member[PUT_OFF] = 0
-    local stamp = next_stamp(pool, now)
+    local stamp = next_stamp(pool)
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
         charge(rate, batch[i], start, stamp)
@@ -278,7 +265,7 @@ local function grant(pool, member, question, now)
   return starts, 0
 end
 
-local function share_of(pool, who, kind, limit, now)
+local function share_of(pool, who, kind, limit)
   local members, wants, names = pool.members, {}, {}
   for name, member in pairs(members) do
     names[#names + 1] = name
@@ -327,7 +314,7 @@ local function share_of(pool, who, kind, limit, now)
   end
   own = max(0, min(own, limit - held))
   if own > even_own + (even_own > 0 and 1 or 0) then
-    members[who][TURN] = next_stamp(pool, now)
+    members[who][TURN] = next_stamp(pool)
   end
   return own
 end
@@ -357,7 +344,7 @@ local function hold(pool, who, member, question, now)
       if want <= left then
         target = min(target, left)
       else
-        target = share_of(pool, who, kind, limit, now)
+        target = share_of(pool, who, kind, limit)
       end
     end
     member[HOLDS][kind] = max(used, target)
@@ -374,12 +361,8 @@ local function answer(pool, question, now)
   if known and known[ANSWER] and question.id <= known[ANSWERED] then
     return known[ANSWER], false
   end
-  if now < pool.now - SET_BACK then
-    shift(pool, now - pool.now)
-  end
-  now = max(now, pool.now)
-  pool.now = now
-  drop_expired_members(pool, now)
+  advance(pool, now)
+  now = pool.now
   read_limits(pool, question, now)
   local member = pool.members[who] or new_member(0)
   pool.members[who] = member
@@ -434,7 +417,7 @@ local now = microseconds(redis.call('TIME'))
 local generation, version = pool.window[GENERATION], pool.version
 local given, changed = answer(pool, question, now)
 if changed then
-  local keep = ceil((idle_for(pool, pool.now) + KEPT_IDLE) / 1000)
+  local keep = ceil((idle_for(pool) + KEPT_IDLE) / 1000)
   redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', keep)
   if pool.window[GENERATION] ~= generation or pool.version ~= version then
     -- A user who may not publish is still answered: other members hear the news with their next answer.

@@ -20,11 +20,12 @@ local function unpacked(text, layout)
   end
   return {
     rates = s[2], limits = s[3], units = s[4], version = s[5], members = s[6], window = s[7], stamp = s[8], now = s[9],
+    ahead = s[10],
   }
 end
 
 local function packed(p, layout)
-  return cmsgpack.pack({layout, p.rates, p.limits, p.units, p.version, p.members, p.window, p.stamp, p.now})
+  return cmsgpack.pack({layout, p.rates, p.limits, p.units, p.version, p.members, p.window, p.stamp, p.now, p.ahead})
 end
 
 local function microseconds(time)
