@@ -30,6 +30,21 @@ def test_a_signal_to_one_window_reaches_all_of_its_key(any_store, key):
     eventually(lambda: not other.should_backoff(), "the other hears that it is over")
 
 
+def test_a_member_that_tells_a_shorter_window_hears_of_the_longer_one(key):
+    """Also when the news of the longer one did not reach it."""
+
+    class Silent(MemoryStore):
+        async def listen(self, key, heard):
+            pass
+
+    store = Silent()
+    one, other = (BackoffWindow(store=store, key=key) for _ in range(2))
+    one.set(60)
+    eventually(lambda: BackoffWindow(store=store, key=key).should_backoff(), "the pool knows it")
+    other.set(5)
+    eventually(lambda: other.remaining > 50, "the answer to its own signal says so")
+
+
 def test_a_window_of_another_key_hears_nothing(any_store, key):
     one, other = BackoffWindow(store=any_store, key=key), BackoffWindow(store=any_store, key="another")
     one.set(60)

@@ -42,7 +42,8 @@ class WindowMember:
         self._generation = 0  # of the pool's window, as last heard
         self._heard = window.rule.state  # the state of our window that was told last, or came from the pool
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
-        self._telling = False
+        self._curious = False  # another member has changed something
+        self._working = False
         self._closed = False
 
     def start(self) -> None:
@@ -62,9 +63,7 @@ class WindowMember:
 
         def note() -> None:
             self._signal = CLEARED if until is None else until
-            if not self._telling:
-                self._telling = True
-                COURIER.start(self._tell)
+            self._stir()
 
         COURIER.soon(note)
 
@@ -78,32 +77,27 @@ class WindowMember:
 
     def hear(self) -> None:
         """Another member changed the window or the limits of the pool."""
-        if not self._closed:
-            COURIER.start(self._look)
+        self._curious = True
+        self._stir()
 
-    async def _tell(self) -> None:
+    def _stir(self) -> None:
+        if not self._working and not self._closed:
+            self._working = True
+            COURIER.start(self._work)
+
+    async def _work(self) -> None:
+        """Tell and ask until the pool has heard all there is, and this member too."""
         try:
-            while (until := self._signal) is not None and not self._closed:
-                self._signal = None
-                left = window_left(until, self._clock.now())
-                if left is None:
-                    continue  # the window is over, for all members
+            while (self._curious or self._signal is not None) and not self._closed:
+                signal, self._signal, self._curious = self._signal, None, False
                 try:
-                    await self._ask(left)
+                    await self._ask(window_left(signal, self._clock.now()))
                 except StoreError:
-                    if self._signal is None:
-                        self._signal = until
+                    self._signal = signal if self._signal is None else self._signal
+                    self._curious = True
                     await asyncio.sleep(TRY_AGAIN)
         finally:
-            self._telling = False
-
-    async def _look(self) -> None:
-        try:
-            await self._ask(None)
-        except StoreError:
-            await asyncio.sleep(TRY_AGAIN)
-            if not self._telling:
-                self.hear()
+            self._working = False
 
     async def _ask(self, window: int | None) -> None:
         """Tell how long calls should be held back, and want nothing."""
@@ -115,13 +109,13 @@ class WindowMember:
         if generation == self._generation or owner is None:
             return
         self._generation = generation
-        if window is None:  # otherwise it is our own signal
+        if window is None or left > max(window, 0):  # otherwise it is our own signal
             until = self._clock.now() + left * NS_PER_US if left else None
             owner.hear(WindowSignal(until=until, origin=self))
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""
         self._pool.start_anew()
-        self._telling = False
+        self._working = False
         if not self._closed:
             COURIER.send(self._pool.listen)
