@@ -6,15 +6,13 @@ Requests under `/__sandbox/` speak JSON, are not counted, and change everything 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InvalidLimit
 from .faults import Fault
+from .provider import Provider
 from .styles.formats import encode
-
-if TYPE_CHECKING:
-    from .provider import Provider
-    from .styles.values import Request
+from .styles.values import Request
 
 ROOT = "/__sandbox/"
 

@@ -6,21 +6,17 @@ It counts and never decides. Times are nanoseconds inside and seconds in the rep
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from ..arguments import SECOND
-from .meters import Bucket, Fixed, most_within
+from ..limits import Rate
+from .meters import Bucket, Fixed, Meter, most_within
 from .styles.values import MeterLevel
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..limits import Rate
-    from .meters import Meter
-
-    Limits = Sequence[tuple[int, Rate | None]]  # each limit with the moment from which it held
+History: TypeAlias = Sequence[tuple[int, Rate | None]]  # each limit with the moment from which it held
 
 _INSTANT = SECOND // 10
 
@@ -102,7 +98,7 @@ class Customer:
             return self.outputs
         return [(at, 1) for at, _ in self.admissions] if unit == "requests" else self.admissions
 
-    def permitted(self, unit: str, limits: Limits, epoch: int) -> float | None:
+    def permitted(self, unit: str, limits: History, epoch: int) -> float | None:
         """The most units that a limit allowed from the first admission to the last, both included.
 
         None if there was no limit for a while.
@@ -165,7 +161,7 @@ class Referee:
         self.abandoned += not finished
 
     def report(
-        self, customers: Sequence[Customer], history: Mapping[str, Limits], origin: int, epoch: int
+        self, customers: Sequence[Customer], history: Mapping[str, History], origin: int, epoch: int
     ) -> Report:
         """The report about customers that had admissions."""
         admissions = sorted(admission for customer in customers for admission in customer.admissions)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from .formats import event, period_of, rfc3339, text
 from .reading import BadRequest, document_of, first_number, input_tokens, model_of, wanted_tokens
 from .style import MODEL, Style
-from .values import Ask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .values import Charges, MeterLevel, Output, Pairs, Refusal, Request
+from .values import Ask, Charges, MeterLevel, Output, Pairs, Refusal, Request
 
 
 class Anthropic(Style):

@@ -6,12 +6,10 @@ import json
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...arguments import SECOND
-
-if TYPE_CHECKING:
-    from ...limits import Rate
+from ...limits import Rate
 
 _TEXT = "the gate lets the water in as fast as the canal can take it and no faster so the fields stay green"
 _WORDS = _TEXT.split()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from struct import pack
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...arguments import SECOND
 from .formats import event, go_duration, period_of, text
 from .reading import document_of, first_number, input_tokens, model_of, wanted_tokens
 from .style import MODEL, Style
-from .values import Ask
+from .values import Ask, MeterLevel, Output, Pairs, Refusal, Request
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .values import MeterLevel, Output, Pairs, Refusal, Request
+# The facts of a response that are the same in all.
+_TOOLS = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+_OPTIONS = {"store": False, "temperature": 1.0, "top_p": 1.0, "truncation": "disabled", "metadata": {}}
+_ABSENT = {"error": None, "instructions": None, "previous_response_id": None, "user": None}
+_FORMAT = {"reasoning": {"effort": None, "summary": None}, "text": {"format": {"type": "text"}}}
+_FIXED: dict[str, Any] = {"object": "response", **_TOOLS, **_OPTIONS, **_ABSENT, **_FORMAT}
 
 _SHORT = {60 * SECOND: "min", SECOND: "second", 3600 * SECOND: "hour", 86400 * SECOND: "day"}
 
@@ -249,27 +252,13 @@ def _response(ask: Ask, output: Output, status: str) -> Any:
         "total_tokens": ask.input_tokens + output.tokens,
     }
     return {
+        **_FIXED,
         "id": output.name("resp_"),
-        "object": "response",
         "created_at": output.created,
         "status": status,
-        "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": None,
         "max_output_tokens": ask.most_tokens,
         "model": ask.model,
         "output": [_message(output, text(0, output.tokens))] if done else [],
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
-        "store": False,
-        "temperature": 1.0,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": 1.0,
-        "truncation": "disabled",
         "usage": usage if done else None,
-        "user": None,
-        "metadata": {},
     }

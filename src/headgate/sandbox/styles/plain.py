@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from ...arguments import SECOND
 from .formats import period_of, text
 from .reading import BadRequest, document_of, hinted_number, input_tokens, wanted_tokens
 from .style import Style
-from .values import Ask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .values import MeterLevel, Output, Pairs, Refusal, Request
+from .values import Ask, MeterLevel, Output, Pairs, Refusal, Request
 
 
 class Plain(Style):

@@ -6,16 +6,12 @@ providers, so that their own SDKs see no difference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from ...arguments import SECOND
 from .reading import BadRequest
-from .values import Ask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .values import Charges, MeterLevel, Output, Pairs, Refusal, Request
+from .values import Ask, Charges, MeterLevel, Output, Pairs, Refusal, Request
 
 MODEL = "sandbox-1"  # the one that GET /models lists; any other name is served too
 
