@@ -38,7 +38,7 @@ from .retries.budget import RetryBudget
 from .retries.call import RetriedCall
 from .retries.classify import retry_after_of, verdict_of
 from .retries.policy import RetryPolicy, default_backoff, number_of_retries
-from .retries.state import Stop, Wait
+from .retries.state import Failure, Stop, Wait
 from .typing import Clock, Observer, P, R, Seconds
 from .verdict import Verdict
 
@@ -73,14 +73,12 @@ class ResilienceConfig:
     def __post_init__(self) -> None:
         number_of_retries(self.max_retries)
         default_backoff(self.base_delay, self.max_delay)
-        if self.requests_per_minute is not None:
-            positive_int(self.requests_per_minute, "requests_per_minute", example=60)
         positive_int(self.circuit_failure_threshold, "circuit_failure_threshold", example=5)
         positive_seconds_to_ns(self.circuit_recovery_timeout, "circuit_recovery_timeout")
-        if self.tokens_per_minute is not None:
-            positive_int(self.tokens_per_minute, "tokens_per_minute", example=40_000)
-        if self.concurrency is not None:
-            positive_int(self.concurrency, "concurrency", example=20)
+        limits = {"requests_per_minute": 60, "tokens_per_minute": 40_000, "concurrency": 20}
+        for name, example in limits.items():
+            if getattr(self, name) is not None:
+                positive_int(getattr(self, name), name, example=example)
         if self.deadline is not None:
             positive_seconds_to_ns(self.deadline, "deadline")
         RetryBudget.checked(self.retry_budget)
@@ -144,8 +142,6 @@ class ResilientClient(Closing):
 
     With a `store`, clients of the same store and `key` share limits, window and circuits, wherever they run.
     """
-
-    __slots__ = ("_classify", "_clock", "_key", "_kind", "_policy", "breakers", "config", "dispatch")
 
     def __init__(
         self,
@@ -221,11 +217,8 @@ class ResilientClient(Closing):
         >>> @client.using(tokens=lambda prompt: len(prompt) // 4 + 500, target="chat")
         ... def chat(prompt): ...
         """
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["_kind"] = _KindOfCall(tokens, target, usage, budget)
         other = ResilientClient.__new__(ResilientClient)
-        for name, value in values.items():
-            setattr(other, name, value)
+        vars(other).update(vars(self), _kind=_KindOfCall(tokens, target, usage, budget))
         return other
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -416,10 +409,14 @@ class _Call:
         if self.reservation is not None and not verdict.may_have_run:
             self.reservation.refund()
         retry_after = retry_after_of(error, verdict)
-        decision = self.retried.decide(error, again=verdict.again, retry_after=retry_after)
+        decision = self.retried.decide(Failure(error, verdict.again, retry_after=retry_after))
         held = self._start_backoff(verdict, retry_after, decision.delay)
         if isinstance(decision, Wait):
-            self._stop_if_open(error)
+            try:
+                self.breaker.check()
+            except CircuitBreakerOpen as refusal:
+                self.retried.withdraw()
+                raise refusal from error
             self.last_failure = error
             # While a backoff window is active, the gate holds the retry back.
             self.delay = 0 if held else decision.delay
@@ -445,13 +442,6 @@ class _Call:
         assert self.permit is not None
         self.window.signal(duration, verdict.kind, self.permit.taken_at)
         return True
-
-    def _stop_if_open(self, error: Exception) -> None:
-        try:
-            self.breaker.check()
-        except CircuitBreakerOpen as refusal:
-            self.retried.withdraw()
-            raise refusal from error
 
     def end_attempt(self) -> None:
         """Give back what the attempt still holds, however it ended."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.backoff import Backoff
 from headgate.retries.policy import RetryPolicy
-from headgate.retries.state import Allowance, RetryState, Stop, Wait, spread_retry_after
+from headgate.retries.state import Allowance, Failure, RetryState, Stop, Wait, spread_retry_after
 
 SECOND = 1_000_000_000
 STEADY = Backoff(1, 60)
@@ -21,8 +21,8 @@ def state_of(backoff, max_retries, now=0, **options):
     return RetryState(RetryPolicy(max_retries, backoff=backoff, **options), "ask", now)
 
 
-def decide(state, now=0, random=0.5, **facts):
-    return state.decide(TimeoutError(), now, random, **facts)
+def decide(state, now=0, random=0.5, spend=None, **facts):
+    return state.decide(Failure(TimeoutError(), **facts), now, random, spend)
 
 
 # -- the number of retries, and their delays
@@ -58,7 +58,7 @@ def test_a_wait_carries_the_event_of_the_retry():
     state = state_of(STEADY, 5)
     decide(state)
     error = TimeoutError()
-    decision = state.decide(error, 7 * SECOND, 0.5)
+    decision = state.decide(Failure(error), 7 * SECOND, 0.5)
     assert isinstance(decision, Wait)
     event = decision.event
     assert (event.key, event.at, event.retry, event.max_retries, event.delay) == ("ask", 7.0, 2, 5, 2.0)
@@ -76,7 +76,7 @@ def test_a_stop_names_the_error_and_the_number_of_calls():
     state = state_of(STEADY, 1)
     decide(state)
     error = TimeoutError()
-    decision = state.decide(error, 0, 0.5)
+    decision = state.decide(Failure(error), 0, 0.5)
     assert isinstance(decision, Stop)
     assert decision.error is error
     assert decision.calls == 2
@@ -139,11 +139,11 @@ def test_the_retry_budget_is_asked_last_and_once_for_each_retry():
 def test_a_stop_changes_nothing():
     state = state_of(Backoff(1, 60, jitter="decorrelated"), 3, deadline=100)
     decide(state, random=1.0)
-    before = {name: getattr(state, name) for name in type(state).__slots__}
+    before = dict(vars(state))
     decide(state, again=False)
     decide(state, spend=lambda: False)
     decide(state, now=100 * SECOND)
-    assert {name: getattr(state, name) for name in type(state).__slots__} == before
+    assert vars(state) == before
 
 
 # -- Retry-After

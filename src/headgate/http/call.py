@@ -18,7 +18,7 @@ from ..responses.signals import Signal
 from ..responses.usage import Usage, unpacked
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
-from ..retries.state import Stop
+from ..retries.state import Failure, Stop
 from .gates import DEFAULT, Request, checked
 from .response import Answer, OpenResponse
 
@@ -144,14 +144,15 @@ class Call:
         else:
             permit.settle(cost=self._counted(dict.fromkeys(_COUNTED, 0)))
         retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
-        delay = self._delay_after(
+        is_short = retry_after is None or retry_after <= _LONGEST_RETRY_AFTER
+        failure = Failure(
             ErrorResponse(f"{status}, {signal.reason}"),
-            again=signal.should_retry is True
-            and (retry_after is None or retry_after <= _LONGEST_RETRY_AFTER),
-            may_have_run=not signal.limited,
+            again=signal.should_retry is True and is_short and self._repeat != "never",
+            may_have_run=not signal.limited and self._repeat == "if refused",
             retry_after=retry_after,
             held=signal.limited and self.gate.pauses,  # until its window ends
         )
+        delay = self._delay_after(failure)
         if delay is None and self._sender.policy.max_retries:
             answer.forbid_retries()
         return delay
@@ -166,28 +167,14 @@ class Call:
             permit.cancel()
         if not isinstance(error, Exception):
             return None
-        again = verdict_of(error).again and not is_permanent(error)
-        return self._delay_after(error, again=again, may_have_run=sent)
+        again = self._repeat != "never" and verdict_of(error).again and not is_permanent(error)
+        return self._delay_after(Failure(error, again, may_have_run=sent and self._repeat == "if refused"))
 
-    def _delay_after(
-        self,
-        error: Exception,
-        *,
-        again: bool,
-        may_have_run: bool,
-        retry_after: int | None = None,
-        held: bool = False,
-    ) -> int | None:
+    def _delay_after(self, failure: Failure) -> int | None:
         """Nanoseconds to wait before the request is sent again; None if it is not."""
         if not self._sender.policy.max_retries:
             return None
-        decision = self._retried.decide(
-            error,
-            again=again and self._repeat != "never",
-            may_have_run=may_have_run and self._repeat == "if refused",
-            retry_after=retry_after,
-            held=held,
-        )
+        decision = self._retried.decide(failure)
         self._retried.announce(decision)
         return None if isinstance(decision, Stop) else decision.delay
 

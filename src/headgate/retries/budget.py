@@ -27,8 +27,6 @@ class RetryBudget:
     costs nothing.
     """
 
-    __slots__ = ("__weakref__", "_allowance", "_burst", "_lock", "_ratio")
-
     def __init__(self, ratio_of_calls: float = 0.2, *, burst: int = 10) -> None:
         parts = ratio(ratio_of_calls, "ratio_of_calls", low=0, high=float("inf"), example=0.2)
         positive_int(burst, "burst", example=10)

@@ -11,36 +11,26 @@ from ..typing import Clock
 from .budget import RetryBudget
 from .classify import retry_after_of, verdict_of
 from .policy import OnRetry, RetryPolicy
-from .state import RetryState, Stop, Wait
+from .state import Failure, RetryState, Stop, Wait
 
 
 class RetriedCall:
-    """One call and its attempts. After a failed attempt ask `decide`, then `announce` what it returned.
+    """One call and its attempts.
 
     >>> from headgate import Backoff
     >>> from headgate.retries.policy import RetryPolicy
     >>> from headgate.testing import ManualClock
     >>> call = RetriedCall(RetryPolicy(1, backoff=Backoff(2), clock=ManualClock()), "ask")
-    >>> for number in range(2):
-    ...     call.begin_attempt()
-    ...     try:
-    ...         raise TimeoutError  # the attempt
-    ...     except TimeoutError as error:
-    ...         decision = call.decide(error, retry_after=3_000_000_000)
-    ...         call.announce(decision)
-    ...     finally:
-    ...         call.end_attempt()
-    ...     print(decision.delay)
-    3000000000
-    None
-    >>> decision.why, decision.error.__notes__
-    ('no retries are left', ['headgate: gave up after 2 calls: no retries are left'])
+    >>> call.is_retried_after(TimeoutError()), call.delay
+    (True, 2000000000)
+    >>> error = TimeoutError()
+    >>> call.is_retried_after(error), error.__notes__
+    (False, ['headgate: gave up after 2 calls: no retries are left'])
 
-    After a Wait, sleep for its `delay`. After a Stop, raise the error. After a success call `succeeded`: the
-    retry that helped costs nothing.
+    `delay` is how many nanoseconds to wait before the next attempt. An attempt stands between `begin_attempt`
+    and `end_attempt`. After a success call `succeeded`: the retry that helped costs nothing. A client that
+    reads failures in its own way calls `decide` and then `announce`.
     """
-
-    __slots__ = ("_before", "_budget", "_clock", "_on_retry", "_policy", "state")
 
     def __init__(
         self, policy: RetryPolicy, key: str, *, clock: Clock | None = None, on_retry: OnRetry | None = None
@@ -52,8 +42,19 @@ class RetriedCall:
         self._budget = policy.retry_budget
         self._before: tuple[RetryBudget, ...] | None = None
         self.state = RetryState(policy, key, self._clock.now())
+        self.delay = 0
         if self._budget is not None:
             self._budget.earn()
+
+    def is_retried_after(self, error: Exception) -> bool:
+        """Read what the exception says, decide by the policy, and announce it. Sets `delay`."""
+        verdict = verdict_of(error)
+        again = self._policy.retries_on(error, verdict)
+        failure = Failure(error, again, verdict.may_have_run, retry_after_of(error, verdict))
+        decision = self.decide(failure)
+        self.announce(decision)
+        self.delay = decision.delay or 0
+        return isinstance(decision, Wait)
 
     def begin_attempt(self) -> None:
         """Calls made within the attempt do not count for the same retry budget again."""
@@ -68,41 +69,13 @@ class RetriedCall:
 
     def succeeded(self) -> None:
         """The last attempt succeeded: if it was a retry, the retry budget gets it back."""
-        if self._budget is not None and self.state.retries:
-            self._budget.refund()
+        if self.state.retries:
+            self.withdraw()
 
-    def decide(
-        self,
-        error: Exception,
-        *,
-        again: bool = True,
-        may_have_run: bool = False,
-        retry_after: int | None = None,
-        held: bool = False,
-    ) -> Wait | Stop:
+    def decide(self, failure: Failure) -> Wait | Stop:
         """`RetryState.decide`, now, with a random draw and the retry budget of the policy."""
-        return self.state.decide(
-            error,
-            self._clock.now(),
-            self._policy.random(),
-            again=again,
-            may_have_run=may_have_run,
-            retry_after=retry_after,
-            held=held,
-            spend=None if self._budget is None else self._budget.spend,
-        )
-
-    def failed(self, error: Exception) -> Wait | Stop:
-        """Read what the exception says, decide by the policy, and announce it."""
-        verdict = verdict_of(error)
-        decision = self.decide(
-            error,
-            again=self._policy.retries_on(error, verdict),
-            may_have_run=verdict.may_have_run,
-            retry_after=retry_after_of(error, verdict),
-        )
-        self.announce(decision)
-        return decision
+        spend = None if self._budget is None else self._budget.spend
+        return self.state.decide(failure, self._clock.now(), self._policy.random(), spend)
 
     def withdraw(self) -> None:
         """A retry that was decided is not made after all: the retry budget gets it back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from ..arguments import Coroutine, is_async, name_of, never_awaited, not_awaitable
 from ..backoff import Backoff
@@ -19,7 +19,6 @@ from ..typing import Clock, P, R, Seconds, T
 from .budget import RetryBudget
 from .call import RetriedCall
 from .policy import Exceptions, OnRetry, RetryPolicy, default_backoff
-from .state import Stop
 
 
 class RetryOptions(TypedDict, total=False):
@@ -70,14 +69,19 @@ def retry(
     logger `headgate`. `clock` and `random` replace the time and the draws. In the end the last exception is
     raised as it was, with a note.
     """
-    delays = (base_delay, max_delay, exponential_base, jitter)
-    if backoff is None and not callable(max_retries):
-        backoff = default_backoff(base_delay, max_delay, exponential_base, jitter=jitter)
-    elif delays != (1.0, 60.0, 2.0, True):
+    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    return Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
+
+
+def _delays(backoff: Backoff | None, *tutorial: Any) -> Backoff:
+    """The delays by `backoff`, or by base_delay, max_delay, exponential_base and jitter."""
+    if backoff is None:
+        return default_backoff(*tutorial)
+    if tutorial != (1.0, 60.0, 2.0, True):
         raise InvalidConfig(
             "backoff= says all about delays; leave out base_delay, max_delay, exponential_base and jitter"
         )
-    return Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
+    return backoff
 
 
 def retrying(
@@ -124,16 +128,8 @@ def retry_with_backoff(
     >>> retry_with_backoff(lambda: "hello")
     'hello'
     """
-    retries = retry(
-        max_retries,
-        base_delay,
-        exceptions,
-        max_delay=max_delay,
-        exponential_base=exponential_base,
-        jitter=jitter,
-        backoff=backoff,
-        **options,
-    )
+    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
     if is_async(func, "retry_with_backoff"):
         raise InvalidConfig(
             f"{name_of(func)} is async; write `await retry_with_backoff_async({name_of(func)}, ...)`"
@@ -154,24 +150,14 @@ async def retry_with_backoff_async(
     **options: Unpack[RetryOptions],
 ) -> T:
     """Call a function and await its result, and again if it fails. The options are those of `retry`."""
-    retries = retry(
-        max_retries,
-        base_delay,
-        exceptions,
-        max_delay=max_delay,
-        exponential_base=exponential_base,
-        jitter=jitter,
-        backoff=backoff,
-        **options,
-    )
+    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
     is_async(func, "retry_with_backoff_async")  # refuses generators and what cannot be called
     return await retries.around_async(func)()
 
 
 class Retries:
     """What `retry` and `retrying` return: it decorates functions, and loops go through its attempts."""
-
-    __slots__ = ("policy",)
 
     def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
@@ -192,8 +178,7 @@ class Retries:
                     result = fn(*args, **kwargs)
                 except Exception as error:
                     call = RetriedCall(policy, name) if call is None else call
-                    decision = call.failed(error)
-                    if isinstance(decision, Stop):
+                    if not call.is_retried_after(error):
                         raise
                 else:
                     if result.__class__ is Coroutine:
@@ -204,8 +189,8 @@ class Retries:
                 finally:
                     if call is not None:
                         call.end_attempt()
-                if decision.delay:
-                    sleep(policy.clock, decision.delay)
+                if call.delay:
+                    sleep(policy.clock, call.delay)
 
         return retried
 
@@ -226,8 +211,7 @@ class Retries:
                     result = await coming
                 except Exception as error:
                     call = RetriedCall(policy, name) if call is None else call
-                    decision = call.failed(error)
-                    if isinstance(decision, Stop):
+                    if not call.is_retried_after(error):
                         raise
                 else:
                     if call is not None:
@@ -236,8 +220,8 @@ class Retries:
                 finally:
                     if call is not None:
                         call.end_attempt()
-                if decision.delay:
-                    await sleep_async(policy.clock, decision.delay)
+                if call.delay:
+                    await sleep_async(policy.clock, call.delay)
 
         return retried
 
@@ -254,14 +238,11 @@ class Retries:
 class Attempt:
     """One attempt of a `retrying` loop: put the work into `with attempt:`."""
 
-    __slots__ = ("_call", "_clock", "delay", "number", "state")
-
     def __init__(self, call: RetriedCall, clock: Clock) -> None:
         self._call = call
         self._clock = clock
         self.number = call.state.retries + 1
         self.state = "waiting"  # then "running", and "over" or "again"
-        self.delay = 0  # before the next attempt, in nanoseconds
 
     def progress(self) -> None:
         """Count `progress_timeout` from now on: the work is getting further."""
@@ -281,15 +262,9 @@ class Attempt:
         self._call.end_attempt()
         if error is None:
             self._call.succeeded()
-            return False
-        if not isinstance(error, Exception):
-            return False
-        decision = self._call.failed(error)
-        if isinstance(decision, Stop):
-            return False
-        self.state = "again"
-        self.delay = decision.delay
-        return True
+        elif isinstance(error, Exception) and self._call.is_retried_after(error):
+            self.state = "again"
+        return self.state == "again"
 
     def __repr__(self) -> str:
         return f"<Attempt {self.number}, {self.state}>"
@@ -297,8 +272,6 @@ class Attempt:
 
 class _Attempts:
     """The attempts that `for` and `async for` go through."""
-
-    __slots__ = ("_attempt", "_call", "_policy")
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -312,34 +285,31 @@ class _Attempts:
         return self
 
     def __next__(self) -> Attempt:
-        delay = self._delay()
-        if delay is None:
+        call = self._next_call()
+        if call is None:
             raise StopIteration
-        if delay:
-            sleep(self._policy.clock, delay)
-        return self._next()
+        if call.delay:
+            sleep(self._policy.clock, call.delay)
+        return self._begin(call)
 
     async def __anext__(self) -> Attempt:
-        delay = self._delay()
-        if delay is None:
+        call = self._next_call()
+        if call is None:
             raise StopAsyncIteration
-        if delay:
-            await sleep_async(self._policy.clock, delay)
-        return self._next()
+        if call.delay:
+            await sleep_async(self._policy.clock, call.delay)
+        return self._begin(call)
 
-    def _delay(self) -> int | None:
-        """Nanoseconds before the next attempt; None if there is none."""
-        attempt = self._attempt
-        if attempt is None:
+    def _next_call(self) -> RetriedCall | None:
+        """The call, if it is to be tried for the first time or again."""
+        if self._attempt is None:
             self._call = RetriedCall(self._policy, "block")
-            return 0
-        if attempt.state in ("waiting", "running"):
+        elif self._attempt.state in ("waiting", "running"):
             raise RuntimeError(
                 "this attempt was never run; write `with attempt:` around the work in the loop"
             )
-        return attempt.delay if attempt.state == "again" else None
+        return None if self._attempt is not None and self._attempt.state == "over" else self._call
 
-    def _next(self) -> Attempt:
-        assert self._call is not None
-        self._attempt = Attempt(self._call, self._policy.clock)
+    def _begin(self, call: RetriedCall) -> Attempt:
+        self._attempt = Attempt(call, self._policy.clock)
         return self._attempt

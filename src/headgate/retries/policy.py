@@ -25,19 +25,6 @@ class RetryPolicy:
     <RetryPolicy, 5 retries, Backoff(0.5, cap=10.0, strategy='exponential', jitter='none')>
     """
 
-    __slots__ = (
-        "_exceptions",
-        "backoff",
-        "clock",
-        "deadline",
-        "idempotent",
-        "max_retries",
-        "on_retry",
-        "progress_timeout",
-        "random",
-        "retry_budget",
-    )
-
     def __init__(
         self,
         max_retries: int | None = 3,
@@ -96,11 +83,7 @@ class RetryPolicy:
 
 
 def default_backoff(
-    base_delay: Seconds = 1.0,
-    max_delay: Seconds = 60.0,
-    exponential_base: float = 2.0,
-    *,
-    jitter: bool = True,
+    base_delay: Seconds = 1.0, max_delay: Seconds = 60.0, exponential_base: float = 2.0, jitter: bool = True
 ) -> Backoff:
     """Delays from `base_delay` to `max_delay`, with jitter each half to one and a half times as long."""
     base = positive_seconds_to_ns(base_delay, "base_delay")

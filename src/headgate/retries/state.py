@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed with `error`.
+
+    `again` says whether the error is one to retry, `may_have_run` whether the far side may have carried out
+    the attempt although it failed, and `retry_after` how many nanoseconds the far side asked to wait. If a
+    gate will hold back the next attempt (`held`), the Wait has no delay of its own.
+    """
+
+    error: Exception
+    again: bool = True
+    may_have_run: bool = False
+    retry_after: int | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """The call is tried again after `delay` nanoseconds. `event` says so to logs and observers."""
 
@@ -56,14 +72,12 @@ class RetryState:
     >>> from headgate import Backoff
     >>> from headgate.retries.policy import RetryPolicy
     >>> state = RetryState(RetryPolicy(1, backoff=Backoff(2)), "ask", now=0)
-    >>> decision = state.decide(TimeoutError(), now=5, random=0.5)
+    >>> decision = state.decide(Failure(TimeoutError()), now=5, random=0.5)
     >>> decision.delay, decision.event.retry
     (2000000000, 1)
-    >>> state.decide(TimeoutError(), now=2000000009, random=0.5).why
+    >>> state.decide(Failure(TimeoutError()), now=2000000009, random=0.5).why
     'no retries are left'
     """
-
-    __slots__ = ("_deadline", "_last_delay", "_policy", "_progress_at", "key", "retries")
 
     def __init__(self, policy: RetryPolicy, key: str, now: int) -> None:
         self._policy = policy
@@ -82,29 +96,18 @@ class RetryState:
         return None if self._deadline is None else max(0, self._deadline - now)
 
     def decide(
-        self,
-        error: Exception,
-        now: int,
-        random: float,
-        *,
-        again: bool = True,
-        may_have_run: bool = False,
-        retry_after: int | None = None,
-        held: bool = False,
-        spend: Callable[[], bool] | None = None,
+        self, failure: Failure, now: int, random: float, spend: Callable[[], bool] | None = None
     ) -> Wait | Stop:
-        """Decide what happens after an attempt that failed with `error`. A Wait counts as a retry at once.
+        """Decide what happens after a failed attempt. A Wait counts as a retry at once.
 
-        `random` is a draw from 0 to 1. `again` says whether the error is one to retry, `may_have_run` whether
-        the far side may have carried out the attempt although it failed, and `retry_after` how long the far
-        side asked to wait. If a gate will hold back the next attempt (`held`), the Wait has no delay of its
-        own. `spend` takes a retry out of a retry budget; it is called last, so that no retry is lost.
+        `random` is a draw from 0 to 1. `spend` takes a retry out of a retry budget; it is called last, so
+        that no retry is lost.
         """
-        delay = self._delay(random, retry_after)
+        delay = self._delay(random, failure.retry_after)
         limit = self._limit(now, delay)
-        if not again:
+        if not failure.again:
             why = ""
-        elif may_have_run and not self._policy.idempotent:
+        elif failure.may_have_run and not self._policy.idempotent:
             why = "it may have been carried out, and doing it twice is not allowed"
         elif limit:
             why = limit
@@ -113,28 +116,26 @@ class RetryState:
         else:
             self._last_delay = delay
             self.retries += 1
-            return self._wait(error, now, 0 if held else delay)
-        return Stop(error, self.retries + 1, why, delay=None if limit else delay)
-
-    def _wait(self, error: Exception, now: int, delay: int) -> Wait:
-        event = Retrying(
-            key=self.key,
-            at=now / SECOND,
-            retry=self.retries,
-            max_retries=self._policy.max_retries,
-            delay=delay / SECOND,
-            error=error,
-        )
-        return Wait(delay, event)
+            delay = 0 if failure.held else delay
+            event = Retrying(
+                key=self.key,
+                at=now / SECOND,
+                retry=self.retries,
+                max_retries=self._policy.max_retries,
+                delay=delay / SECOND,
+                error=failure.error,
+            )
+            return Wait(delay, event)
+        return Stop(failure.error, self.retries + 1, why, delay=None if limit else delay)
 
     def _delay(self, random: float, retry_after: int | None) -> int:
         backoff = self._policy.backoff
         delay = backoff.delay_ns(self.retries, random, self._last_delay)
         if retry_after is None:
             return delay
-        return max(
-            delay, retry_after if backoff.jitter == "none" else spread_retry_after(retry_after, random)
-        )
+        if backoff.jitter != "none":
+            retry_after = spread_retry_after(retry_after, random)
+        return max(delay, retry_after)
 
     def _limit(self, now: int, delay: int) -> str:
         """The limit that forbids an attempt after this delay, in words; empty if none does."""
@@ -162,8 +163,6 @@ class Allowance:
     loan is paid back before anything is saved up. A retry that succeeds costs nothing.
     """
 
-    __slots__ = ("_balance", "_cost", "_earning", "_lent", "_most")
-
     def __init__(self, ratio: tuple[int, int], burst: int) -> None:
         self._earning, self._cost = ratio
         self._most = burst * self._cost
@@ -172,12 +171,9 @@ class Allowance:
 
     def earn(self) -> None:
         """Count a call at its first attempt."""
-        earned = self._earning
-        if self._lent:
-            paid = min(self._lent, earned)
-            self._lent -= paid
-            earned -= paid
-        self._balance = min(self._most, self._balance + earned)
+        paid = min(self._lent, self._earning)
+        self._lent -= paid
+        self._balance = min(self._most, self._balance + self._earning - paid)
 
     def spend(self) -> bool:
         """Take one retry if there is one."""
