@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import warnings
+import weakref
 from contextlib import AsyncExitStack, ExitStack
 
 import pytest
@@ -152,3 +153,59 @@ def test_the_observer_of_one_gate_may_use_another_although_a_collection_runs_in_
         gc.enable()
         gc.unfreeze()
     assert settled(second) == 0
+
+
+@pytest.mark.filterwarnings("ignore:a permit of:ResourceWarning")
+def test_one_collection_gives_back_every_permit_that_it_finds_and_skips_no_other_callback():
+    gate = Dispatch("api", concurrency=8)
+
+    class Holder:
+        pass
+
+    for _ in range(8):
+        holder = Holder()
+        holder.me, holder.permit = holder, gate.try_admit()
+    del holder
+    before = gc.callbacks[:]
+    gc.collect()
+    assert gate.snapshot().in_flight == 0
+    assert gc.callbacks == before
+
+
+def test_a_warning_that_is_raised_as_an_error_does_not_keep_later_callers_out():
+    gate = Dispatch("api", concurrency=2)
+    permit = gate.try_admit()
+    del permit
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ResourceWarning):
+            gate.try_admit()
+    with gate.try_admit():
+        pass
+
+
+def test_the_observer_hears_of_a_call_that_ends_while_another_thread_holds_the_lock():
+    seen = Recorder()
+    gate = Dispatch("api", concurrency=2, observer=seen)
+    permit = gate.try_admit()
+
+    def settle_in_another_thread(_now):
+        thread = threading.Thread(target=permit.settle)
+        thread.start()
+        thread.join(PATIENCE)
+
+    gate.look(settle_in_another_thread)
+    assert len(seen.of(events.Settled)) == 1
+
+
+def test_a_dispatch_with_units_of_its_own_goes_without_the_collector():
+    gate = Dispatch("api", rates="5 images/s")
+    with gate.admit(cost={"images": 1}):
+        pass
+    gone = weakref.ref(gate)
+    gc.disable()
+    try:
+        del gate
+        assert gone() is None
+    finally:
+        gc.enable()

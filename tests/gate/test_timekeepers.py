@@ -6,8 +6,10 @@ own callers. These tests run in real time: a loop that does not run is the point
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
+import weakref
 
 from headgate import Dispatch, WaitTimeout
 from patience import PATIENCE, eventually
@@ -167,3 +169,32 @@ def test_the_rate_is_kept_while_callers_of_three_worlds_wait():
         each.join(PATIENCE)
     assert len(times) == 24
     assert max(times) - began >= 24 / 50 - 0.02 - 1 / 50  # the bucket was empty at most one interval before
+
+
+def test_a_line_that_never_empties_does_not_keep_closed_event_loops_alive():
+    gate = Dispatch("api", concurrency=1)
+    holder = gate.try_admit()
+
+    def wait():
+        with gate.admit():
+            pass
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    eventually(lambda: gate.snapshot().waiting, "the thread waits")
+    loops = []
+
+    async def give_up():
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        with contextlib.suppress(WaitTimeout):
+            async with gate.admit(timeout=0.001):
+                pass
+
+    for _ in range(60):
+        asyncio.run(give_up())
+    gc.collect()
+    assert (
+        sum(loop() is not None for loop in loops) < 30
+    )  # the line forgets tickets that left a few at a time
+    holder.settle()
+    thread.join(PATIENCE)

@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 
 from forks import in_a_child, needs_fork
-from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
+from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError, events
 from headgate.sharing.memory import MemoryStore
-from headgate.testing import ManualClock
+from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually
 
 
@@ -151,3 +151,33 @@ def test_a_store_needs_a_key_and_a_key_a_store(options):
 def test_a_server_that_cannot_be_reached_is_named_without_its_password(key):
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:1"):
         BackoffWindow(store="redis://:secret@127.0.0.1:1/0", key=key)
+
+
+@pytest.mark.parametrize("stores", [("memory:one", "memory:one"), ("memory:one", "memory:two")])
+def test_two_dispatches_of_one_window_do_not_extend_it_by_telling_each_other(stores, key):
+    window = BackoffWindow(observer=(seen := Recorder()))
+    gates = [Dispatch(key, store=store, window=window) for store in stores]
+    try:
+        window.set(60)
+        for _ in range(20):  # each waits for an answer of the store
+            eventually(BackoffWindow(store=stores[0], key=key).should_backoff, "it was told")
+        assert len(seen.of(events.WindowEvent)) <= 4
+    finally:
+        for gate in gates:
+            gate.close()
+
+
+def test_a_window_in_a_store_and_its_dispatch_of_the_same_store_do_not_extend_each_other(key):
+    window = BackoffWindow(store="memory:one", key=key, observer=(seen := Recorder()))
+    gate = Dispatch(key, store="memory:one", window=window)
+    far = Dispatch(key, store="memory:one")
+    try:
+        far.set_backoff(60)
+        eventually(window.should_backoff, "the window hears of it")
+        for _ in range(20):  # each waits for an answer of the store
+            assert BackoffWindow(store="memory:one", key=key).should_backoff()
+        assert len(seen.of(events.WindowEvent)) <= 4
+    finally:
+        gate.close()
+        far.close()
+        window.close()

@@ -14,7 +14,7 @@ import pytest
 from headgate import Dispatch
 from headgate.gate.parking import LoopParker, ThreadParker
 from patience import eventually
-from stress.interrupts import Interrupted
+from stress.interrupts import Interrupted, interrupt_everywhere
 
 
 def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
@@ -137,3 +137,57 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_held_no_place_taken_and_no_ca
     snapshot = gate.snapshot()
     assert (snapshot.in_flight, snapshot.bytes_in_flight, snapshot.waiting) == (0, 0, 0)
     assert min(served) > 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_loses_no_place_that_was_granted_to_a_closed_loop():
+    """Nor does it keep later callers out of a gate at which no caller waits."""
+
+    def scenario(interrupt):
+        gate = Dispatch("gate", concurrency=1)
+        holder = gate.try_admit()
+
+        async def visit():
+            async with gate.admit():
+                pass
+
+        async def begin():
+            task = asyncio.ensure_future(visit())
+            await asyncio.sleep(0)
+            task._log_destroy_pending = False
+            return task
+
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(begin())
+        loop.close()
+        with interrupt:
+            holder.settle()
+        del holder
+        permit = gate.try_admit() or gate.try_admit()  # the first may find something to repair
+        assert permit is not None
+        permit.settle()
+        del task
+
+    interrupt_everywhere(scenario)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_loses_no_place_of_a_gate_that_is_shared():
+    gate = Dispatch("shared", store="memory:interrupts", concurrency=1, rates="1000/s burst 1000")
+    try:
+
+        def scenario(interrupt):
+            with gate.admit(timeout=5):
+                pass
+            for rate in gate.rules.rates:
+                rate.ahead = 10**6  # so that units run out
+            with interrupt:
+                permit = gate.try_admit()
+                if permit is not None:
+                    permit.settle()
+            permit = None
+            assert gate.snapshot().in_flight == 0
+
+        interrupt_everywhere(scenario)
+    finally:
+        gate.close()

@@ -150,16 +150,26 @@ _Sample()
 _DROPPED = _Sample.count
 
 
+_found: list[HoldingPermit] = []  # by the collection that is under way
+
+
 def _collected(permit: HoldingPermit) -> None:
     """Recover a permit at the end of the collection that found it."""
     from gc import callbacks  # noqa: PLC0415 - only for permits that were lost
 
-    def recover(phase: str, _info: object) -> None:
-        if phase == "stop":
-            callbacks.remove(recover)
-            permit.recover()
+    _found.append(permit)
+    if _recover_found not in callbacks:
+        callbacks.append(_recover_found)
 
-    callbacks.append(recover)
+
+def _recover_found(phase: str, _info: object) -> None:
+    from gc import callbacks  # noqa: PLC0415 - as above
+
+    if phase == "stop":
+        while _found:
+            _found.pop().recover()
+        if callbacks[-1] is _recover_found:
+            callbacks.pop()  # only if it is the last: the collector would skip the one after it
 
 
 _ON_ITS_WAY = Permit()  # stands for the permit of an admission whose caller waits

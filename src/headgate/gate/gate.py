@@ -68,6 +68,12 @@ def _refuse(_cost: Cost, _now: int) -> int:
     return SETTLED
 
 
+def _enter_any_length(rules: Rules, length: int) -> Callable[[Cost, int], int]:
+    # The cost may have been read just before a new unit came with `set_rates`. Not a method: a gate that
+    # kept its own method would not go before the collector comes.
+    return lambda cost, now: rules.enter(cost + (0,) * (length - len(cost)), now)
+
+
 class Gate:
     """What callers wait at. Its verbs for callers are `admit`, `try_admit` and `close`.
 
@@ -92,8 +98,10 @@ class Gate:
         "_now",
         "_pending",
         "_permit_kind",
+        "_returned",
         "_seam",
         "_to_tell",
+        "_told",
         "_watched",
         "_weights",
         "clock",
@@ -137,8 +145,10 @@ class Gate:
         self._busy = False  # a caller waits, or the gate is closed
         self._callers = WaitingCallers(clock.quantum)
         self._seam: Any = None  # the functions between a gate and its supply
-        self._low = False  # the supply is to hear that units run out
-        self._heard: tuple[int, int | None] | None = None  # the state of the window that was told last
+        self._low = False  # the supply is to hear that units run out ...
+        self._returned: bool | None = None  # ... or that a call is over, and whether its cost was corrected
+        self._heard: tuple[int, int | None] | None = None  # the state of the window that was heard last ...
+        self._told: tuple[int, int | None] | None = None  # ... and that the supply was told last
         self._generation = ForkGeneration(self)
         self._guard = Guard(
             self._now,
@@ -158,7 +168,7 @@ class Gate:
         elif len(self.columns) == len(COLUMNS):
             enter = rules.entrance()
         else:
-            enter = self._enter_any_length
+            enter = _enter_any_length(rules, len(self.columns))
         self._enter = enter
         self.unit_cost = (1,) + (0,) * (len(self.columns) - 1)
         self._holds = rules.places is not None or rules.weight is not None
@@ -170,17 +180,16 @@ class Gate:
         self._fast_path = _refuse if self._busy or self._to_tell else self._enter
         self._watched = self.observer is not None or self.supply is not None or bool(self._to_tell)
 
-    def _enter_any_length(self, cost: Cost, now: int) -> int:
-        # The cost may have been read just before a new unit came with `set_rates`.
-        return self.rules.enter(self.at_full_length(cost), now)
-
     def _enter_granted(self, cost: Cost, now: int) -> int:
         rules = self.rules
         if now >= rules.valid_until:  # this process was stopped, or what it is shared through is slow
             self._seam.expire(rules)
-        mode = rules.enter(self.at_full_length(cost), now)
-        if mode and self._seam.is_low(rules):
-            self._pending.append(_LOW)
+        cost = self.at_full_length(cost)
+        low, pending = self._seam.is_low(rules, cost), self._pending
+        mode = rules.enter(cost, now)
+        # Without a call from here on: what was taken is not written down yet.
+        if mode and low:
+            pending += (_LOW,)
         return mode
 
     def at_full_length(self, cost: Cost) -> Cost:
@@ -248,7 +257,7 @@ class Gate:
             permit.cost = price
             permit.taken_at = now
         if self._pending:
-            self._guard.finish()
+            self._finish()
         if not mode:
             return self._not_taken(price, tenant, waits=False)
         if self.observer is not None:
@@ -264,9 +273,9 @@ class Gate:
             self._set_busy(True)
 
         self._guard.run(close)
-        self.tell_left()
         if self.supply is not None:
             self.supply.close()
+        self.tell_left()
 
     @property
     def waiting(self) -> int:
@@ -292,7 +301,7 @@ class Gate:
             permit.cost = price
             permit.taken_at = now
         if self._pending:
-            self._guard.finish()
+            self._finish()
         if not mode:
             return self._not_taken(price, tenant, waits=True)
         if self.observer is not None:
@@ -323,7 +332,7 @@ class Gate:
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
-        refused = self._guard.run(lambda now: self._join_locked(ticket, timeout, now))
+        refused = self.look(lambda now: self._join_locked(ticket, timeout, now))
         if refused is not None:
             self._tell_refused(ticket, refused)
             try:
@@ -394,11 +403,19 @@ class Gate:
         self._busy = busy
         self._choose_fast_path()
 
+    def _finish(self) -> None:
+        self._guard.finish()
+        if self._to_tell:
+            self.tell_left()
+
     def _wake(self) -> None:
         self._callers.wake(self._lose)
         if self._low and self.supply is not None:
             self._low = False
             self.supply.wanted(None)
+        if self._returned is not None and self.supply is not None:
+            corrected, self._returned = self._returned, None
+            self.supply.returned(corrected=corrected)
 
     def _lose(self, ticket: Ticket) -> None:
         # Its loop is closed: the next caller may have the place.
@@ -406,7 +423,7 @@ class Gate:
 
     def ring(self, ticket: Ticket) -> None:
         """The alarm of a waiter: time to look again, and perhaps its time is up."""
-        self._guard.run(lambda now: self._ring_locked(ticket, now))
+        self.look(lambda now: self._ring_locked(ticket, now))
         if ticket.state == WAITING and ticket.deadline is not None:
             ticket.parker.alarm(ticket.deadline)
 
@@ -420,12 +437,16 @@ class Gate:
         """Under the lock, after an interrupt broke off a change of the line: put it in order."""
         self._callers.repair()
         self._advance_locked(now)
+        self._choose_fast_path()  # perhaps that was broken off
 
     # -- changes from the rooms that build on a gate
 
     def look(self, act: Callable[[int], T]) -> T:
         """Call `act(now)` under the lock. It may read and change the rules, with arithmetic only."""
-        return self._guard.run(act)
+        result = self._guard.run(act)
+        if self._to_tell:
+            self.tell_left()  # of calls that ended meanwhile, in other threads
+        return result
 
     def change(self, alter: Callable[[int], T]) -> T:
         """Alter the rules under the lock, then let the line look again."""
@@ -435,7 +456,7 @@ class Gate:
             self._advance_locked(now)
             return result
 
-        return self._guard.run(altered)
+        return self.look(altered)
 
     def look_again(self) -> None:
         """Something changed outside the gate that may let a caller in."""
@@ -450,7 +471,8 @@ class Gate:
         self._seam = seam
         self.supply = supply
         window = self.rules.window
-        self._heard = None if window is None else window.state
+        if window is not None:
+            self._heard, self._told = window.state, window.signalled
         self.look(lambda _now: self._follow_rules())
 
     def demand(self, *, leaving: bool = False) -> Demand:
@@ -474,7 +496,8 @@ class Gate:
     def hear_window(self) -> None:
         """The backoff window has changed: let the line look again, and pass the news on.
 
-        A change that came from what the gate is shared through does not go back there.
+        Only a change that was made in this process: if two gates of one window told each other's news, each
+        of them would find the end a little later, and the window would never end.
         """
         signal = self.change(self._hear_locked)
         if signal is not None and self.supply is not None:
@@ -483,12 +506,14 @@ class Gate:
     def _hear_locked(self, now: int) -> WindowSignal | None:
         rules, window = self.rules, self.rules.window
         rules.hear_window()
-        if self.supply is None or window is None or self._heard == window.state:
+        if self.supply is None or window is None:
             return None
-        self._seam.drop_batches(rules, now)
-        self._heard = window.state
-        if window.origin is self.supply:
+        if self._heard != window.state:
+            self._heard = window.state
+            self._seam.drop_batches(rules, now)
+        if self._told == window.signalled:
             return None
+        self._told = window.signalled
         return window.signal(now)
 
     def set_rate_rules(self, rules: Sequence[AnyRate], columns: Mapping[str, int]) -> None:
@@ -551,6 +576,8 @@ class Gate:
         if self._lock.locked():
             # Perhaps by this very thread, if a finalizer brought us here: never wait for it.
             guard.leave((what, actual))
+            if self._to_tell and not self._lock.locked():
+                self.tell_left()
             return
         # As the guard takes back what was left, without its calls.
         busy = True
@@ -586,6 +613,8 @@ class Gate:
             self._low = True
             return
         what, actual = left
+        if self.supply is not None:
+            self._returned = actual is not None or bool(self._returned)
         if self._undo_locked(what, actual) and self.observer is not None:
             self._to_tell.append(lambda: self._tell_settled(what, actual))
         if self._to_tell:
@@ -608,12 +637,12 @@ class Gate:
         elif what.state == WAITING:
             self._callers.leave(what)
         elif what.state == GRANTED:
-            what.state = DONE
+            self.rules.leave(what.cost, what.mode)
+            what.state = DONE  # without a call in between: an interrupted return is done again
             # The call never ran, so it cost nothing.
             self.rules.correct(what.cost, (0,) * len(what.cost), what.granted_at, self._now())
             if what.tenant is not None:
                 correct(what, self.rules.size((0,) * len(what.cost)))
-            self.rules.leave(what.cost, what.mode)
         return False
 
     def _settle_locked(self, permit: Permit, actual: Cost | None) -> None:
@@ -653,13 +682,15 @@ class Gate:
 
     def tell_left(self) -> None:
         """Tell what finalizers left to be told. Not under a lock, and not from a finalizer."""
-        while self._to_tell:
-            try:
-                tell = self._to_tell.popleft()
-            except IndexError:
-                break  # another thread was quicker
-            tell()
-        self._guard.run(lambda _now: self._choose_fast_path())
+        try:
+            while self._to_tell:
+                try:
+                    tell = self._to_tell.popleft()
+                except IndexError:
+                    break  # another thread was quicker
+                tell()
+        finally:
+            self._guard.run(lambda _now: self._choose_fast_path())
 
     def tell_admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
         """A call may go."""

@@ -161,10 +161,9 @@ class LeasedRate:
 
     # -- grants and returns
 
-    @property
-    def low(self) -> bool:
-        """Whether less than half of what should be there is."""
-        return self.units * 2 < self.ahead
+    def low_after(self, cost: tuple[int, ...]) -> bool:
+        """Whether less than half of what should be there is left once the cost is taken."""
+        return (self.units - cost[self.column]) * 2 < self.ahead
 
     def grant(self, units: int, start: int, stamp: int) -> None:
         """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""

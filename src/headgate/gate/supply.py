@@ -147,9 +147,9 @@ def leased(rules: Rules) -> list[LeasedRate]:
     return [rate for rate in rules.rates if isinstance(rate, LeasedRate)]
 
 
-def is_low(rules: Rules) -> bool:
-    """Whether more units should be asked for before they are needed."""
-    return any(isinstance(rate, LeasedRate) and rate.low for rate in rules.rates)
+def is_low(rules: Rules, cost: tuple[int, ...]) -> bool:
+    """Whether more units should be asked for before they are needed, once this cost is taken."""
+    return any(isinstance(rate, LeasedRate) and rate.low_after(cost) for rate in rules.rates)
 
 
 def drop_batches(rules: Rules, now: int) -> None:

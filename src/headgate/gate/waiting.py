@@ -81,9 +81,12 @@ class WaitingCallers:
 
     def _delist(self, ticket: Ticket) -> None:
         if self._worlds is not None:
-            tickets = self._worlds.get(_world_of(ticket))
+            world = _world_of(ticket)
+            tickets = self._worlds.get(world)
             if tickets is not None:
                 tickets.pop(ticket, None)
+                if not tickets:
+                    del self._worlds[world]  # it keeps an event loop alive
 
     def leave(self, ticket: Ticket) -> None:
         """The caller of a ticket that waited has gone."""

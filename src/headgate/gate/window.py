@@ -14,7 +14,7 @@ class WindowSignal(Frozen):
     """A change of a window that travels between processes.
 
     `until` is the end on the clock of the gate, None if the window was cleared. `origin` is what
-    brought the news here, None for a signal of this process: news never goes back where it came from.
+    brought the news here, None for a signal of this process: only such a signal is passed on.
     """
 
     __slots__ = ("origin", "until")
@@ -30,7 +30,7 @@ class Window:
     one burst are one episode.
     """
 
-    __slots__ = ("before", "ceiling", "episode", "generation", "origin", "started_at", "unended", "until")
+    __slots__ = ("before", "ceiling", "episode", "generation", "signalled", "started_at", "unended", "until")
 
     def __init__(self, ceiling: int | None = None) -> None:
         self.ceiling = ceiling
@@ -39,7 +39,7 @@ class Window:
         self.before: int | None = None  # the end of the episode before this one
         self.generation = 0
         self.episode = 0
-        self.origin: object = None  # what brought the last change; None: a signal of this process
+        self.signalled = self.state  # after the last change that was made in this process
         self.unended = False  # a window ran, or runs, whose end was not reported yet
 
     def active(self, now: int) -> bool:
@@ -53,7 +53,7 @@ class Window:
 
     def signal(self, now: int) -> WindowSignal:
         """The window as it is now, to be passed on."""
-        return WindowSignal(until=self.until if self.active(now) else None, origin=self.origin)
+        return WindowSignal(until=self.until if self.active(now) else None, origin=None)
 
     def set(
         self, duration: int, now: int, *, sent_at: int | None = None, origin: object = None
@@ -71,7 +71,8 @@ class Window:
             return None
         self.until = end
         self.generation += 1
-        self.origin = origin
+        if origin is None:
+            self.signalled = (self.generation, end)
         self.unended = end > now
         return "extended" if was_active else "set"
 
@@ -80,7 +81,8 @@ class Window:
         if not self.active(now) or (generation is not None and generation != self.generation):
             return False
         self.until = now
-        self.origin = origin
+        if origin is None:
+            self.signalled = (self.generation, now)
         self.unended = False
         return True
 

@@ -40,7 +40,7 @@ class WindowMember:
         self._clock = window.clock
         self._pool = PoolClient(store, key, window.clock, self.hear)
         self._generation = 0  # of the pool's window, as last heard
-        self._heard = window.rule.state  # the state of our window that was told last, or came from the pool
+        self._told = window.rule.signalled  # the state of our window that was told last
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._curious = False  # another member has changed something
         self._working = False
@@ -52,13 +52,11 @@ class WindowMember:
         reset_in_child(self)
 
     def hear_window(self) -> None:
-        """The window has changed: tell the other members, unless the change came from them. Never waits."""
-        state, origin = self._rule.state, self._rule.origin
-        if state == self._heard or self._closed:
+        """The window has changed: tell the other members, unless the news came from a store. Never waits."""
+        state = self._rule.signalled
+        if state == self._told or self._closed:
             return
-        self._heard = state
-        if origin is self:
-            return
+        self._told = state
         until = self._rule.signal(self._clock.now()).until
 
         def note() -> None:
