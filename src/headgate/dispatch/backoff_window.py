@@ -18,12 +18,14 @@ from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.window import Reentry, Window, WindowSignal
-from ..hints import Clock, Hashable, Observer, Seconds, Store
-from .window_registry import WindowRegistry
+from ..hints import Clock, Hashable, Observer, Seconds, Store, later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sharing.pool.window import WindowMember
+    from .window_registry import WindowRegistry
+else:
+    WindowRegistry = later("headgate.dispatch.window_registry", "WindowRegistry")
 
 
 class BackoffWindow(Closing):
@@ -100,6 +102,8 @@ class BackoffWindow(Closing):
 
         Without a registry, a default one for the whole process is used; a string names one.
         """
+        from .window_registry import WindowRegistry  # noqa: PLC0415 - it imports this file
+
         if registry is None:
             registry = WindowRegistry.named("default")
         elif not isinstance(registry, WindowRegistry):

@@ -32,13 +32,14 @@ from ..hints import (
 from ..limits import Rate, columns_for, read_rates
 from .backoff_window import BackoffWindow
 from .learning import Learner, unit_of
-from .snapshot import DispatchSnapshot, take_snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
+    from .snapshot import DispatchSnapshot
 else:
+    DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
     Signal = later("headgate.responses.signals", "Signal")
 
 
@@ -324,6 +325,8 @@ class Dispatch(Gate, Closing):
 
     def snapshot(self) -> DispatchSnapshot:
         """How it stands right now, and why the first in line waits."""
+        from .snapshot import take_snapshot  # noqa: PLC0415 - loaded by the first that looks
+
         snapshot = self.look(lambda now: take_snapshot(self.rules, self.callers, now))
         self.tell_left()
         self.window.notice_end(self.clock.now())

@@ -9,13 +9,12 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.forks import reset_in_child
-from ..hints import ClassVar, Clock, Hashable, Observer, Seconds, later
+from ..hints import ClassVar, Clock, Hashable, Observer, Seconds
+from .backoff_window import BackoffWindow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .backoff_window import BackoffWindow
-else:
-    BackoffWindow = later("headgate.dispatch.backoff_window", "BackoffWindow")
+    from typing import ClassVar
 
 
 class WindowRegistry:
@@ -66,8 +65,6 @@ class WindowRegistry:
         reset_in_child(self)
 
     def _make(self) -> BackoffWindow:
-        from .backoff_window import BackoffWindow  # noqa: PLC0415 - it imports this file
-
         return BackoffWindow(
             ceiling=self._ceiling, spread=self._spread, observer=self._observer, clock=self._clock
         )
