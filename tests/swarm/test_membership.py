@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
-from headgate.swarm.member import Settings
+from headgate.swarm.leadership import Settings
 from headgate.swarm.membership import Membership
 from headgate.swarm.messages import LEADERS, read_message
 from headgate.swarm.shares import WHOLE

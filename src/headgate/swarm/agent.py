@@ -20,17 +20,7 @@ from ..limiters.resource import Capacity
 from ..limits import Rate
 from .bus.bus import Bus
 from .membership import Membership
-from .messages import (
-    Envelope,
-    Grant,
-    Oversized,
-    Report,
-    Unsigned,
-    read_level,
-    read_number,
-    read_object,
-    write_object,
-)
+from .messages import Envelope, Grant, Note, Oversized, Report, Unsigned
 from .recovery import Level
 from .resource import Options, SharedResource
 from .shares import agent_of
@@ -54,8 +44,7 @@ class Agent:
         self.ignored: dict[str, int] = {}
         self.agent_id = options.agent_id
         self._run = os.urandom(6).hex()  # tells it apart from agents of the same id, earlier ones too
-        self._wall = options.wall
-        self._observer = options.observer
+        self._options = options
         self._clock = options.clock
         self._lock = allocate_lock()
         self._closed = False
@@ -136,7 +125,7 @@ class Agent:
                 for name, resource in self.resources.items()
                 if resource.total.level is not None and resource.total.reduced
             }
-        return {"at": self._wall(), "levels": levels}
+        return {"at": self._options.wall(), "levels": levels}
 
     def restore(self, levels: Mapping[str, Level], said_at: int, younger_than: int) -> None:
         def learn(now: int) -> None:
@@ -144,7 +133,7 @@ class Agent:
                 if name in self.resources:
                     self.resources[name].total.hear(level, now)
 
-        if self._wall() - said_at < younger_than:
+        if self._options.wall() - said_at < younger_than:
             self._act(learn, *self.resources.values())
 
     # -- announcing
@@ -170,21 +159,21 @@ class Agent:
         self._act(announce, resource)
 
     def _send_update(self, resource: SharedResource, reason: str, pause: int) -> None:
-        level, total = resource.total.level, resource.total.amount
+        total = resource.total
         update = CapacityUpdate(
             resource=resource.name,
             agent_id=self.agent_id,
-            new_capacity=total,
+            new_capacity=total.amount,
             reason=reason,
-            timestamp_ns=self._wall(),
+            timestamp_ns=self._options.wall(),
             retry_after=pause / SECOND if pause else None,
         )
         extra = {
             "run": self._run,
             "sequence": self._sequence,
-            "epoch": 0 if level is None else level.epoch,
-            "factor": round(total / resource.total.base, 6),
-            "level": None if level is None else list(level),
+            "epoch": total.epoch,
+            "factor": round(total.amount / total.base, 6),
+            "level": total.level,
         }
         self._outbox.append((self._transport.capacity, update.to_json(extra), False))
 
@@ -206,7 +195,7 @@ class Agent:
             self._news.append(update)
             why = "unknown resource"
             if resource is not None:
-                why = self._updates.why_not(received, resource.total, self._wall(), now)
+                why = self._updates.why_not(received, resource.total, self._options.wall(), now)
             if why or resource is None:
                 self._note_ignored(why, update.agent_id, now)
                 return
@@ -264,16 +253,10 @@ class Agent:
 
     def _hear_note(self, data: bytes, subject: str) -> None:
         """The level that the last leader retained on the bus."""
-
-        def read(data: bytes) -> tuple[str, Level, int]:
-            note = read_object(data)
-            return str(note.get("resource")), read_level(note.get("level")), read_number(note.get("at"))
-
-        name, level, said_at = self._read(read, data, subject) or ("", None, 0)
-        resource = self.resources.get(name)
-        if resource is not None and level is not None and abs(self._wall() - said_at) < STALE:
-            total = resource.total
-            self._act(lambda now: total.hear(level, now), resource)
+        note = self._read(Note.from_json, data, subject)
+        resource = None if note is None else self.resources.get(note.resource)
+        if note is not None and resource is not None and abs(self._options.wall() - note.at) < STALE:
+            self._act(lambda now: resource.total.hear(note.level, now), resource)
 
     def _hear_bus(self, connected: bool) -> None:
         """The connection of the bus was lost, or is back."""
@@ -379,14 +362,14 @@ class Agent:
             data = resource.envelope(message, now).to_json()
             self._outbox.append((self._transport.subject(where), data, False))
         often_enough = now - resource.retained_at >= 5 * self._settings.interval
-        if total.level != resource.retained and membership.is_leader and often_enough:
+        if total.level not in (None, resource.retained) and membership.is_leader and often_enough:
             resource.retained, resource.retained_at = total.level, now
-            note = {"resource": resource.name, "level": total.level, "at": self._wall()}
-            self._outbox.append((self._transport.note(resource.name), write_object(note), True))
+            note = Note(resource.name, total.level, self._options.wall())
+            self._outbox.append((self._transport.note(resource.name), note.to_json(), True))
 
     def _tell(self, piece: Event | CapacityUpdate) -> None:
         if not isinstance(piece, CapacityUpdate):
-            events.tell(self._observer, piece)
+            events.tell(self._options.observer, piece)
             return
         callback = self.callback
         if callback is None or self._closed:

@@ -1,4 +1,4 @@
-"""Pure. One member as candidate or leader of one term: who supports it, and the shares it grants.
+"""Pure. What a member knows of itself; and as candidate or leader, who supports it and what it grants.
 
 Rules of this room: where a bus cannot split, a leader leads as long as its own heartbeats come back to it.
 Where it may, a leader needs answers of members that hold more than half of all safe shares, and two leaders
@@ -8,15 +8,77 @@ how much the members it has not heard yet may be using: half, less the safe shar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from .member import Member
-from .messages import ALL, MOST_MEMBERS, Grant, Handover, Heartbeat, Report, Term
+from .messages import ALL, MOST_MEMBERS, Grant, Handover, Heartbeat, Message, Report, Term
 from .rules import NEVER
-from .shares import HALF, MemberShare, Shares
+from .shares import HALF, WHOLE, Held, MemberShare, Shares
 
 # Up to this many members shares are divided again with every report; beyond it, for several at a time.
 _FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a swarm keeps its members; times are nanoseconds.
+
+    `settle` is within which every member that is there has received a question and answered it. After
+    `forget` a silent member is taken for dead. `splits` says whether the bus may fall into parts. `turn`,
+    from 0 to a million, spreads members that would otherwise act at the same moment.
+    """
+
+    lease: int
+    forget: int
+    settle: int = 0
+    splits: bool = False
+    turn: int = 0
+    weight: int = 1
+    on_loss: str = "share"
+
+    # Others get a member's share within a lease: first the member stops using it, then the leader takes it
+    # for free, then the leader offers it. The gap between the first two allows for clocks of different
+    # speeds.
+
+    @property
+    def interval(self) -> int:
+        """How often the leader sends a heartbeat and a member reports."""
+        return max(1, self.lease // 10)
+
+    @property
+    def hold(self) -> int:
+        """How long a member uses its share after it sent the last report that the leader answered."""
+        return self.lease * 7 // 10
+
+    @property
+    def patience(self) -> int:
+        """How long the leader takes a share for used after it last heard the member."""
+        return self.lease * 8 // 10
+
+
+@dataclass(slots=True)
+class Member:
+    """What one member knows of itself, shared by its `Membership` and its `Leadership`."""
+
+    key: str
+    settings: Settings
+    wants: int = WHOLE  # how much of the whole it has a use for
+    outbox: list[tuple[str, Message]] = field(default_factory=list)  # messages to send, and where
+    echo_at: int = NEVER  # when the last own message was sent that came back over the bus
+    present_since: int = NEVER  # since when own messages have come back without a gap
+
+    def send(self, where: str, message: Message) -> None:
+        self.outbox.append((where, message))
+
+    def take_outbox(self) -> list[tuple[str, Message]]:
+        """The messages to send; the outbox is empty afterwards."""
+        taken, self.outbox = self.outbox, []
+        return taken
+
+    def hear_itself(self, sent_at: int) -> None:
+        """A message that this member sent then came back: it is on the bus."""
+        if sent_at - self.echo_at > 2 * self.settings.interval:
+            self.present_since = sent_at
+        self.echo_at = max(self.echo_at, sent_at)
 
 
 class Leadership:
@@ -25,16 +87,7 @@ class Leadership:
     `lost` says that the support is gone. `floor` is until when a previous leader left it the support.
     """
 
-    def __init__(
-        self,
-        member: Member,
-        term: Term,
-        *,
-        held: Mapping[str, tuple[int, int]],
-        size: int,
-        now: int,
-        floor: int = NEVER,
-    ) -> None:
+    def __init__(self, member: Member, term: Term, held: Held, size: int, now: int, floor: int) -> None:
         settings = member.settings
         self.term = term
         self.size = size  # how many members there are
@@ -79,10 +132,10 @@ class Leadership:
             elif now >= leads_at > self._heartbeats.get(self._number, NEVER):
                 self.send_heartbeat(now)
 
-    def next_at(self) -> int | None:
+    def next_at(self) -> int:
         """When the candidate may become the leader, if it is supported."""
         since = self._supported_since
-        return None if since is None or self.is_leader else self._leads_at(since)
+        return NEVER if since is None or self.is_leader else self._leads_at(since)
 
     def lead(self, now: int, *, unknown: int) -> None:
         """Be the leader from now on. `unknown`: safe shares of members it has not heard yet."""
@@ -213,17 +266,10 @@ class Leadership:
         settings = self._member.settings
         self.heartbeat_at = now + settings.interval
         self._number += 1
-        self._heartbeats = {
-            number: at for number, at in self._heartbeats.items() if now - at < settings.patience
-        }
+        self._heartbeats = {key: at for key, at in self._heartbeats.items() if now - at < settings.patience}
         self._heartbeats[self._number] = now
-        heartbeat = Heartbeat(
-            term=self.term,
-            number=self._number,
-            is_leader=self.is_leader,
-            size=self.size,
-            successor=self.successor(now),
-        )
+        successor = self.successor(now)
+        heartbeat = Heartbeat(self.term, self._number, self.is_leader, self.size, successor)
         self._member.send(ALL, heartbeat)
 
     def successor(self, now: int) -> str:

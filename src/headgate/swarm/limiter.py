@@ -22,7 +22,7 @@ from ..typing import Clock, Observer, Rates, Seconds
 from ..verdict import Verdict
 from .agent import Agent
 from .bus.bus import Bus, open_bus
-from .member import Settings
+from .leadership import Settings
 from .messages import read_level, read_number
 from .recovery import Cubic, Stepwise
 from .resource import Options, SharedResource

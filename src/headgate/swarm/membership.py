@@ -7,8 +7,7 @@ the leader answered, and after that its safe share. While there is no leader, ev
 
 from __future__ import annotations
 
-from .leadership import Leadership
-from .member import Member, Settings
+from .leadership import Leadership, Member, Settings
 from .messages import (
     ALL,
     GREETERS,
@@ -27,7 +26,7 @@ from .messages import (
     Term,
 )
 from .rules import NEVER
-from .shares import HALF
+from .shares import HALF, Held
 
 _NOT_YET = 1 << 62
 
@@ -131,13 +130,9 @@ class Membership:
 
     def next_at(self, now: int) -> int:
         """When `tick` has something to do next."""
-        leadership = self._leadership
         moments = [self.until(now)]
-        if leadership is not None:
-            moments.append(leadership.heartbeat_at)
-            leads_at = leadership.next_at()
-            if leads_at is not None:
-                moments.append(leads_at)
+        if self._leadership is not None:
+            moments += [self._leadership.heartbeat_at, self._leadership.next_at()]
         else:
             moments += [self._report_at, self._candidate_at() if self.joined else self._found_at]
         return min((at for at in moments if at > now), default=now + self._settings.interval)
@@ -186,7 +181,7 @@ class Membership:
     @property
     def greets(self) -> bool:
         """Whether it answers newcomers. In a large swarm some members are enough."""
-        few = self._settings.turn * self._known_size() < _ANSWERS * 1_000_000
+        few = self._settings.turn * self._size < _ANSWERS * 1_000_000
         return self.candidate or not self.joined or few
 
     def _hear_report(self, report: Report, now: int) -> None:
@@ -251,12 +246,14 @@ class Membership:
             return False
         if term[1] in self._left:
             return False  # an old heartbeat of a member that left
-        self.term = term
-        self._granted = self._heartbeat = 0
-        self._leader_left = False
-        self._leader_at = now
+        self._begin_term(term, now)
         self._send_report(now)
         return True
+
+    def _begin_term(self, term: Term, now: int) -> None:
+        self.term = term
+        self._granted = self._heartbeat = 0
+        self._leader_left, self._leader_at = False, now
 
     def _hear_grant(self, grant: Grant, now: int) -> None:
         if grant.to != self.member.key or self.candidate or not self._follows(grant.term, now):
@@ -301,18 +298,11 @@ class Membership:
         wait = 0 if self._successor == self.member.key else interval + 2 * interval * turn // 1_000_000
         return self._leader_at + self._settings.patience + wait
 
-    def _begin_leadership(
-        self, now: int, held: dict[str, tuple[int, int]] | None = None, floor: int = NEVER
-    ) -> Leadership:
+    def _begin_leadership(self, now: int, held: Held | None = None, floor: int = NEVER) -> Leadership:
         """Become a candidate of the next term."""
         held = held or {self.member.key: (self.share(now), self._safe)}
-        self.term = (self.term[0] + 1, self.member.key)
-        self._leadership = Leadership(
-            self.member, self.term, held=held, size=self._size, now=now, floor=floor
-        )
-        self._leader_left = False
-        self._leader_at = now
-        self._heartbeat = 0
+        self._begin_term((self.term[0] + 1, self.member.key), now)
+        self._leadership = Leadership(self.member, self.term, held, self._size, now, floor)
         return self._leadership
 
     def _follow_leadership(self, now: int) -> None:
@@ -325,9 +315,6 @@ class Membership:
         elif leadership.is_leader:
             self._share, self._safe = leadership.own.offer
             self.place = leadership.own.place
-
-    def _known_size(self) -> int:
-        return self._size if self._leadership is None else self._leadership.size
 
     def _hear_rival(self, leadership: Leadership, heartbeat: Heartbeat, now: int) -> None:
         """Another leader or candidate. A leader stays; among equals, the later term or the first by name."""
@@ -354,7 +341,6 @@ class Membership:
         self._leadership = None
         self._lease_from = NEVER
         self._leader_at = now - self._settings.patience  # as if the leader were lost
-        self._granted = 0
 
     def _hear_handover(self, handover: Handover, now: int) -> None:
         """The leader leaves, and this member is its successor."""

@@ -132,7 +132,7 @@ class Envelope(NamedTuple):
         fields = {"resource": self.resource, "kind": _KIND_OF[type(message)]}
         fields |= {name: getattr(message, name) for name in message._fields}
         fields |= {name: getattr(self, name) for name in _AROUND if getattr(self, name)}
-        return write_object(fields)
+        return _written(fields)
 
     @classmethod
     def from_json(cls, data: bytes) -> Envelope:
@@ -143,6 +143,23 @@ class Envelope(NamedTuple):
 
 # What an envelope may leave out.
 _AROUND = Envelope._fields[2:]
+
+
+class Note(NamedTuple):
+    """What a leader retains on the bus, for agents that come when no other is there; `at` is since 1970."""
+
+    resource: str
+    level: Level
+    at: int
+
+    def to_json(self) -> bytes:
+        return _written(self._asdict())
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Note:
+        fields = read_object(data)
+        level, at = read_level(fields.get("level")), read_number(fields.get("at"))
+        return cls(str(fields.get("resource")), level, at)
 
 
 def read_message(fields: Mapping[str, Any]) -> Message:
@@ -260,7 +277,7 @@ def read_object(data: bytes, longest: int = _LONGEST_MESSAGE) -> dict[str, Any]:
     return read
 
 
-def write_object(fields: Mapping[str, Any]) -> bytes:
+def _written(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

@@ -140,6 +140,11 @@ class Total:
         return total if self.level.base == self.base else max(1, total * self.base // self.level.base)
 
     @property
+    def epoch(self) -> int:
+        """How often the total was cut."""
+        return 0 if self.level is None else self.level.epoch
+
+    @property
     def reduced(self) -> bool:
         return self.amount < self.base
 
@@ -170,8 +175,7 @@ class Total:
 
     def would_raise(self, level: Level) -> bool:
         """Whether this is a later cut that leaves more than there is: then an earlier one was missed."""
-        later = self.level is None or level.epoch > self.level.epoch
-        return later and self._curve.total(level) * self.base > self.amount * level.base
+        return level.epoch > self.epoch and self._curve.total(level) * self.base > self.amount * level.base
 
     def hear_cut(self, level: Level, now: int) -> None:
         """Merge the level of an announced reduction, which says nothing about growth since then."""

@@ -21,7 +21,7 @@ from ..limiters.resource import Capacity, Resource
 from ..limits import COLUMNS, REQUESTS, Rate, columns_for
 from ..typing import Clock, Observer
 from ..verdict import Verdict
-from .member import Settings
+from .leadership import Settings
 from .membership import Membership
 from .messages import Envelope, Grant, Heartbeat, Message, Report
 from .recovery import Cubic, Level, Stepwise, Total
@@ -229,8 +229,7 @@ class SharedResource(Resource):
             self._basis = basis
             whole = self.rates[0].amount * WHOLE
             rates = tuple(share_of_rate(rate, basis[0], whole) for rate in self.rates) if share else ()
-        level, place = self.total.level, self.membership.place
-        cuts = 0 if level is None else level.epoch
+        cuts, place = self.total.epoch, self.membership.place
         turn = turn_in(cuts, self._turn if place is None else place)
         before = self.target
         self.target = Target(rates, self.rates, share, expires, self._open_from(), cuts, turn)

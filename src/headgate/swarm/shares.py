@@ -7,12 +7,16 @@ offered less may go on using what it had, until it says that it has heard or its
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from .rules import NEVER, ROUND
 
 # The total, in parts: up to twenty members divide it, and half of it, without a remainder.
 WHOLE = 465_585_120
 HALF = WHOLE // 2
+
+# The share and the safe share of members, by key.
+Held: TypeAlias = Mapping[str, tuple[int, int]]
 
 
 def divide(

@@ -6,6 +6,7 @@ Rules of this room: time is a ManualClock and random numbers are given, so equal
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from ...hints import later
@@ -17,6 +18,7 @@ else:
     ManualClock = later("headgate.testing", "ManualClock")
 
 
+@dataclass(eq=False, repr=False)
 class UnreliableBus:
     """A bus that behaves like a bad network. Each agent gets an `endpoint` of its own.
 
@@ -37,27 +39,20 @@ class UnreliableBus:
     [b'good morning']
     """
 
-    def __init__(
-        self,
-        clock: ManualClock,
-        random: Callable[[], float],
-        *,
-        fastest: float = 0.001,
-        slowest: float = 0.01,
-    ) -> None:
-        self._clock = clock
-        self._random = random
-        self._subscriptions: dict[str, list[tuple[str, Subscription]]] = {}  # with the endpoint of each
-        self.retained: dict[str, Message] = {}
-        self.fastest = fastest
-        self.slowest = slowest
-        self.loss = 0.0
-        self.repeats = 0.0
-        self.partitions: dict[str, int] = {}  # by name of an endpoint; 0 for those not listed
-        self.disconnected: set[str] = set()
-        self.settles = 3.0
-        self.splits = True
-        self.sent = 0
+    clock: ManualClock
+    random: Callable[[], float]
+    _: KW_ONLY
+    fastest: float = 0.001
+    slowest: float = 0.01
+    loss: float = 0.0
+    repeats: float = 0.0
+    settles: float = 3.0
+    splits: bool = True
+    partitions: dict[str, int] = field(default_factory=dict)  # by name of an endpoint; 0 for those not listed
+    disconnected: set[str] = field(default_factory=set)
+    retained: dict[str, Message] = field(default_factory=dict, init=False)
+    sent: int = field(default=0, init=False)
+    _subscriptions: dict[str, list[tuple[str, Subscription]]] = field(default_factory=dict, init=False)
 
     def endpoint(self, name: str) -> Endpoint:
         """The bus as the agent of that name uses it."""
@@ -75,17 +70,17 @@ class UnreliableBus:
         listening = [each for each in self._subscriptions.get(message.subject, ()) if not each[1].closed]
         self._subscriptions[message.subject] = listening
         for name, each in listening:
-            for _ in range(1 + (self._random() < self.repeats)):
+            for _ in range(1 + (self.random() < self.repeats)):
                 if self._reaches(sender, name):
-                    delay = self.fastest + (self.slowest - self.fastest) * self._random()
-                    self._clock.at(self._clock.seconds() + delay, lambda heard=each: heard.hear(message))  # type: ignore[misc]
+                    delay = self.fastest + (self.slowest - self.fastest) * self.random()
+                    self.clock.at(self.clock.seconds() + delay, lambda heard=each: heard.hear(message))  # type: ignore[misc]
 
     def _reaches(self, sender: str, receiver: str) -> bool:
         if sender in self.disconnected or receiver in self.disconnected:
             return False
         if self.partitions.get(sender, 0) != self.partitions.get(receiver, 0):
             return False
-        return self._random() >= self.loss
+        return self.random() >= self.loss
 
 
 class Endpoint:
