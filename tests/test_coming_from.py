@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import typing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from headgate import (
     RateLimiter,
     Refused,
     ResilienceConfig,
+    ResilientClient,
     TokenBudget,
     UnknownResource,
     WaitTimeout,
@@ -70,9 +72,19 @@ def test_every_name_of_ours_in_a_row_exists(row):
         assert match, f"line {row.line}: {code} is not a name"
         thing = headgate
         for part in match["name"].split("."):
-            thing = getattr(thing, part)
+            # What only an instance has is set in `__init__`.
+            made = thing is ResilientClient and not hasattr(thing, part)
+            thing = getattr(thing(), part) if made else getattr(thing, part)
         for argument in re.findall(r"(\w+)=", match["arguments"] or ""):
-            assert argument in inspect.signature(thing).parameters, f"line {row.line}: {code}"
+            assert argument in arguments_of(thing), f"line {row.line}: {code}"
+
+
+def arguments_of(thing):
+    """The names of all arguments, those of a TypedDict of options included."""
+    parameters = inspect.signature(thing).parameters
+    hints = typing.get_type_hints(thing if inspect.isfunction(thing) else thing.__init__)
+    options = [typing.get_args(hints[name]) for name in parameters if name == "options"]
+    return {*parameters, *(name for (kind,) in options for name in kind.__annotations__)}
 
 
 # Every name in the documents of the Elixir library, the Go package and the tutorial.

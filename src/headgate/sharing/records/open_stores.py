@@ -37,7 +37,8 @@ class OpenStore:
         return clients, changed
 
 
-_open: WeakValueDictionary[str, OpenStore] = WeakValueDictionary()
+# By URL; those in memory also by their clock, which they keep alive.
+_open: WeakValueDictionary[tuple[str, int], OpenStore] = WeakValueDictionary()
 
 
 def hold(where: Store | str, clock: Clock) -> OpenStore:
@@ -47,9 +48,10 @@ def hold(where: Store | str, clock: Clock) -> OpenStore:
         if not hasattr(store, "swap"):
             raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
         return OpenStore(store)
-    held = _open.get(where)
+    place = (where, id(clock) if where.startswith("memory:") else 0)
+    held = _open.get(place)
     if held is None or held.pid != os.getpid():
-        held = _open[where] = OpenStore(open_store(where, clock))
+        held = _open[place] = OpenStore(open_store(where, clock))
         finalize(held, _let_go, held.store, held.pid).atexit = False
     return held
 
