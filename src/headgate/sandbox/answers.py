@@ -15,7 +15,7 @@ from .faults import Fault
 from .meters import read_rate
 from .referee import Customer, Referee
 from .steps import Cut, Data, Head, Pause, Scenario, Step, Steps
-from .styles.formats import encode, http_date
+from .styles.formats import encode, http_date, spans
 from .styles.style import Style
 from .styles.values import Ask, MeterLevel, Output, Pairs, Refusal, Request
 
@@ -141,8 +141,8 @@ class Answers:
     def _reply(self, case: Case, customer: Customer, begun: int, now: int) -> Steps:
         tokens = case.output.tokens
         width = tokens if self.speed is None else -(-tokens // _SLICES)
-        for start in range(0, tokens, max(1, width)):
-            now = yield from self._produce(customer, start, min(start + width, tokens), begun, now)
+        for start, stop in spans(tokens, width):
+            now = yield from self._produce(customer, start, stop, begun, now)
         body = encode(self.style.reply(case.ask, case.output))
         if (fault := case.struck_by("truncate")) and fault.clean:
             body = body[: len(body) // 2]
@@ -162,13 +162,12 @@ class Answers:
         yield from steps
 
     def _pieces(self, case: Case, customer: Customer, begun: int, now: int) -> Steps:
-        ask, output = case.ask, case.output
-        now = yield Data(self.style.begin(ask, output))
-        for start in range(0, output.tokens, self.piece_tokens):
-            stop = min(start + self.piece_tokens, output.tokens)
-            now = yield from self._produce(customer, start, stop, begun, now)
-            now = yield Data(self.style.piece(ask, output, start, stop))
-        yield Data(self.style.end(ask, output))
+        done = 0
+        for tokens, data in self.style.stream(case.ask, case.output, self.piece_tokens):
+            if tokens > done:
+                now = yield from self._produce(customer, done, tokens, begun, now)
+                done = tokens
+            now = yield Data(data)
 
     def _disturb(self, case: Case, fault: Fault, steps: Steps, now: int, *, middle: int) -> Steps:
         """The steps of a body, changed by the fault. *middle* is the number of pieces before the middle."""

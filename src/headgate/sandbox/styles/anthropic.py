@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from .formats import event, period_of, rfc3339, text
+from .formats import event, period_of, rfc3339, spans, text
 from .reading import BadRequest, document_of, first_number, input_tokens, model_of, wanted_tokens
 from .style import MODEL, Style
 from .values import Ask, Charges, MeterLevel, Output, Pairs, Refusal, Request
@@ -127,21 +127,15 @@ class Anthropic(Style):
             "usage": self._usage(ask, output.tokens),
         }
 
-    def begin(self, ask: Ask, output: Output) -> bytes:
+    def stream(self, ask: Ask, output: Output, width: int) -> Iterator[tuple[int, bytes]]:
         message = {**self._shell(ask, output), "usage": self._usage(ask, 1)}
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-        start = event({"type": "message_start", "message": message})
-        return start + event(block) + event({"type": "ping"})
-
-    def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:  # noqa: ARG002
-        delta = {"type": "text_delta", "text": text(start, stop)}
-        return event({"type": "content_block_delta", "index": 0, "delta": delta})
-
-    def end(self, ask: Ask, output: Output) -> bytes:
+        first = event({"type": "message_start", "message": message})
+        yield 0, first + event(block) + event({"type": "ping"})
+        for start, stop in spans(output.tokens, width):
+            piece = {"type": "text_delta", "text": text(start, stop)}
+            yield stop, event({"type": "content_block_delta", "index": 0, "delta": piece})
         delta = {"stop_reason": self._stop(output), "stop_sequence": None}
-        usage = self._usage(ask, output.tokens)
-        return (
-            event({"type": "content_block_stop", "index": 0})
-            + event({"type": "message_delta", "delta": delta, "usage": usage})
-            + event({"type": "message_stop"})
-        )
+        last = {"type": "message_delta", "delta": delta, "usage": self._usage(ask, output.tokens)}
+        end = event({"type": "content_block_stop", "index": 0}) + event(last)
+        yield output.tokens, end + event({"type": "message_stop"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
@@ -18,6 +19,11 @@ _WORDS = _TEXT.split()
 def text(start: int, stop: int) -> str:
     """The tokens from *start* to *stop* of an answer, one word each."""
     return "".join(_WORDS[i % len(_WORDS)] + " " for i in range(start, stop))
+
+
+def spans(tokens: int, width: int) -> Iterator[tuple[int, int]]:
+    """The start and the stop of each piece of an answer."""
+    return ((start, min(start + width, tokens)) for start in range(0, tokens, max(1, width)))
 
 
 def encode(value: object) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import pack
 from typing import Any, ClassVar
 
 from ...arguments import SECOND
-from .formats import event, go_duration, period_of, text
+from .formats import event, go_duration, period_of, spans, text
 from .reading import document_of, first_number, input_tokens, model_of, wanted_tokens
 from .style import MODEL, Style
 from .values import Ask, MeterLevel, Output, Pairs, Refusal, Request
@@ -140,46 +140,54 @@ class OpenAI(Style):
             usage = {"prompt_tokens": ask.input_tokens, "total_tokens": ask.input_tokens}
             return {"object": "list", "data": listed, "model": ask.model, "usage": usage}
         if ask.endpoint == "responses":
-            return _response(ask, output, "incomplete" if output.cut else "completed")
+            return _response(ask, output, _status(output))
         content = text(0, output.tokens)
         message: Any = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(output)}
         return {**_chat("chat.completion", ask, output, [choice]), "usage": _chat_usage(ask, output)}
 
-    def begin(self, ask: Ask, output: Output) -> bytes:
-        if ask.endpoint == "chat":
-            return _chunk(ask, output, {"role": "assistant", "content": "", "refusal": None})
-        response = _response(ask, output, "in_progress")
-        item = {**_message(output, ""), "status": "in_progress", "content": []}
-        return _events(
+    def stream(self, ask: Ask, output: Output, width: int) -> Iterator[tuple[int, bytes]]:
+        return (_stream_chat if ask.endpoint == "chat" else _stream_response)(ask, output, width)
+
+
+def _stream_chat(ask: Ask, output: Output, width: int) -> Iterator[tuple[int, bytes]]:
+    yield 0, _chunk(ask, output, {"role": "assistant", "content": "", "refusal": None})
+    for start, stop in spans(output.tokens, width):
+        yield stop, _chunk(ask, output, {"content": text(start, stop)})
+    end = _chunk(ask, output, {}, finish=_finish(output))
+    if ask.with_usage:
+        end += _chunk(ask, output, None, usage=_chat_usage(ask, output))
+    yield output.tokens, end + b"data: [DONE]\n\n"
+
+
+def _stream_response(ask: Ask, output: Output, width: int) -> Iterator[tuple[int, bytes]]:
+    response = _response(ask, output, "in_progress")
+    item = {**_message(output, ""), "status": "in_progress", "content": []}
+    place = {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0}
+    yield (
+        0,
+        _events(
             0,
             ("response.created", {"response": response}),
             ("response.in_progress", {"response": response}),
             ("response.output_item.added", {"output_index": 0, "item": item}),
-            ("response.content_part.added", {**_place(output), "part": _part("")}),
-        )
-
-    def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:
-        if ask.endpoint == "chat":
-            return _chunk(ask, output, {"content": text(start, stop)})
-        facts = {**_place(output), "logprobs": [], "delta": text(start, stop)}
-        return _events(4 + start, ("response.output_text.delta", facts))
-
-    def end(self, ask: Ask, output: Output) -> bytes:
-        if ask.endpoint == "chat":
-            closing = _chunk(ask, output, {}, finish=_finish(output))
-            if ask.with_usage:
-                closing += _chunk(ask, output, None, usage=_chat_usage(ask, output))
-            return closing + b"data: [DONE]\n\n"
-        whole = text(0, output.tokens)
-        status = "incomplete" if output.cut else "completed"
-        return _events(
+            ("response.content_part.added", {**place, "part": _part("")}),
+        ),
+    )
+    for start, stop in spans(output.tokens, width):
+        facts = {**place, "logprobs": [], "delta": text(start, stop)}
+        yield stop, _events(4 + start, ("response.output_text.delta", facts))
+    whole, status = text(0, output.tokens), _status(output)
+    yield (
+        output.tokens,
+        _events(
             4 + output.tokens,
-            ("response.output_text.done", {**_place(output), "text": whole, "logprobs": []}),
-            ("response.content_part.done", {**_place(output), "part": _part(whole)}),
+            ("response.output_text.done", {**place, "text": whole, "logprobs": []}),
+            ("response.content_part.done", {**place, "part": _part(whole)}),
             ("response.output_item.done", {"output_index": 0, "item": _message(output, whole)}),
             (f"response.{status}", {"response": _response(ask, output, status)}),
-        )
+        ),
+    )
 
 
 def _events(number: int, *events: tuple[str, dict[str, Any]]) -> bytes:
@@ -190,8 +198,8 @@ def _events(number: int, *events: tuple[str, dict[str, Any]]) -> bytes:
     )
 
 
-def _place(output: Output) -> dict[str, Any]:
-    return {"item_id": output.name("msg_"), "output_index": 0, "content_index": 0}
+def _status(output: Output) -> str:
+    return "incomplete" if output.cut else "completed"
 
 
 def _finish(output: Output) -> str:

@@ -6,7 +6,7 @@ providers, so that their own SDKs see no difference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from ...arguments import SECOND
@@ -71,13 +71,6 @@ class Style:
         """The whole answer."""
         raise NotImplementedError
 
-    def begin(self, ask: Ask, output: Output) -> bytes:
-        """The beginning of a stream."""
-        raise NotImplementedError
-
-    def piece(self, ask: Ask, output: Output, start: int, stop: int) -> bytes:
-        """The tokens from *start* to *stop* of a stream."""
-        raise NotImplementedError
-
-    def end(self, ask: Ask, output: Output) -> bytes:
+    def stream(self, ask: Ask, output: Output, width: int) -> Iterator[tuple[int, bytes]]:
+        """The pieces of a streamed answer, *width* tokens each, with the tokens that it has by then."""
         raise NotImplementedError
