@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
+from ..gate.closing import Closing
 from ..typing import Clock
 from .control import ROOT
 from .live import Live, LiveScenario
@@ -28,7 +29,7 @@ class Sent(TypedDict, total=False):
     json: Any
 
 
-class Reply:
+class Reply(Closing):
     """What came back: `status`, `headers` as a list of pairs, and the body.
 
     A plain answer is all there. A streamed one is iterated over, `for` or `async for`, and stays in flight
@@ -81,18 +82,6 @@ class Reply:
             return step.data
         self.close()
         return None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Reply {self.status}, {len(self.body)} bytes{' so far' * self.streamed}>"
