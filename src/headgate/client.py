@@ -232,24 +232,18 @@ class ResilientClient(Closing):
             call.check_circuit()
             if call.budget is not None:
                 call.reservation = call.budget.reserve(call.tokens)
-            try:
-                with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
-                    call.begin_attempt(permit)
-                    try:
-                        result = fn(*args, **kwargs)
-                    except BaseException as error:
-                        if not call.is_retried_after(error):
-                            raise
-                    else:
-                        if result.__class__ is Coroutine:
-                            raise never_awaited(result, "call")
-                        call.succeeded(result)
-                        return result
-            except Refused as refusal:
-                call.raise_failure_before(refusal)
-                raise
-            finally:
-                call.end_attempt()
+            with call, self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
+                call.begin_attempt(permit)
+                try:
+                    result = fn(*args, **kwargs)
+                except BaseException as error:
+                    if not call.is_retried_after(error):
+                        raise
+                else:
+                    if result.__class__ is Coroutine:
+                        raise never_awaited(result, "call")
+                    call.succeeded(result)
+                    return result
             if call.delay:
                 sleep(self._clock, call.delay)
 
@@ -260,7 +254,7 @@ class ResilientClient(Closing):
             call.check_circuit()
             if call.budget is not None:
                 call.reservation = await call.budget.reserve_async(call.tokens)
-            try:
+            with call:
                 async with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
                     call.begin_attempt(permit)
                     try:
@@ -274,11 +268,6 @@ class ResilientClient(Closing):
                     else:
                         call.succeeded(result)
                         return result
-            except Refused as refusal:
-                call.raise_failure_before(refusal)
-                raise
-            finally:
-                call.end_attempt()
             if call.delay:
                 await sleep_async(self._clock, call.delay)
 
@@ -325,7 +314,7 @@ class ResilientClient(Closing):
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One call of a client, from its first attempt to its last."""
+    """One call of a client, from its first attempt to its last. A `with` block is one attempt."""
 
     retried: RetriedCall
     breaker: CircuitBreaker
@@ -345,6 +334,9 @@ class _Call:
     sent_at: int = 0
 
     # -- before an attempt
+
+    def __enter__(self) -> None:
+        """Begin to wait for a permit."""
 
     def check_circuit(self) -> None:
         """Raise if the circuit is open, before the call waits for anything."""
@@ -372,13 +364,6 @@ class _Call:
         self.permit = permit
         self.retried.begin_attempt()
         self.sent_at = self.clock.now()
-
-    def raise_failure_before(self, refusal: Refused) -> None:
-        """If a retry is not admitted, raise what made it necessary."""
-        failure = self.last_failure
-        if self.permit is None and failure is not None and not isinstance(refusal, CircuitBreakerOpen):
-            Stop(failure, self.retried.state.retries, f"no place for another: {refusal}").annotate()
-            raise failure
 
     def _caused_by_failure(self, refusal: CircuitBreakerOpen) -> CircuitBreakerOpen:
         if self.last_failure is not None:
@@ -443,8 +428,8 @@ class _Call:
         self.window.signal(duration, verdict.kind, self.permit.taken_at)
         return True
 
-    def end_attempt(self) -> None:
-        """Give back what the attempt still holds, however it ended."""
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
+        """Give back what the attempt still holds. If a retry was refused, raise what made it necessary."""
         self.retried.end_attempt()
         if self.inside is not None:
             come_out(self.inside)
@@ -456,3 +441,7 @@ class _Call:
             if self.permit is None:  # never sent
                 self.reservation.refund()
             self.reservation = None
+        refused = isinstance(error, Refused) and not isinstance(error, CircuitBreakerOpen)
+        if refused and self.permit is None and self.last_failure is not None:
+            Stop(self.last_failure, self.retried.state.retries, f"no place for another: {error}").annotate()
+            raise self.last_failure

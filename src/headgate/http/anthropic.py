@@ -38,7 +38,7 @@ def middleware(
             results.append(call_next(request))
             return _answer(results[-1], HttpxAnswer)
 
-        sender.run(request.method.upper(), _url_of(request), _headers_of(request), _body_of(request), send)
+        sender.run(*_parts_of(request), send)
         return results[-1]
 
     return gated
@@ -57,9 +57,7 @@ def middleware_async(
             results.append(await call_next(request))
             return _answer(results[-1], AsyncHttpxAnswer)
 
-        await sender.run_async(
-            request.method.upper(), _url_of(request), _headers_of(request), _body_of(request), send
-        )
+        await sender.run_async(*_parts_of(request), send)
         return results[-1]
 
     return gated
@@ -80,20 +78,16 @@ class _LocalResult(Answer):
         reading.end()
 
 
-def _url_of(request: Any) -> str:
+def _parts_of(request: Any) -> tuple[str, str, dict[str, str], bytes | None]:
+    """Its method, URL, headers and body, as GatedSender takes them."""
     url = str(request.url)
-    if urlsplit(url).netloc:
-        return url
-    base = os.environ.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
-    return base.rstrip("/") + "/" + url.lstrip("/")
-
-
-def _headers_of(request: Any) -> dict[str, str]:
-    headers = {
-        str(name).lower(): value for name, value in dict(request.headers).items() if isinstance(value, str)
-    }
+    if not urlsplit(url).netloc:
+        base = os.environ.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+        url = base.rstrip("/") + "/" + url.lstrip("/")
+    given = dict(request.headers).items()
+    headers = {str(name).lower(): value for name, value in given if isinstance(value, str)}
     headers["x-stainless-retry-count"] = str(request.retries_taken)
-    return headers
+    return request.method.upper(), url, headers, _body_of(request)
 
 
 def _body_of(request: Any) -> bytes | None:

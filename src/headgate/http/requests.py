@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import BytesIO, RawIOBase
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.response import HTTPResponse
 
+from ..gate.closing import Closing
 from .exchange import GatedSender, SendOptions
 from .gates import Gates
 from .response import MOST_OF_ERROR, Answer, OpenResponse
@@ -33,25 +34,16 @@ class Adapter(BaseAdapter):
         self._sender = GatedSender(gate, **options)
         self._inner = HTTPAdapter() if inner is None else inner
 
-    def send(
-        self,
-        request: PreparedRequest,
-        stream: bool = False,
-        timeout: Any = None,
-        verify: Any = True,
-        cert: Any = None,
-        proxies: Any = None,
-    ) -> Response:
-        def once() -> _Answer:
-            return _Answer(
-                self._inner.send(
-                    request, stream=stream, timeout=timeout, verify=verify, cert=cert, proxies=proxies
-                )
-            )
-
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         assert request.method is not None  # it was prepared
         assert request.url is not None
-        answer = self._sender.run(request.method, request.url, _headers_of(request), _body_of(request), once)
+        answer = self._sender.run(
+            request.method,
+            request.url,
+            _headers_of(request),
+            _body_of(request),
+            lambda: _Answer(self._inner.send(request, *args, **kwargs)),
+        )
         # Authentication sends again by this connection, and must pass the gate too.
         answer.response.connection = self
         response: Response = answer.response
@@ -131,7 +123,7 @@ class _Answer(Answer):
             return b""
 
 
-class _Raw:
+class _Raw(Closing):
     """The response of urllib3, which tells what is read of it and when that ends."""
 
     def __init__(self, raw: Any, reading: OpenResponse) -> None:
@@ -178,12 +170,6 @@ class _Raw:
 
     def __iter__(self) -> Iterator[bytes]:
         return self._reading.passed_on(iter(self._raw))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)

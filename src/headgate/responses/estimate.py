@@ -56,14 +56,14 @@ class RequestShape:
     twice does no harm.
     """
 
-    style: Style
-    model: str | None
-    input: int
-    max_output: int | None
-    generates: bool
+    style: Style = "free"
+    model: str | None = None
+    input: int = 0
+    max_output: int | None = None
+    generates: bool = False
 
 
-NO_SHAPE = RequestShape(style="free", model=None, input=0, max_output=None, generates=False)
+NO_SHAPE = RequestShape()
 
 
 def read_shape(method: str, host: str, path: str, body: bytes | None) -> RequestShape:
@@ -88,15 +88,10 @@ def shape_of(method: str, host: str, path: str, body: bytes, document: Mapping[s
         model = named[1] if named else None
     style, generates = _style(host, path, document, model)
     if style == "free":
-        return RequestShape(style="free", model=model, input=0, max_output=None, generates=True)
+        return RequestShape(model=model, generates=True)
     messages = document.get("messages") or document.get("contents") or document.get("input")
-    return RequestShape(
-        style=style,
-        model=model,
-        input=estimate_tokens(body, len(messages) if isinstance(messages, list) else 1),
-        max_output=_max_output(document, style),
-        generates=generates,
-    )
+    tokens = estimate_tokens(body, len(messages) if isinstance(messages, list) else 1)
+    return RequestShape(style, model, tokens, _max_output(document, style), generates)
 
 
 def estimate_tokens(body: bytes, messages: int = 0) -> int:
@@ -105,10 +100,7 @@ def estimate_tokens(body: bytes, messages: int = 0) -> int:
     >>> estimate_tokens(b"x" * 4_000)
     1000
     """
-    text = body
-    media = 0
-    if len(body) > 256 and b'"' in body:
-        text, media = _MEDIA.subn(b"", body)
+    text, media = _MEDIA.subn(b"", body) if len(body) > 256 and b'"' in body else (body, 0)
     escaped = text.count(b"\\u")  # six bytes that stand for a letter of three
     others = len(text.translate(None, _ASCII)) + 3 * escaped
     ascii_bytes = len(text) - others - 3 * escaped
@@ -180,18 +172,13 @@ def reservation(shape: RequestShape, ratio: float, output: int) -> dict[str, int
     if shape.style == "openai":
         ratio = max(1.0, ratio)  # OpenAI counts its own estimate, even if less was used
     own = -int(-shape.input * ratio // 1)
-    most = shape.max_output
-    if not shape.generates:
-        output = 0
+    answer = output if shape.generates else 0
+    if shape.max_output is not None and shape.style != "anthropic":
+        answer = shape.max_output
     if shape.style == "openai":
-        total = max(own, most or 0)
-    elif shape.style == "anthropic":
-        total = own + output
-    elif shape.style == "gemini":
-        total = own  # Gemini counts the input only
+        total = max(own, shape.max_output or 0)
     else:
-        total = own + (output if most is None else most)
-    answer = output if most is None or shape.style == "anthropic" else most
+        total = own if shape.style == "gemini" else own + answer  # Gemini counts the input only
     return {TOKENS: total, INPUT: own, OUTPUT: answer}
 
 
@@ -215,8 +202,6 @@ class TokenStats:
     Threads write without a lock: an entry is replaced as a whole, and losing one in a race changes an average
     only slightly.
     """
-
-    __slots__ = ("_known",)
 
     _MOST_MODELS = 1_024
     _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0

@@ -223,8 +223,6 @@ _ASKED_FOR = re.compile(rf"limit:? {_COUNT}, ?(?:used:? ~?[0-9,]+, ?)?requested:
 class _ErrorDetails:
     """What the error says, wherever this provider puts it, in lower case."""
 
-    __slots__ = ("codes", "messages", "violations")
-
     def __init__(self, document: Document, fields: Fields) -> None:
         self.codes = frozenset(_codes(document, fields))
         self.violations = violations_in(document)
@@ -281,25 +279,23 @@ def _reason(status: int, details: _ErrorDetails, scopes: tuple[Scope, ...], *, s
         return "rate_limited"
     if has_rate_code and (status == 200 or status >= 400):
         return "rate_limited"
-    if status in (498, 503, 529):
-        return "overloaded"
     if status == 403 and (
         stated
         or any(scope.remaining == 0 for scope in scopes)
         or any("secondary rate limit" in text or "abuse detection" in text for text in messages)
     ):
         return "rate_limited"
-    return _reason_by_status(status)
+    if status in _REASONS:
+        return _REASONS[status]
+    return "server_error" if status >= 500 else "client_error" if status >= 400 else "ok"
 
 
-def _reason_by_status(status: int) -> Reason:
-    if status == 430:
-        return "blocked"
-    if status in (408, 504, 522, 524):
-        return "timeout"
-    if status == 425 or status >= 500:
-        return "server_error"
-    return "client_error" if status >= 400 else "ok"
+_REASONS: dict[int, Reason] = {
+    425: "server_error",
+    430: "blocked",
+    **dict.fromkeys((498, 503, 529), "overloaded"),
+    **dict.fromkeys((408, 504, 522, 524), "timeout"),
+}
 
 
 def _tells_of_spent_money(message: str) -> bool:

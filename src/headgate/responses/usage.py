@@ -73,28 +73,22 @@ class UsageReader:
     compressed or not.
     """
 
-    __slots__ = ("_buffer", "_complete", "_cut", "_feed", "_figures", "_inflate", "error")
-
     def __init__(self, content_type: str, content_encoding: str = "") -> None:
         self._buffer = bytearray()
         self._cut = False  # whether the beginning of the buffer was dropped
         self._figures: dict[str, Any] = {}
         self._complete = False
         self.error: dict[str, Any] | None = None
-        kind = content_type.lower()
-        self._feed: Callable[[bytes], None] | None
-        if "event-stream" in kind or "ndjson" in kind or "jsonl" in kind:
-            self._feed = self._feed_lines
-        elif "json" in kind:
-            self._feed = self._feed_whole
-        elif "amazon.eventstream" in kind:
-            self._feed = self._feed_tail
-        else:
-            self._feed = None
-        self._inflate: Callable[[bytes], bytes] | None = None
-        encoding = content_encoding.lower().strip()
-        if self._feed is not None and encoding not in ("", "identity"):
-            self._inflate = _Inflater(encoding).inflate
+        kinds = {
+            "event-stream": self._feed_lines,
+            "ndjson": self._feed_lines,
+            "jsonl": self._feed_lines,
+            "json": self._feed_whole,
+            "amazon.eventstream": self._feed_tail,
+        }
+        named = (feed for kind, feed in kinds.items() if kind in content_type.lower())
+        self._feed: Callable[[bytes], None] | None = next(named, None)
+        self._inflate = _Inflater(content_encoding).inflate
 
     @property
     def usage(self) -> Usage | None:
@@ -105,14 +99,13 @@ class UsageReader:
         feed = self._feed
         if feed is None or not chunk:
             return
-        if self._inflate is not None:
-            try:
-                chunk = self._inflate(chunk)
-            except (zlib.error, ValueError):  # not in the encoding that its header names
-                self._feed = None
-                self._buffer.clear()
-                return
-        feed(chunk)
+        try:
+            chunk = self._inflate(chunk)
+        except (zlib.error, ValueError):  # not in the encoding that its header names
+            self._feed = None
+            self._buffer.clear()
+        else:
+            feed(chunk)
 
     def finish(self) -> None:
         """Read what is left: the response is complete."""
@@ -251,26 +244,21 @@ def _parsed(text: bytes | bytearray) -> object:
 
 def unpacked(body: bytes, content_encoding: str) -> bytes | None:
     """A whole body, uncompressed; None if zlib cannot do it."""
-    encoding = content_encoding.lower().strip()
-    if encoding in ("", "identity"):
-        return body
     try:
-        return _Inflater(encoding).inflate(body)
+        return _Inflater(content_encoding).inflate(body)
     except (zlib.error, ValueError):
         return None
 
 
 class _Inflater:
-    """Unpacks gzip and deflate. Bytes that were unpacked before pass through unchanged."""
-
-    __slots__ = ("_encoding", "_left", "_unpack")
+    """Unpacks gzip and deflate. Bytes that are not or no longer packed pass through unchanged."""
 
     _MOST_BYTES = 1 << 26  # a limit against decompression bombs
 
     def __init__(self, encoding: str) -> None:
-        self._encoding = encoding
+        self._encoding = encoding.lower().strip()
         self._left = self._MOST_BYTES
-        self._unpack: Any = None
+        self._unpack: Any = _AS_IT_IS if self._encoding in ("", "identity") else None
 
     def inflate(self, chunk: bytes) -> bytes:
         """The uncompressed bytes. Raises zlib.error or ValueError if there are none."""

@@ -86,7 +86,9 @@ def _verdict_of(error: BaseException, depth: int) -> Verdict:
     retry_after = _own_retry_after(error)
     if _is_unreachable(error):
         return failed(retry_after, may_have_run=False)
-    if isinstance(error, (ConnectionError, TimeoutError)) or _is_connection_error(error):
+    if isinstance(error, (ConnectionError, TimeoutError)) or any(
+        kind.__name__ in _CONNECTION_ERRORS.get(_library(kind), ()) for kind in type(error).__mro__
+    ):
         return failed(retry_after, may_have_run=not names & _BEFORE_SENDING and not _is_idempotent(error))
     return REJECTED if retry_after is None else throttled(retry_after)
 
@@ -180,10 +182,6 @@ def _is_idempotent(error: BaseException) -> bool:
         return True
     headers = getattr(request, "headers", None)
     return headers is not None and any(str(name).lower() == "idempotency-key" for name in headers)
-
-
-def _is_connection_error(error: BaseException) -> bool:
-    return any(kind.__name__ in _CONNECTION_ERRORS.get(_library(kind), ()) for kind in type(error).__mro__)
 
 
 def _library(kind: type) -> str:
