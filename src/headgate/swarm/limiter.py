@@ -12,7 +12,7 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
+from ..arguments import SECOND, must_be_plain, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..limiters.memory_limiter import MemoryLimiter
@@ -107,7 +107,8 @@ class DistributedLimiter(MemoryLimiter):
         factor = ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
         growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
         interval = positive_seconds_to_ns(recovery_interval, "recovery_interval", error=InvalidConfig)
-        _check_callback(on_capacity_change)
+        if on_capacity_change is not None:
+            must_be_plain(on_capacity_change, "on_capacity_change", "an update")
         super().__init__(observer=observer, clock=clock)
         settings = Settings(
             lease=positive_seconds_to_ns(lease, "lease", error=InvalidConfig),
@@ -182,7 +183,8 @@ class DistributedLimiter(MemoryLimiter):
 
     def on_capacity_change(self, callback: Callable[[CapacityUpdate], Any] | None) -> None:
         """Have `callback` called, in place of the last one, with every update of another agent."""
-        _check_callback(callback)
+        if callback is not None:
+            must_be_plain(callback, "on_capacity_change", "an update")
         self._agent.callback = callback
 
     # -- announcing
@@ -272,8 +274,3 @@ class DistributedLimiter(MemoryLimiter):
 def _one_of(what: str, given: object, possible: tuple[str, ...]) -> None:
     if given not in possible:
         raise InvalidConfig(f"{what}={given!r} is unknown; write one of {', '.join(map(repr, possible))}")
-
-
-def _check_callback(callback: object) -> None:
-    if callback is not None and not callable(callback):
-        raise InvalidConfig(f"on_capacity_change={callback!r} cannot be called; give a function of an update")
