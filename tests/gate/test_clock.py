@@ -1,15 +1,19 @@
 """Clocks: reading time, sleeping, and having something done at a moment."""
 
 import gc
+import sys
 import threading
 import time
 
 import pytest
 
 from forks import in_a_child, needs_fork
+from headgate.gate import clock
 from headgate.gate.clock import SYSTEM, sleep
+from headgate.gate.forks import reset_in_child
 from headgate.testing import ManualClock
 from patience import PATIENCE
+from stress.interrupts import interrupt_everywhere
 
 MS = 1_000_000
 
@@ -54,8 +58,6 @@ def test_an_error_of_a_timer_is_logged_and_the_next_one_fires(caplog):
 
 
 def test_timers_are_added_again_after_their_thread_has_ended(monkeypatch):
-    from headgate.gate import clock
-
     monkeypatch.setattr(clock, "_LINGER", 0.0)
     for _ in range(20):
         done = threading.Event()
@@ -82,7 +84,7 @@ def test_timers_work_in_a_forked_child():
     done = threading.Event()
     SYSTEM.call_at(SYSTEM.now() + MS, done.set)
     assert done.wait(PATIENCE)
-    in_a_child(child)
+    assert in_a_child(child) == 0
 
 
 def test_manual_timers_fire_when_the_clock_reaches_them():
@@ -102,3 +104,45 @@ def test_sleep_lets_time_pass_in_the_calling_thread(duration):
     began = time.monotonic_ns()
     sleep(SYSTEM, duration)
     assert time.monotonic_ns() - began >= duration
+
+
+def test_a_timer_that_exits_does_not_end_the_others(caplog):
+    done = threading.Event()
+    SYSTEM.call_at(SYSTEM.now(), lambda: sys.exit("from a timer"))
+    SYSTEM.call_at(SYSTEM.now() + MS, done.set)
+    assert done.wait(PATIENCE)
+    later = threading.Event()
+    SYSTEM.call_at(SYSTEM.now() + MS, later.set)
+    assert later.wait(PATIENCE)
+    assert "a timer of headgate failed" in caplog.text
+
+
+def test_an_interrupt_while_a_timer_is_added_leaves_later_timers_working():
+    def scenario(interrupt):
+        timers = clock._Timers()
+        with interrupt:
+            timers.add(SYSTEM.now(), lambda: None)
+        done = threading.Event()
+        timers.add(SYSTEM.now(), done.set)
+        assert done.wait(PATIENCE)
+
+    interrupt_everywhere(scenario)
+
+
+@needs_fork
+def test_timers_that_are_added_while_a_child_starts_clean_fire_in_it():
+    class StartsTimer:
+        def after_fork(self):
+            self.done = threading.Event()
+            SYSTEM.call_at(SYSTEM.now(), self.done.set)
+
+    things = [StartsTimer() for _ in range(20)]
+    for thing in things:
+        reset_in_child(thing)
+    SYSTEM.call_at(SYSTEM.now() + 50 * MS, lambda: None)  # the thread of the parent is on duty
+
+    def child():
+        for thing in things:
+            assert thing.done.wait(1)
+
+    assert in_a_child(child) == 0

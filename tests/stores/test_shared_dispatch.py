@@ -13,6 +13,8 @@ from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.http import read_signal
 from headgate.sharing.courier import COURIER
 from headgate.sharing.memory import MemoryStore
+from headgate.sharing.pool import member
+from headgate.sharing.pool.member import PoolMember
 from headgate.testing import ManualClock, Recorder
 from patience import PATIENCE, eventually
 
@@ -242,3 +244,61 @@ def test_acquire_backoff_paces_questions_for_places_that_other_members_hold(insi
 def test_acquire_backoff_must_be_a_backoff_of_a_shared_gate(options):
     with pytest.raises(InvalidConfig, match="acquire_backoff"):
         Dispatch("key", **options)
+
+
+def test_no_call_begins_between_the_demand_that_returns_all_places_and_their_return(shared, monkeypatch):
+    """Another member is granted the places at once."""
+    gate, began = shared(concurrency=4), []
+    write = PoolMember._question
+
+    def question(member, demand, **how):
+        if how.get("resting"):
+            began.append(gate.try_admit())
+        return write(member, demand, **how)
+
+    monkeypatch.setattr(PoolMember, "_question", question)
+    with gate.admit(timeout=PATIENCE):
+        pass
+    eventually(lambda: began, "the places go back")
+    assert began == [None] * len(began)
+
+
+def test_a_call_that_begins_just_before_all_places_are_returned_is_told(shared, monkeypatch):
+    gate, began, told = shared(concurrency=4), [], []
+    settle_down(gate)
+    write, use_nothing = PoolMember._question, PoolMember._use_nothing
+
+    def begin_a_call(member):
+        if not began:
+            began.append(gate.try_admit())
+        use_nothing(member)
+
+    def question(member, demand, **how):
+        asked = write(member, demand, **how)
+        if asked is not None:
+            told.append(asked["uses"])
+        return asked
+
+    with gate.admit(timeout=PATIENCE):
+        monkeypatch.setattr(PoolMember, "_use_nothing", begin_a_call)
+    monkeypatch.setattr(PoolMember, "_question", question)
+    eventually(lambda: began, "the places go back")
+    assert began[0] is not None
+    eventually(lambda: told and told[-1] == [1, 0], "the call is told")
+    began[0].settle()
+
+
+def test_rates_set_while_a_question_is_written_are_told_with_the_next(shared, monkeypatch):
+    first, second = shared(rates="10/day"), shared(rates="10/day")
+    settle_down(first, second)
+
+    def set_rates(demand):
+        monkeypatch.setattr(member, "spare_for", spare_for)
+        first.set_rates("50/day")
+        return spare_for(demand)
+
+    spare_for = member.spare_for
+    monkeypatch.setattr(member, "spare_for", set_rates)
+    first._member._nudge()
+    first.try_admit()
+    eventually(lambda: second.snapshot().rates[0].limit == 50, "the other gate hears of it")

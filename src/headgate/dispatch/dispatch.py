@@ -317,9 +317,9 @@ class Dispatch(Gate, Closing):
 
     def close(self) -> None:
         """Refuse the callers that wait and every later one, and free the name. A second call does nothing."""
-        super().close()
         if self._name is not None and self._names.get(self._name) is self:
             del self._names[self._name]
+        super().close()
 
     # -- looking
 

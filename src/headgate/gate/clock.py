@@ -78,7 +78,7 @@ class SystemTimer:
             return
         try:
             act()
-        except Exception:
+        except BaseException:  # also SystemExit and a cancelled future: they would end all timers
             from logging import getLogger  # noqa: PLC0415 - importing it takes longer than importing headgate
 
             getLogger("headgate").exception("a timer of headgate failed")
@@ -98,7 +98,7 @@ class _Timers:
 
     def __init__(self) -> None:
         self.after_fork()
-        reset_in_child(self)
+        reset_in_child(self, first=True)
 
     def add(self, at: int, act: Callable[[], object]) -> SystemTimer:
         timer = SystemTimer(at, act)
@@ -117,11 +117,16 @@ class _Timers:
 
     def _start(self) -> None:
         mine = object()
-        if self._on_duty.setdefault("thread", mine) is mine:
-            try:
+        try:
+            if self._on_duty.setdefault("thread", mine) is mine:
                 start_new_thread(self._keep, ())
-            except RuntimeError:  # the interpreter is shutting down, or there are too many threads
+        except BaseException as error:
+            # If Ctrl-C struck after the start, another thread will start: two of them do no harm.
+            if self._on_duty.get("thread") is mine:
                 self._on_duty.pop("thread", None)
+            # The interpreter is shutting down, or there are too many threads.
+            if not isinstance(error, RuntimeError):
+                raise
 
     def _nudge(self) -> None:
         try:  # noqa: SIM105 - contextlib would double the time of importing headgate
@@ -134,7 +139,10 @@ class _Timers:
         compact_at = 64
         while True:
             while self._added:
-                heappush(heap, self._added.popleft())
+                try:
+                    heappush(heap, self._added.popleft())
+                except IndexError:
+                    break  # another thread was quicker
             if len(heap) > compact_at:
                 heap = [timer for timer in heap if not timer.cancelled]
                 heapify(heap)

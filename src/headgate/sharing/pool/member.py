@@ -136,10 +136,15 @@ class PoolMember:
                 "the rates of a shared Dispatch may change, but not what they count; write them alike"
             )
         self._rates = tuple(rates)
-        self._set = [terms_of(rates), self._limits]
-        self._install(leased=not self._lost)
+        owed = self._install(leased=not self._lost)
         self._gate.tell_retuned(self._rates, self._clock.now())
-        self._nudge()
+
+        def note() -> None:  # on the courier's loop, which may be writing a question now
+            self._set = [terms_of(rates), self._limits]
+            self._owe(owed)
+            self._stir()
+
+        COURIER.soon(note)
 
     def learn(self, before: tuple[Rate, ...], rates: tuple[Rate, ...]) -> None:
         """Responses state other limits, for all members. Only the member that lowered them raises them."""
@@ -185,6 +190,7 @@ class PoolMember:
         self._install(leased=True)
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
         self._use_nothing()
+        self._granted = [0, 0]
         if not self._closed:
             COURIER.send(self._pool.listen)
 
@@ -305,15 +311,17 @@ class PoolMember:
         if self._gate.look(self._holds_locked):
             return False
         if not self._lost:
+            self._use_nothing()  # first: a call that begins after the demand was read would not be told
             demand = self._gate.demand()
             self._pending = self._question(demand, resting=not demand.holds)
             self._pending_since = demand.at
-            self._use_nothing()
+            self._granted = [0, 0]
+            if demand.holds:
+                return False  # a call has begun since
         return self._pending is None
 
     def _use_nothing(self) -> None:
         """No place and no byte may be used before the next answer."""
-        self._granted = [0, 0]
         places, load = self._limits.places, self._limits.bytes
         self._gate.grant(Grant(places=0 if places else None, bytes=0 if load else None))
 
@@ -374,7 +382,7 @@ class PoolMember:
             if not self._is_back(answer):
                 return
         if "rates" in answer and self._follow(answer):
-            self._install(leased=True)
+            self._owe(self._install(leased=True))
             self._gate.tell_retuned(self._rates, self._clock.now())
         now, limits = self._clock.now(), self._limits
         self._version = answer["version"]
@@ -425,8 +433,11 @@ class PoolMember:
         self._limits = limits
         return changed
 
-    def _install(self, *, leased: bool) -> None:
-        """Have the gate go by what the pool grants, or by what it may use without the store."""
+    def _install(self, *, leased: bool) -> list[int]:
+        """Have the gate go by what the pool grants, or by what it may use without the store.
+
+        Answers what the rates that were replaced owe.
+        """
         gate, limits = self._gate, self._limits
         if leased:
             rates: list[AnyRate] = [LeasedRate(rate, gate.columns[rate.unit]) for rate in self._rates]
@@ -440,8 +451,9 @@ class PoolMember:
                 bytes=limits.bytes // members if limits.bytes else None,
                 valid_until=FAR_OFF,
             )
-        self._owe(gate.grant(grant))
+        owed = gate.grant(grant)
         self._forecast.restart(len(self._rates))
+        return owed
 
     def _owe(self, units: Sequence[int]) -> None:
         """Tell with the next question that these units of each rate were used without a grant."""
@@ -458,7 +470,7 @@ class PoolMember:
         logging.getLogger("headgate").warning(
             "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, key, self._on_loss
         )
-        self._install(leased=False)
+        self._owe(self._install(leased=False))
         events.tell(self._gate.observer, events.StoreLost(key=key, at=self._clock.seconds(), reason=why))
 
     def _is_back(self, answer: Answer) -> bool:
@@ -473,6 +485,6 @@ class PoolMember:
             return False
         self._lost = False
         self._returns_at = None
-        self._install(leased=True)
+        self._owe(self._install(leased=True))
         events.tell(gate.observer, events.StoreRegained(key=self._pool.key, at=self._clock.seconds()))
         return True
