@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from rich.text import Text
 
 
 class Bars:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Self, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
@@ -12,17 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..arguments import US_PER_S
+from ..sharing.pool.view import MemberView, PoolView, RateView, Use
 from ..words import soon
 from .bars import Bars
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self, TextIO
-
-    from rich.console import RenderableType
-
-    from ..sharing.pool.view import MemberView, PoolView, RateView, Use
-    from .watch import StoreView
+from .watch import StoreView
 
 
 class Picture:

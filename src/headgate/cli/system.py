@@ -11,14 +11,12 @@ import errno
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
     import resource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine
 
 _SPARE_FILES = 200
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

@@ -8,27 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import click
 
 from ..arguments import US_PER_S
 from ..errors import InvalidConfig, InvalidLimit, StoreError
 from ..gate.clock import SYSTEM
-from ..sharing.pool.view import view_of
-from ..sharing.store import open_store, plain_name
+from ..sharing.pool.view import PoolView, Use, view_of
+from ..sharing.store import Store, open_store, plain_name
 from .options import Command, CommandError, section
 from .system import until_stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TextIO
-
-    from ..sharing.pool.view import PoolView, Use
-    from ..sharing.store import Store
 
 # Seconds between two searches for new keys; and at most one part in _LIST_PART of the time is spent on them.
 _LIST_EVERY, _LIST_PART = 1.0, 20

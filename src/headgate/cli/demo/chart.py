@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    Point = tuple[float, float]
+Point = tuple[float, float]
 
 _INK, _FAINT, _GRID, _SHADE = "#262c38", "#808896", "#e5e8ee", "#f4ead2"
 

@@ -11,7 +11,6 @@ import tempfile
 from bisect import bisect_right
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,10 +20,7 @@ from rich.text import Text
 
 from ...sandbox.server import Sandbox
 from .chart import Panel, Series, Shade, draw, plot
-from .ways import PATH, REQUESTS, TOKENS, Gated, Naive, Usual
-
-if TYPE_CHECKING:
-    from .ways import Way
+from .ways import PATH, REQUESTS, TOKENS, Gated, Naive, Usual, Way
 
 BURST = 1.5  # seconds' worth of requests and tokens that the API lets through at once
 TOKENS_PER_JOB = 800

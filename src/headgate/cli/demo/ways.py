@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import httpx2
 
@@ -16,10 +17,6 @@ from ..run.jobs import Lines, Target
 from ..run.journal import Journal
 from ..run.options import Settings
 from ..run.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REQUESTS, TOKENS = 3_600, 1_440_000  # the limits of the API, for a minute
 PATH = "/v1/chat/completions"

@@ -6,13 +6,10 @@ A key goes to the host that it belongs to and to no other, unless --key-env name
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from .errors import RunError
-
-if TYPE_CHECKING:
-    from .jobs import Target
-    from .options import RunOptions
+from .jobs import Target
+from .options import RunOptions
 
 # For each host the environment variable that usually holds its key, and the header that carries it.
 _USUAL = {

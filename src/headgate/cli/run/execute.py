@@ -10,8 +10,8 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from ... import events
 from ...gate.clock import SYSTEM
@@ -23,20 +23,14 @@ from .errors import RunError
 from .jobs import Lines, Pipe, Target
 from .journal import Failures, Journal
 from .limits import make_gate
-from .outcome import ExitStatus, Stop
+from .options import RunOptions
+from .outcome import ExitStatus, Outcome, Stop
 from .preflight import check_files, check_jobs, reach
-from .progress import progress_for
+from .progress import Progress, progress_for
 from .runner import Runner
 from .spending import Spending, Tokens
 from .tally import Meter
 from .view import view_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .options import RunOptions
-    from .outcome import Outcome
-    from .progress import Progress
 
 _FRAME = 1 / 8  # seconds between two looks at the run
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TextIO
 
+from ...limits import Rate
 from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, reservation
 from ...words import duration
 from .errors import BadJob
 from .jobs import Lines, Target, read_job, twice
 from .journal import answers_in
+from .options import RunOptions
 from .outcome import ExitStatus
 from .preflight import check_files
 from .seen import SeenIds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import TextIO
-
-    from ...limits import Rate
-    from .options import RunOptions
 
 _MOST_NAMED = 20  # bad lines
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...backoff import Backoff
 from .outcome import Stop
-
-if TYPE_CHECKING:
-    from .replies import Trouble
+from .replies import Trouble
 
 _OUTAGE = Backoff(1, cap=60, jitter=("factor", 0.25))
 # If this number of jobs fail one after the other, with no success between them, either the API is down or

@@ -14,23 +14,19 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
 
 from ...gate.clock import SYSTEM
-from ...responses.estimate import NO_SHAPE, shape_of
+from ...responses.estimate import NO_SHAPE, RequestShape, shape_of
+from ...typing import Clock
 from .errors import BadJob, BadTarget
 from .seen import SeenIds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ...responses.estimate import RequestShape
-    from ...typing import Clock
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
 _LONGEST_ID = 512

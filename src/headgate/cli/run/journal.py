@@ -11,18 +11,14 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from ..system import lock_file
 from .errors import BadJournal
+from .jobs import Job
+from .replies import Reply
 from .seen import SeenIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from .jobs import Job
-    from .replies import Reply
 
 _CHUNK = 1 << 20
 _BINARY = getattr(os, "O_BINARY", 0)  # on Windows

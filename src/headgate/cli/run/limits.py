@@ -6,21 +6,18 @@ Errors of a store are raised before anything is sent, and never show its passwor
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from ...dispatch.dispatch import Dispatch
 from ...errors import InvalidConfig, StoreError
 from ...gate.clock import SYSTEM
+from ...limits import Rate
 from ...sharing.pool.question import PoolLimits
+from ...sharing.pool.state import Pool
 from ...sharing.pool.view import view_of
 from ...sharing.store import open_store, plain_name
+from ...typing import Observer
 from .errors import RunError
-
-if TYPE_CHECKING:
-    from ...limits import Rate
-    from ...sharing.pool.state import Pool
-    from ...typing import Observer
-    from .options import RunOptions
+from .options import RunOptions
 
 _CONCURRENCY = 200
 _MOST_CONCURRENCY = 10_000

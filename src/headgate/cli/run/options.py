@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ...limits import Rate
-    from .spending import Price
+from ...limits import Rate
+from .spending import Price
 
 
 class Settings(NamedTuple):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from .tally import Tally
+from .tally import Tally
 
 Reason = Literal["interrupted", "budget", "quota", "refused", "unreachable", "output"]
 

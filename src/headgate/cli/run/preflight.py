@@ -6,15 +6,11 @@ import socket
 import stat
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
 
 from .errors import RunError
-from .jobs import check
-
-if TYPE_CHECKING:
-    from .jobs import Target
-    from .options import RunOptions
+from .jobs import Target, check
+from .options import RunOptions
 
 _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
 _CONNECT = 10.0

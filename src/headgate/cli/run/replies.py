@@ -6,17 +6,13 @@ Nothing that comes back makes these functions raise.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from ...responses import read_signal
-from ...responses.usage import usage_of
+from ...responses.signals import Signal
+from ...responses.usage import Usage, usage_of
 from ...retries.classify import is_permanent, never_sent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ...responses.signals import Signal
-    from ...responses.usage import Usage
 
 Kind = Literal[
     "refused",  # by a limit, which all jobs share

@@ -8,31 +8,25 @@ written down as failed or left for the next run, never both.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
+
+import httpx2
 
 from ...backoff import Backoff
+from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM, default_random
+from ...typing import Clock
 from .errors import BadJob
 from .health import ApiHealth
-from .jobs import Lines, Pipe, quick_id, read_job, twice
-from .journal import answer_line, failure_line
+from .jobs import Job, Lines, Pipe, Target, quick_id, read_job, twice
+from .journal import Journal, answer_line, failure_line
+from .options import Settings
 from .outcome import Outcome, Stop
+from .replies import Reply
 from .sender import Sender
 from .spending import Spending, Tokens, likely_tokens
 from .tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import httpx2
-
-    from ...dispatch.dispatch import Dispatch
-    from ...typing import Clock
-    from .jobs import Job, Target
-    from .journal import Journal
-    from .options import Settings
-    from .replies import Reply
 
 # A pool of httpx2 looks at all its connections for every request: several small ones are faster.
 _WORKERS_PER_CLIENT = 20

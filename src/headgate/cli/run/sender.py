@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 from urllib.request import getproxies
 
 import httpx2
 
+from ...dispatch.dispatch import Dispatch
 from ...errors import HeadgateError
 from ...http.exchange import GatedSender
 from ...http.httpx import AsyncHttpxAnswer
-from .replies import no_reply, read_reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ...dispatch.dispatch import Dispatch
-    from ...responses.estimate import TokenStats
-    from .jobs import Job, Target
-    from .replies import Reply
+from ...responses.estimate import TokenStats
+from .jobs import Job, Target
+from .replies import Reply, no_reply, read_reply
 
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
 _HEADERS = {

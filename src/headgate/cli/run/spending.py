@@ -8,11 +8,10 @@ none.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ...responses.estimate import RequestShape, TokenStats
-    from ...responses.usage import Usage
+from ...responses.estimate import RequestShape, TokenStats
+from ...responses.usage import Usage
 
 
 class Price(NamedTuple):

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from ...events import Admitted, Settled
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ...events import Event
-    from ...typing import Clock
+from ...events import Admitted, Event, Settled
+from ...typing import Clock
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
 _LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ...dispatch.snapshot import DispatchSnapshot
 from ...words import duration, soon
-
-if TYPE_CHECKING:
-    from ...dispatch.snapshot import DispatchSnapshot
-    from .runner import Runner
-    from .tally import Meter
+from .runner import Runner
+from .tally import Meter
 
 
 class Use(NamedTuple):
