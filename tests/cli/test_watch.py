@@ -16,7 +16,7 @@ from rich.console import Console
 
 from headgate import Dispatch
 from headgate.cli.app import main
-from headgate.cli.pools import picture_of, who
+from headgate.cli.picture import store_picture, who
 from headgate.cli.watch import StoreView
 from headgate.sharing.pool.question import PoolLimits
 from headgate.sharing.pool.rate import PoolRate
@@ -242,7 +242,7 @@ def many(count):
 
 def drawn(seen, width, height=None):
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    console.print(picture_of(seen, width, height))
+    console.print(store_picture(seen, width, height))
     console.file.close()
     return console.export_text()
 

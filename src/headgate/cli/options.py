@@ -7,16 +7,14 @@ to do.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidLimit
 from ..limits import Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     OptionType = click.ParamType[Any]
 else:
     OptionType = click.ParamType  # generic since click 8.4
@@ -71,14 +69,18 @@ class Command(click.Command):
 def section(title: str) -> Callable[..., Callable[[Any], Any]]:
     """A decorator for the options that the help lists under `title`.
 
-    An option is declared as the help shows it, `"-o, --output FILE"`; `name` is that of the parameter, if it
-    is another one. Everything else is passed to `click.option`.
+    An option is declared as the help shows it, `"-o, --output FILE"`; with neither a value nor a type it is a
+    flag. `name` is that of the parameter, if it is another one. The rest is passed to `click.option`.
     """
 
-    def option(shown: str, text: str, *, name: str = "", **details: Any) -> Callable[[Any], Any]:
+    def option(shown: str, text: str, type: Any = None, *, name: str = "", **details: Any) -> Any:
         flags, _, metavar = shown.replace(", ", ",").partition(" ")
         names = [*flags.split(","), *([name] if name else [])]
-        return click.option(*names, cls=_Option, section=title, metavar=metavar or None, help=text, **details)
+        if metavar or type is not None:
+            details |= {"type": type, "metavar": metavar or None}
+        else:
+            details["is_flag"] = True
+        return click.option(*names, cls=_Option, section=title, help=text, **details)
 
     return option
 
@@ -86,80 +88,66 @@ def section(title: str) -> Callable[..., Callable[[Any], Any]]:
 # -- types of values
 
 
-class RateType(OptionType):
+class Parsed(OptionType):
+    """A value that `read` makes of the text; the message of its error is shown."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._read(value) if isinstance(value, str) else value
+        except (ValueError, TypeError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def _rate(text: str) -> object:
     """A rate such as `500/minute`, or `auto`."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str) or value == "auto":
-            return value
-        try:
-            rate = Rate.parse(value)
-        except InvalidLimit as error:
-            self.fail(str(error), param, ctx)
-        if rate.unit not in _COUNTED:
-            self.fail(f"{rate.unit!r} is not counted; write {', '.join(_COUNTED)}", param, ctx)
-        return rate
+    if text == "auto":
+        return text
+    rate = Rate.parse(text)
+    if rate.unit not in _COUNTED:
+        raise ValueError(f"{rate.unit!r} is not counted; write {', '.join(_COUNTED)}")
+    return rate
 
 
-class PriceType(OptionType):
+def _price(text: str) -> object:
     """Prices of a million tokens, input and output: `0.15/0.60`."""
+    from .run.spending import Price  # noqa: PLC0415 - loads what --help can do without
 
-    name = "price"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from .run.spending import Price  # noqa: PLC0415 - loads what --help can do without
-
-        if not isinstance(value, str):
-            return value
-        input_price, slash, output_price = value.partition("/")
-        try:
-            price = Price(float(input_price), float(output_price if slash else input_price))
-        except ValueError:
-            price = Price(-1, -1)
-        if not (0 <= price.input < 1e9 and 0 <= price.output < 1e9):
-            hint = "write that of a million tokens, in and out: 0.15/0.60"
-            self.fail(f"{value!r} is not a price; {hint}", param, ctx)
-        return price
+    prices = text.split("/", 1)
+    try:
+        price = Price(float(prices[0]), float(prices[-1]))
+    except ValueError:
+        price = Price(-1, -1)
+    if not (0 <= price.input < 1e9 and 0 <= price.output < 1e9):
+        hint = "write that of a million tokens, in and out: 0.15/0.60"
+        raise ValueError(f"{text!r} is not a price; {hint}")
+    return price
 
 
-class HeaderType(OptionType):
+def _header(text: str) -> object:
     """A header as `Name: value`. An error does not repeat the value, which may be a secret."""
-
-    name = "header"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        name, colon, content = value.partition(":")
-        legal = name.strip() and all(c.isalnum() or c in "-_" for c in name.strip()) and name.isascii()
-        if not colon or not legal or not (name + content).isprintable():
-            self.fail(f"{name!r} is not a header; write 'Name: value'", param, ctx)
-        return name.strip().lower(), content.strip()
+    name, colon, content = text.partition(":")
+    legal = name.strip() and all(c.isalnum() or c in "-_" for c in name.strip()) and name.isascii()
+    if not colon or not legal or not (name + content).isprintable():
+        raise ValueError(f"{name!r} is not a header; write 'Name: value'")
+    return name.strip().lower(), content.strip()
 
 
-class FaultType(OptionType):
+def _fault(text: str) -> object:
     """A fault of the sandbox with its details: `storm,after=10,duration=5`."""
+    from ..sandbox.faults import Fault  # noqa: PLC0415 - loads what --help can do without
 
-    name = "fault"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from ..sandbox.faults import Fault  # noqa: PLC0415 - loads what --help can do without
-
-        if not isinstance(value, str):
-            return value
-        kind, *rest = (part.strip() for part in value.split(","))
-        details: dict[str, Any] = {}
-        for part in rest:
-            name, equals, text = part.partition("=")
-            if not equals:
-                self.fail(f"{part!r} says nothing; write e.g. storm,after=10,duration=5", param, ctx)
-            details[name.strip().replace("-", "_")] = _value_of(text.strip())
-        try:
-            return Fault(kind, **details)
-        except (InvalidLimit, TypeError) as error:
-            self.fail(str(error), param, ctx)
+    kind, *rest = (part.strip() for part in text.split(","))
+    details: dict[str, Any] = {}
+    for part in rest:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} says nothing; write e.g. storm,after=10,duration=5")
+        details[name.strip().replace("-", "_")] = _value_of(value.strip())
+    return Fault(kind, **details)
 
 
 def _value_of(text: str) -> Any:
@@ -173,3 +161,7 @@ def _value_of(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+RATE, PRICE = Parsed("rate", _rate), Parsed("price", _price)
+HEADER, FAULT = Parsed("header", _header), Parsed("fault", _fault)

@@ -11,7 +11,7 @@ import click
 
 from ..errors import InvalidLimit
 from ..gate.clock import SYSTEM
-from .options import Command, CommandError, FaultType, section
+from .options import FAULT, Command, CommandError, section
 from .system import until_stopped
 
 _what, _limits, _answers, _faults = map(section, ("What", "Limits", "Answers", "Bad days"))
@@ -23,25 +23,25 @@ _FAULTS = "e.g. storm,after=10,duration=5 or error,status=500,probability=0.01. 
 
 
 @click.command(cls=Command, short_help="A local API with limits, to try things on.")
-@_what("--style", "Whose endpoints, headers and errors.", type=_STYLE, default="openai")
+@_what("--style", "Whose endpoints, headers and errors.", _STYLE, default="openai")
 @_what("--host NAME", "Where to listen.", default="127.0.0.1")
-@_what("--port N", "0 for a free one.", type=click.IntRange(0, 65_535), default=0)
+@_what("--port N", "0 for a free one.", click.IntRange(0, 65_535), default=0)
 @_limits("--requests RATE", "e.g. 600/minute.")
 @_limits("--tokens RATE", "e.g. 100_000/minute.")
 @_limits("--input-tokens RATE", "For --style anthropic.")
 @_limits("--output-tokens RATE", "For --style anthropic.")
-@_limits("--concurrency N", "Requests in flight at once.", type=click.IntRange(1))
-@_limits("--kind", "How they are counted.", type=_KIND, default="bucket")
-@_limits("--per-key", "For each API key.", is_flag=True)
-@_limits("--per-model", "For each model.", is_flag=True)
-@_limits("--no-headers", "Do not tell where limits stand.", is_flag=True)
-@_limits("--no-retry-after", "Do not tell when to come back.", is_flag=True)
-@_answers("--first-token SECONDS", "Until an answer begins.", type=_NOT_NEGATIVE, default=0.005)
-@_answers("--spread SIGMA", "How much that varies (lognormal).", type=_NOT_NEGATIVE, default=0)
-@_answers("--tokens-per-second N", "How fast it goes on.  [default: at once]", type=_MORE_THAN_ZERO)
-@_answers("--reply-tokens N", "Its length, on average.", type=click.IntRange(1), default=16)
-@_answers("--seed N", "Of everything that is drawn at random.", type=int, default=0)
-@_faults("--fault KIND[,DETAIL=VALUE]...", _FAULTS, name="faults", type=FaultType(), multiple=True)
+@_limits("--concurrency N", "Requests in flight at once.", click.IntRange(1))
+@_limits("--kind", "How they are counted.", _KIND, default="bucket")
+@_limits("--per-key", "For each API key.")
+@_limits("--per-model", "For each model.")
+@_limits("--no-headers", "Do not tell where limits stand.")
+@_limits("--no-retry-after", "Do not tell when to come back.")
+@_answers("--first-token SECONDS", "Until an answer begins.", _NOT_NEGATIVE, default=0.005)
+@_answers("--spread SIGMA", "How much that varies (lognormal).", _NOT_NEGATIVE, default=0)
+@_answers("--tokens-per-second N", "How fast it goes on.  [default: at once]", _MORE_THAN_ZERO)
+@_answers("--reply-tokens N", "Its length, on average.", click.IntRange(1), default=16)
+@_answers("--seed N", "Of everything that is drawn at random.", int, default=0)
+@_faults("--fault KIND[,DETAIL=VALUE]...", _FAULTS, FAULT, name="faults", multiple=True)
 def sandbox(**options: Any) -> None:
     """Serve an API that limits its callers as real ones do, until Ctrl-C; then tell what it saw.
 

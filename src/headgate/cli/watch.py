@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TextIO
@@ -33,9 +33,9 @@ _showing = section("Showing")
 @click.command(cls=Command, short_help="Who shares limits in a store, and why others wait.")
 @click.argument("store")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@_showing("--every SECONDS", "How often to look.", type=click.FloatRange(0.05, 3600), default=0.5)
-@_showing("--once", "Look once, and end.", is_flag=True)
-@_showing("--json", "An object a line for each look.", name="as_json", is_flag=True)
+@_showing("--every SECONDS", "How often to look.", click.FloatRange(0.05, 3600), default=0.5)
+@_showing("--once", "Look once, and end.")
+@_showing("--json", "An object a line for each look.", name="as_json")
 def watch(store: str, keys: tuple[str, ...], **options: Any) -> None:
     """Show the processes that share limits in STORE, what each holds, and why calls wait; until Ctrl-C.
 
@@ -89,12 +89,11 @@ async def show_store(
     try:
         seen = StoreView(plain_name(url), datetime.now(UTC), await pools.look())
         with ExitStack() as stack:
-            if as_json:
-                show: Callable[[StoreView], None] = partial(_write_line, out)
-            else:
-                from .pools import Picture  # noqa: PLC0415 - loads rich, which JSON can do without
+            show: Callable[[StoreView], None] = partial(_write_line, out)
+            if not as_json:
+                from .picture import StoreScreen  # noqa: PLC0415 - loads rich, which JSON can do without
 
-                show = stack.enter_context(Picture(out, live=not once)).show
+                show = stack.enter_context(closing(StoreScreen(out, live=not once))).show_store
             while True:
                 show(seen)
                 if once:

@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_no_torn_line(tmp_path):
 
 def test_a_journal_on_a_pipe_cannot_be_resumed():
     reader, writer = os.pipe()
-    journal = Journal.on(writer, "stdout")
+    journal = Journal(writer, "stdout")
     journal.write(answer(1))
     journal.sync()
     assert not journal.resumable

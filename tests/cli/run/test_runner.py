@@ -8,10 +8,10 @@ import httpx2
 
 from cli.run.job_files import answered_ids, answers_of, job_ids, write_jobs
 from headgate import Dispatch
+from headgate.cli.run.errors import Stop
 from headgate.cli.run.jobs import Lines, Target
 from headgate.cli.run.journal import Journal
 from headgate.cli.run.options import Settings
-from headgate.cli.run.outcome import Stop
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
 from headgate.sandbox import Sandbox
@@ -98,7 +98,7 @@ class Run:
         if before is not None:
             before(self.api)
         script = None if during is None else asyncio.create_task(during(self))
-        self.stop = (await self.runner.run()).stop
+        self.stop = await self.runner.run()
         if script is not None:
             await script
         self.seconds = self.tally.seconds

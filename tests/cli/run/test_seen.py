@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.run.seen import SeenIds
+from headgate.cli.run.journal import SeenIds
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.booleans())))

@@ -26,10 +26,11 @@ def answer_all(jobs, path, url):
         gate = Dispatch("api", rates="100_000/minute", concurrency=16, pause=True)
         journal, source = Journal.open(path), Lines(jobs)
         settings = Settings(concurrency=16, retries=3, timeout=20.0, patience=60.0)
-        outcome = await Runner(source, Target(url), gate, journal, settings=settings).run()
+        runner = Runner(source, Target(url), gate, journal, settings=settings)
+        await runner.run()
         journal.close()
         source.close()
-        return outcome.tally
+        return runner.tally
 
     return asyncio.run(main())
 

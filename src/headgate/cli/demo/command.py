@@ -16,8 +16,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(cls=Command, short_help="The same jobs three ways, and a picture of how it went.")
-@_what("--jobs N", "How many.", type=click.IntRange(30, 100_000), default=600)
-@_what("--plot FILE", "Where a picture goes, a PNG. Needs matplotlib.  [default: none]", type=_FILE)
+@_what("--jobs N", "How many.", click.IntRange(30, 100_000), default=600)
+@_what("--plot FILE", "Where a picture goes, a PNG. Needs matplotlib.  [default: none]", _FILE)
 def demo(jobs: int, plot: Path | None) -> None:
     """Send the same jobs three ways, side by side, through the same limited API on this machine.
 

@@ -65,10 +65,9 @@ async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> 
             elif elapsed >= lines_at or not left:
                 lines_at = elapsed + 2.0
                 for lane in lanes:
-                    way = lane.way
-                    console.print(
-                        f"{elapsed:5.1f} s  {way.name:<20} {way.answered:>4}/{count}  {way.sent:>5,} requests"
-                    )
+                    tally, name = lane.way.tally, lane.way.name
+                    figures = f"{tally.answered:>4}/{count}  {tally.sent:>5,} requests"
+                    console.print(f"{elapsed:5.1f} s  {name:<20} {figures}")
             if not left or elapsed > LONGEST:
                 break
     for task in left:
@@ -86,16 +85,16 @@ def _scene(lanes: list[Lane], count: int, elapsed: float, width: int) -> Group:
         table.add_column(justify="right", min_width=8)
     table.add_row("", "", *(Text(name, "dim") for name in ("answered", "requests", "for each", "seconds")))
     for lane in lanes:
-        way = lane.way
+        way, tally = lane.way, lane.way.tally
         seconds = elapsed if lane.seconds is None else lane.seconds
-        each = way.sent / way.answered if way.answered else 0.0
+        each = tally.sent / tally.answered if tally.answered else 0.0
         table.add_row(
             Text(way.name, f"bold {lane.style}"),
             ProgressBar(
-                total=count, completed=way.answered, complete_style=lane.style, finished_style=lane.style
+                total=count, completed=tally.answered, complete_style=lane.style, finished_style=lane.style
             ),
-            f"{way.answered:,}",
-            f"{way.sent:,}",
+            f"{tally.answered:,}",
+            f"{tally.sent:,}",
             Text(f"{each:.2f}", "bold"),
             Text(f"{seconds:.1f}", "bold green" if lane.seconds is not None else ""),
         )
@@ -159,7 +158,7 @@ def show(count: int, plot_to: Path | None) -> int:
             )
     if plot_to is not None:
         _write_picture(plot_to, count, panels, console)
-    return 0 if lanes[-1].way.answered == count else 1
+    return 0 if lanes[-1].way.tally.answered == count else 1
 
 
 def _write_picture(path: Path, count: int, panels: list[Panel], console: Console) -> None:
@@ -186,7 +185,7 @@ def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
         refused = report.requests - report.admitted
         table.add_row(
             Text(lane.way.name, f"bold {lane.style}"),
-            f"{lane.way.answered:,}/{count:,}",
+            f"{lane.way.tally.answered:,}/{count:,}",
             f"{report.requests:,}",
             f"{refused:,}",
             f"{refused * TOKENS_PER_JOB:,}",

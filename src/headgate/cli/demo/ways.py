@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -12,7 +13,9 @@ from time import monotonic
 import httpx2
 
 from ...dispatch.dispatch import Dispatch
+from ...gate.clock import SYSTEM
 from ...responses import parse_retry_after
+from ..run.figures import Tally
 from ..run.jobs import Lines, Target
 from ..run.journal import Journal
 from ..run.options import Settings
@@ -33,18 +36,10 @@ class Way:
 
     def __init__(self) -> None:
         self._random = Random(1).random  # noqa: S311 - the same in every demo
-        self._sent = self._answered = 0
-
-    @property
-    def sent(self) -> int:
-        return self._sent
-
-    @property
-    def answered(self) -> int:
-        return self._answered
+        self.tally = Tally(SYSTEM)
 
     async def send_all(self, jobs: Path, url: str) -> None:
-        todo = _bodies(jobs)
+        todo = (json.dumps(json.loads(line)["body"]).encode() for _, line in Lines(jobs))
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         headers = {"content-type": "application/json"}
         async with httpx2.AsyncClient(
@@ -56,10 +51,10 @@ class Way:
         for body in todo:
             for attempt in range(10):
                 await self._wait_for_turn()
-                self._sent += 1
+                self.tally.sent += 1
                 reply = await client.post(PATH, content=body)
                 if reply.status_code == 200:
-                    self._answered += 1
+                    self.tally.answered += 1
                     break
                 await asyncio.sleep(self._delay(attempt, reply))
 
@@ -103,16 +98,6 @@ class Gated(Way):
     name = "headgate"
     does = "as `headgate run` does it, with --rate for requests and for tokens"
 
-    _runner: Runner | None = None
-
-    @property
-    def answered(self) -> int:
-        return 0 if self._runner is None else self._runner.tally.answered
-
-    @property
-    def sent(self) -> int:
-        return 0 if self._runner is None else self._runner.tally.sent
-
     async def send_all(self, jobs: Path, url: str) -> None:
         gate = Dispatch(
             "demo",
@@ -123,16 +108,7 @@ class Gated(Way):
             byte_budget=None,
         )
         journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines(jobs)
-        settings = Settings(concurrency=_WORKERS)
-        try:
-            self._runner = Runner(source, Target(url), gate, journal, settings=settings)
-            await self._runner.run()
-        finally:
-            journal.close()
-            source.close()
-
-
-def _bodies(jobs: Path) -> Iterator[bytes]:
-    with jobs.open() as file:
-        for line in file:
-            yield json.dumps(json.loads(line)["body"]).encode()
+        with closing(journal), closing(source):
+            runner = Runner(source, Target(url), gate, journal, settings=Settings(concurrency=_WORKERS))
+            self.tally = runner.tally
+            await runner.run()

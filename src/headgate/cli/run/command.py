@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from ...errors import InvalidLimit
-from ..options import Command, CommandError, HeaderType, PriceType, RateType, section
+from ..options import HEADER, PRICE, RATE, Command, CommandError, section
+from .errors import ExitStatus, RunError
 
 _where, _limits, _trouble, _showing = map(section, ("Where", "Limits", "Trouble", "Showing"))
 _FILE = click.Path(path_type=Path)
@@ -17,56 +18,37 @@ _FILE_OR_DASH = click.Path(path_type=Path, allow_dash=True)
 _MORE_THAN_ZERO = click.FloatRange(0, min_open=True)
 _UP_TO_A_DAY = click.FloatRange(0, 86_400, min_open=True)
 _RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]"
+_MAX_TOKENS = "Stop before more tokens are used, by all runs of the command together."
 _STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0."
 
 
 @click.command(cls=Command, short_help="Send a file of requests, as fast as the limits allow.")
 @click.argument("jobs", type=_FILE_OR_DASH)
 @_where("--to URL", "The API. Paths of jobs are joined to it.", required=True)
-@_where("-o, --output FILE", "Answers, one a line. With none: stdout, if piped.", type=_FILE_OR_DASH)
-@_where("--errors FILE", "Jobs that failed.  [default: OUTPUT.errors.jsonl]", type=_FILE)
+@_where("-o, --output FILE", "Answers, one a line. With none: stdout, if piped.", _FILE_OR_DASH)
+@_where("--errors FILE", "Jobs that failed.  [default: OUTPUT.errors.jsonl]", _FILE)
 @_where(
-    "--header 'NAME: VALUE'",
-    "Sent with every request. Repeatable.",
-    name="headers",
-    type=HeaderType(),
-    multiple=True,
+    "--header 'NAME: VALUE'", "Sent with every request. Repeatable.", HEADER, name="headers", multiple=True
 )
 @_where("--key-env NAME", "The environment variable that holds the key. Well-known APIs have a usual one.")
-@_limits("--rate RATE", _RATES, name="rates", type=RateType(), multiple=True)
-@_limits(
-    "--concurrency N", "Requests in flight at once, at most.  [default: 200]", type=click.IntRange(1, 10_000)
-)
+@_limits("--rate RATE", _RATES, RATE, name="rates", multiple=True)
+@_limits("--concurrency N", "Requests in flight at once, at most.  [default: 200]", click.IntRange(1, 10_000))
 @_limits("--store URL", _STORE)
 @_limits("--store-key NAME", "The name to share them under.  [default: the host of --to]")
-@_limits(
-    "--max-tokens N",
-    "Stop before more tokens are used, by all runs of the command together.",
-    type=click.IntRange(1),
-)
-@_limits("--max-cost AMOUNT", "Stop before it costs more. Needs --price.", type=_MORE_THAN_ZERO)
-@_limits("--price IN/OUT", "Of a million tokens, e.g. 0.15/0.60.", type=PriceType())
+@_limits("--max-tokens N", _MAX_TOKENS, click.IntRange(1))
+@_limits("--max-cost AMOUNT", "Stop before it costs more. Needs --price.", _MORE_THAN_ZERO)
+@_limits("--price IN/OUT", "Of a million tokens, e.g. 0.15/0.60.", PRICE)
 @_trouble(
-    "--retries N",
-    "Tries after the first for a job that fails by itself.",
-    type=click.IntRange(0, 100),
-    default=5,
+    "--retries N", "Tries after the first for a job that fails by itself.", click.IntRange(0, 100), default=5
 )
+@_trouble("--timeout SECONDS", "For one answer, from sending to its last byte.", _UP_TO_A_DAY, default=600)
 @_trouble(
-    "--timeout SECONDS", "For one answer, from sending to its last byte.", type=_UP_TO_A_DAY, default=600
+    "--patience SECONDS", "Without a single success before the run stops.", _MORE_THAN_ZERO, default=600
 )
-@_trouble(
-    "--patience SECONDS", "Without a single success before the run stops.", type=_MORE_THAN_ZERO, default=600
-)
-@_trouble("--skip-invalid", "Count bad lines as failed jobs instead of refusing to start.", is_flag=True)
-@_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.", is_flag=True)
-@_showing(
-    "--json",
-    "Progress as JSON lines on stderr; the estimate as JSON on stdout.",
-    name="as_json",
-    is_flag=True,
-)
-@_showing("-q, --quiet", "Trouble only.", is_flag=True)
+@_trouble("--skip-invalid", "Count bad lines as failed jobs instead of refusing to start.")
+@_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.")
+@_showing("--json", "Progress as JSON lines on stderr; the estimate as JSON on stdout.", name="as_json")
+@_showing("-q, --quiet", "Trouble only.")
 def run(jobs: Path, **options: Any) -> None:
     """Send every request in JOBS, as fast as the limits allow and no faster.
 
@@ -82,11 +64,9 @@ def run(jobs: Path, **options: Any) -> None:
     Exit status: 0 all answered, 1 some failed, 2 wrong usage (nothing was sent), 3 stopped early, 130 stopped
     at once.
     """
-    from .errors import RunError  # noqa: PLC0415 - with httpx2 and more, which --help can do without
-    from .execute import execute  # noqa: PLC0415
+    from .execute import execute  # noqa: PLC0415 - with httpx2 and more, which --help can do without
     from .forecast import dry_run  # noqa: PLC0415
     from .options import RunOptions, Settings  # noqa: PLC0415
-    from .outcome import ExitStatus  # noqa: PLC0415
 
     settings = Settings(**{name: options.pop(name) for name in ("retries", "timeout", "patience")})
     only_estimate = options.pop("dry_run")

@@ -1,16 +1,18 @@
-"""What keeps a run from starting. Every error says what to do about it."""
+"""Pure. Why a run does not start, why it stops early, and its exit status."""
 
 from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal, NamedTuple
 
 from ...errors import HeadgateError
 
 
 class RunError(HeadgateError):
-    """The run cannot start; `why` says what is wrong and `hint` what to do."""
+    """The run cannot start; `hint` says what to do about it."""
 
     def __init__(self, why: str, hint: str = "") -> None:
         super().__init__(why)
-        self.why = why
         self.hint = hint
 
 
@@ -27,6 +29,21 @@ class BadJob(RunError, ValueError):
 
     def __init__(self, where: str, why: str, hint: str, custom_id: str | None = None) -> None:
         super().__init__(f"{where}: {why}", hint)
-        self.where = where
         self.complaint = why
         self.custom_id = custom_id
+
+
+class Stop(NamedTuple):
+    """Why a run ended before all jobs were tried: for programs, for people, and what people can do."""
+
+    reason: Literal["interrupted", "budget", "quota", "refused", "unreachable", "output"]
+    why: str
+    hint: str = ""
+
+
+class ExitStatus(IntEnum):
+    ALL_ANSWERED = 0
+    SOME_FAILED = 1
+    WRONG_USAGE = 2
+    STOPPED_EARLY = 3
+    STOPPED_AT_ONCE = 130

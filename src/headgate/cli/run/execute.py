@@ -18,19 +18,16 @@ from ...gate.clock import SYSTEM
 from ...responses.usage import usage_of
 from ...words import duration
 from ..system import allow_connections, on_stop_signals
-from .credentials import headers_for
-from .errors import RunError
+from .errors import ExitStatus, RunError, Stop
+from .figures import Meter, Tally
 from .jobs import Lines, Pipe, Target
 from .journal import Failures, Journal
 from .limits import make_gate
 from .options import RunOptions
-from .outcome import ExitStatus, Outcome, Stop
-from .preflight import check_files, check_jobs, reach
+from .preflight import check_files, check_jobs, headers_for, reach
 from .progress import Progress, progress_for
 from .runner import Runner
-from .spending import Spending, Tokens
-from .tally import Meter
-from .view import view_of
+from .spending import NO_TOKENS, Spending, Tokens
 
 _FRAME = 1 / 8  # seconds between two looks at the run
 
@@ -82,10 +79,10 @@ class _Files:
     """What a run writes: the journal of answers, and the failures. `spent`: the tokens of earlier answers."""
 
     def __init__(self, options: RunOptions) -> None:
-        self.spent = Tokens(0, 0)
+        self.spent = NO_TOKENS
         self.failures: Failures | None = None
         if options.to_stdout:
-            self.journal = Journal.on(1, "stdout")
+            self.journal = Journal(1, "stdout")
         else:
             assert options.output is not None
             limited = options.max_tokens is not None or options.price is not None
@@ -163,23 +160,24 @@ async def _run(
     interrupts = _Interrupts(runner, progress)
     on_stop_signals(interrupts.heard)
     watching = asyncio.create_task(_watch(runner, observer.meter, progress, source))
-    outcome = None
+    ending = {}
     try:
-        outcome = await runner.run()
+        stop = await runner.run()
+        ending = {"stopped": stop and stop.reason, "why": stop and stop.why}
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
         source.close()
-        progress.end(view_of(runner, observer.meter), outcome)
+        progress.end(runner.view(observer.meter), ending)
     with suppress(OSError):
         journal.sync()
     if not options.as_json:
-        for line in _last_words(options, outcome, files):
+        for line in _last_words(options, runner.tally, stop, files):
             progress.tell(line)
-    if outcome.stop is not None:
+    if stop is not None:
         return ExitStatus.STOPPED_AT_ONCE if interrupts.at_once else ExitStatus.STOPPED_EARLY
-    return ExitStatus.SOME_FAILED if outcome.tally.failed else ExitStatus.ALL_ANSWERED
+    return ExitStatus.SOME_FAILED if runner.tally.failed else ExitStatus.ALL_ANSWERED
 
 
 async def _watch(runner: Runner, meter: Meter, progress: Progress, source: Lines | Pipe) -> None:
@@ -191,7 +189,7 @@ async def _watch(runner: Runner, meter: Meter, progress: Progress, source: Lines
             if runner.tally.total is None:
                 runner.tally.total = counting.result()
             counting = None
-        progress.show(view_of(runner, meter))
+        progress.show(runner.view(meter))
         await asyncio.sleep(_FRAME)
 
 
@@ -213,9 +211,8 @@ class _Interrupts:
             self._runner.abandon()
 
 
-def _last_words(options: RunOptions, outcome: Outcome, files: _Files) -> Iterator[str]:
+def _last_words(options: RunOptions, tally: Tally, stop: Stop | None, files: _Files) -> Iterator[str]:
     """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
-    tally, stop = outcome.tally, outcome.stop
     if stop is not None:
         yield f"{'stopped' if stop.reason == 'interrupted' else 'error'}: {stop.why}"
     if not options.quiet or stop is not None:

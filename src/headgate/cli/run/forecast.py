@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from ...limits import Rate
 from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, reservation
 from ...words import duration
-from .errors import BadJob
-from .jobs import Lines, Target, read_job, twice
+from .errors import BadJob, ExitStatus
+from .jobs import Lines, Target, read_jobs
 from .journal import answers_in
 from .options import RunOptions
-from .outcome import ExitStatus
 from .preflight import check_files
-from .seen import SeenIds
 
 _MOST_NAMED = 20  # bad lines
 
@@ -39,24 +37,19 @@ class Forecast(NamedTuple):
 def forecast(options: RunOptions) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
     target = Target(options.to)
-    before = SeenIds()
+    before: set[str] = set()
     if not options.to_stdout and options.output is not None and options.output.is_file():
         before = answers_in(options.output)
-    seen, stats = SeenIds(), TokenStats()
+    stats = TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
     most = 0
-    for number, line in _lines(options):
-        where = f"{options.name}, line {number}"
-        try:
-            job = read_job(line, where, number, target)
-            if not seen.add(job.custom_id):
-                raise twice(where, job.custom_id)
-        except BadJob as error:
+    for job in read_jobs(_lines(options), options.name, target):
+        if isinstance(job, BadJob):
             bad_lines += 1
             if len(bad) < _MOST_NAMED:
-                bad.append(error)
+                bad.append(job)
             continue
         jobs += 1
         if job.custom_id in before:
@@ -87,33 +80,26 @@ def _lines(options: RunOptions) -> Iterable[tuple[int, bytes]]:
 
 def _time(rates: tuple[Rate | str, ...], sums: Mapping[str, int]) -> tuple[float | None, str | None]:
     """The time that the slowest limit takes for these amounts, and its name."""
-    slowest: tuple[float | None, str | None] = (None, None)
-    for rate in rates:
-        if isinstance(rate, str):
-            continue
-        seconds = max(0, sums.get(rate.unit, 0) - rate.burst) * rate.per / rate.amount
-        if slowest[0] is None or seconds > slowest[0]:
-            slowest = (seconds, rate.name)
-    return slowest
+    times = [
+        (max(0, sums.get(rate.unit, 0) - rate.burst) * rate.per / rate.amount, rate.name)
+        for rate in rates
+        if not isinstance(rate, str)
+    ]
+    return max(times, key=lambda time: time[0], default=(None, None))
 
 
 def dry_run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     """Write what a run would take. The exit status."""
     check_files(options, sends=False)
     found = forecast(options)
-    out.write((_as_json(found) if options.as_json else _in_words(options, found)) + "\n")
+    as_json = {**found._asdict(), "bad": [str(error) for error in found.bad]}
+    out.write((json.dumps(as_json) if options.as_json else _in_words(options, found)) + "\n")
     err.writelines(f"error: {error}\n" for error in found.bad)
     if found.bad_lines > len(found.bad):
         err.write(f"error: {found.bad_lines - len(found.bad):,} more bad lines\n")
     if found.bad:
         err.write(f"\nhint: {found.bad[0].hint}\n")
     return ExitStatus.WRONG_USAGE if found.bad and not options.skip_invalid else ExitStatus.ALL_ANSWERED
-
-
-def _as_json(found: Forecast) -> str:
-    facts: dict[str, Any] = found._asdict()
-    facts["bad"] = [str(error) for error in found.bad]
-    return json.dumps(facts)
 
 
 def _in_words(options: RunOptions, found: Forecast) -> str:

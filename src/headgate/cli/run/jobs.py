@@ -14,9 +14,9 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -26,7 +26,6 @@ from ...gate.clock import SYSTEM
 from ...responses.estimate import NO_SHAPE, RequestShape, shape_of
 from ...typing import Clock
 from .errors import BadJob, BadTarget
-from .seen import SeenIds
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
 _LONGEST_ID = 512
@@ -129,8 +128,9 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
     if "params" in document and "custom_id" in document:
         return _anthropic(document, where, number, target)
     if "custom_id" in document:
+        given = document["custom_id"]
         why = "it has a `custom_id`, but neither `body` nor `params`"
-        raise BadJob(where, why, _SHAPES, _given(document))
+        raise BadJob(where, why, _SHAPES, given if isinstance(given, str) else None)
     if not document:
         raise BadJob(where, "the object is empty", _SHAPES)
     if not target.has_path:
@@ -188,11 +188,6 @@ def _custom_id(document: dict[str, Any], where: str) -> str:
     if len(given) > _LONGEST_ID:
         raise BadJob(where, f"`custom_id` has {len(given)} characters", f"write at most {_LONGEST_ID}")
     return given
-
-
-def _given(document: dict[str, Any]) -> str | None:
-    given = document.get("custom_id")
-    return given if isinstance(given, str) and given else None
 
 
 def _address(url: object, where: str, custom_id: str, target: Target) -> str:
@@ -306,6 +301,20 @@ class Pipe:
         pass
 
 
+def read_jobs(lines: Iterable[tuple[int, bytes]], name: str, target: Target) -> Iterator[Job | BadJob]:
+    """The jobs of numbered lines; the error of a line that is bad or repeats a custom_id."""
+    used: set[str] = set()
+    for number, line in lines:
+        where = f"{name}, line {number}"
+        try:
+            job = read_job(line, where, number, target)
+        except BadJob as error:
+            yield error
+            continue
+        yield twice(where, job.custom_id) if job.custom_id in used else job
+        used.add(job.custom_id)
+
+
 class Checked(NamedTuple):
     """What was found in a file: the number of jobs, all of them if `whole`, and the errors of bad lines."""
 
@@ -318,26 +327,17 @@ def check(
     path: Path, target: Target, *, seconds: float | None, most: int = 1, clock: Clock = SYSTEM
 ) -> Checked:
     """Read the file as a run will, for `seconds` (None: to its end), or until `most` lines are bad."""
-    lines = Lines(path)
-    ids = SeenIds()
     bad: list[BadJob] = []
     jobs = 0
     give_up = None if seconds is None else clock.seconds() + seconds
-    try:
-        for number, line in lines:
+    with closing(Lines(path)) as lines:
+        for job in read_jobs(lines, lines.name, target):
             jobs += 1
-            try:
-                job = read_job(line, f"{lines.name}, line {number}", number, target)
-                if not ids.add(job.custom_id):
-                    raise twice(f"{lines.name}, line {number}", job.custom_id)
-            except BadJob as error:
-                bad.append(error)
-                if len(bad) >= most:
-                    return Checked(jobs, False, bad)
-            if give_up is not None and not jobs % 64 and clock.seconds() > give_up:
+            if isinstance(job, BadJob):
+                bad.append(job)
+            late = give_up is not None and not jobs % 64 and clock.seconds() > give_up
+            if len(bad) >= most or late:
                 return Checked(jobs, False, bad)
-    finally:
-        lines.close()
     return Checked(jobs, True, bad)
 
 

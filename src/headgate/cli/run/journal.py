@@ -18,9 +18,10 @@ from ..system import lock_file
 from .errors import BadJournal
 from .jobs import Job
 from .replies import Reply
-from .seen import SeenIds
 
 _CHUNK = 1 << 20
+_LEFT_AS_IT_IS = "give another file with -o; this one is left as it is"
+_OTHER_ERRORS = "give another one with --errors"
 _BINARY = getattr(os, "O_BINARY", 0)  # on Windows
 # A line as `answer_line` writes it. Any other line is parsed.
 _OURS = re.compile(rb'\{"id": "job_[0-9]+", "custom_id": ("(?:[^"\\]|\\.)*"), "response": \{"status_code": 2')
@@ -55,15 +56,55 @@ def failure_line(number: int, custom_id: str, code: str, message: str, reply: Re
     return json.dumps(document).encode() + b"\n"
 
 
+class SeenIds:
+    """The ids that have an answer, and those that a line of the job file has used.
+
+    The ids themselves are kept, not hashes of them: if two ids counted as one, a job would never be sent.
+
+    >>> ids = SeenIds()
+    >>> ids.add("a"), ids.add("a"), "a" in ids, ids.was_read("a"), len(ids)
+    (True, False, True, False, 1)
+    >>> ids.read("a"), ids.read("a"), ids.was_read("a")
+    (True, False, True)
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[str, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def __contains__(self, custom_id: str) -> bool:
+        return custom_id in self._read
+
+    def add(self, custom_id: str) -> bool:
+        """Add an id. False: it was there already."""
+        if custom_id in self._read:
+            return False
+        self._read[custom_id] = False
+        return True
+
+    def was_read(self, custom_id: str) -> bool:
+        return self._read.get(custom_id, False)
+
+    def read(self, custom_id: str) -> bool:
+        """Note that a line with this id was read. False: another line had it before."""
+        if self._read.get(custom_id):
+            return False
+        self._read[custom_id] = True
+        return True
+
+
 class Journal:
     """An open file of answers. `known` has the ids of the answers that were in it when it was opened.
 
-    `repaired`: the bytes of a torn line that were removed from its end.
+    `repaired`: the bytes of a torn line that were removed from its end. After a run into a pipe, which is not
+    `resumable`, the next run does not know what was answered.
     """
 
-    def __init__(self, fd: int, name: str, *, regular: bool) -> None:
+    def __init__(self, fd: int, name: str, *, resumable: bool = False) -> None:
         self._fd = fd
-        self._regular = regular
+        self.resumable = resumable
         self._end = 0  # the end of the last complete line
         self._dirty = False
         self.name = name
@@ -79,22 +120,13 @@ class Journal:
             raise BadJournal(f"cannot write {path}: {_words(error)}", _what_to_do(error, path)) from None
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            journal = cls(fd, str(path), regular=regular)
+            journal = cls(fd, str(path), resumable=regular)
             if regular:
                 journal._go_on(each)
         except BaseException:
             os.close(fd)
             raise
         return journal
-
-    @classmethod
-    def on(cls, fd: int, name: str) -> Journal:
-        """A pipe for answers. The next run will not know what was sent into it."""
-        return cls(fd, name, regular=False)
-
-    @property
-    def resumable(self) -> bool:
-        return self._regular
 
     # -- the answers that are there already
 
@@ -114,10 +146,8 @@ class Journal:
                     continue
                 custom_id = _answered_in(line)
                 if custom_id is None:
-                    raise BadJournal(
-                        f"{self.name}, line {number} is not an answer: {line[:60]!r}",
-                        "give another file with -o; this one is left as it is",
-                    )
+                    why = f"{self.name}, line {number} is not an answer: {line[:60]!r}"
+                    raise BadJournal(why, _LEFT_AS_IT_IS)
                 self.known.add(custom_id)
                 if each is not None:
                     each(line)
@@ -125,10 +155,7 @@ class Journal:
     def _repair(self, line: bytes) -> None:
         """Complete the last line, which has no newline, if nothing else is missing; remove it otherwise."""
         if self._end == 0 and not line.startswith(b'{"id": "job_'[: len(line)]):
-            raise BadJournal(
-                f"{self.name} is not a file of answers: {line[:60]!r}",
-                "give another file with -o; this one is left as it is",
-            )
+            raise BadJournal(f"{self.name} is not a file of answers: {line[:60]!r}", _LEFT_AS_IT_IS)
         custom_id = _answered_in(line)
         if custom_id is not None:
             self.known.add(custom_id)
@@ -145,7 +172,7 @@ class Journal:
         try:
             self._write(line)
         except BaseException:
-            if self._regular:
+            if self.resumable:
                 os.ftruncate(self._fd, self._end)
             raise
         self._end += len(line)
@@ -158,7 +185,7 @@ class Journal:
 
     def sync(self) -> None:
         """Have the system write everything to the disk. This may take a while."""
-        if self._dirty and self._regular:
+        if self._dirty and self.resumable:
             self._dirty = False
             os.fsync(self._fd)
 
@@ -181,18 +208,15 @@ class Failures:
                 with path.open("rb") as file:
                     first = file.readline()
                 if first and b'"error"' not in first:
-                    raise BadJournal(f"{path} is not a file of failures", "give another one with --errors")
+                    raise BadJournal(f"{path} is not a file of failures", _OTHER_ERRORS)
                 path.unlink()
             elif not path.parent.is_dir():
-                raise BadJournal(
-                    f"cannot write {path}: there is no such folder", "make it first, or give another"
-                )
+                hint = "make it first, or give another"
+                raise BadJournal(f"cannot write {path}: there is no such folder", hint)
             elif not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise BadJournal(f"cannot write {path}: permission denied", "give another one with --errors")
+                raise BadJournal(f"cannot write {path}: permission denied", _OTHER_ERRORS)
         except OSError as error:
-            raise BadJournal(
-                f"cannot write {path}: {_words(error)}", "give another one with --errors"
-            ) from None
+            raise BadJournal(f"cannot write {path}: {_words(error)}", _OTHER_ERRORS) from None
 
     def write(self, line: bytes) -> None:
         if self._fd is None:
@@ -204,15 +228,10 @@ class Failures:
             os.close(self._fd)
 
 
-def answers_in(path: Path) -> SeenIds:
+def answers_in(path: Path) -> set[str]:
     """The ids of all answers in a file, which is only read."""
-    ids = SeenIds()
     with path.open("rb", buffering=_CHUNK) as file:
-        for line in file:
-            custom_id = _answered_in(line)
-            if custom_id is not None:
-                ids.add(custom_id)
-    return ids
+        return {custom_id for line in file if (custom_id := _answered_in(line)) is not None}
 
 
 def _answered_in(line: bytes) -> str | None:

@@ -17,16 +17,14 @@ from ...backoff import Backoff
 from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM, default_random
 from ...typing import Clock
-from .errors import BadJob
-from .health import ApiHealth
+from .errors import BadJob, Stop
+from .figures import Meter, RunView, Tally, Use, why_it_waits
 from .jobs import Job, Lines, Pipe, Target, quick_id, read_job, twice
 from .journal import Journal, answer_line, failure_line
 from .options import Settings
-from .outcome import Outcome, Stop
-from .replies import Reply
+from .replies import ApiHealth, Reply
 from .sender import Sender
-from .spending import Spending, Tokens, likely_tokens
-from .tally import Tally
+from .spending import NO_TOKENS, Spending, Tokens, likely_tokens
 
 # A pool of httpx2 looks at all its connections for every request: several small ones are faster.
 _WORKERS_PER_CLIENT = 20
@@ -58,11 +56,11 @@ class Runner:
         random: Callable[[], float] = default_random,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.clock = clock
+        self._clock = clock
         self.tally = Tally(clock)
-        self.gate = gate
-        self.spending = spending or Spending()
-        self.trouble = ""  # the last message of a failure
+        self._gate = gate
+        self._spending = spending or Spending()
+        self._trouble = ""  # the last message of a failure
         self._source = source
         self._lines: Iterator[tuple[int, bytes]] | None = iter(source) if isinstance(source, Lines) else None
         self._target = target
@@ -89,7 +87,7 @@ class Runner:
         if self._stop is None:
             self._stop = stop
             self._stopping.set()
-            self.spending.changed.set()
+            self._spending.changed.set()
             # Workers at the gate leave it. The gate stays open for requests in flight, because the processes
             # that share it must know of those.
             for worker in self._at_the_gate:
@@ -104,9 +102,38 @@ class Runner:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
-    async def run(self) -> Outcome:
-        """Send jobs until all are done, or until the run is stopped."""
-        self.tally.began = self.clock.seconds()
+    def view(self, meter: Meter) -> RunView:
+        """How the run stands. Looking changes nothing."""
+        tally, now = self.tally, self._gate.snapshot()
+        rates = meter.rates()
+        speed, tokens = tally.speed()
+        return RunView(
+            seconds=tally.seconds,
+            total=tally.total,
+            kept=tally.kept,
+            answered=tally.answered,
+            failed=tally.failed,
+            sent=tally.sent,
+            refused=tally.refused,
+            retried=tally.retried,
+            in_flight=now.in_flight or 0,
+            concurrency=now.concurrency or 0,
+            speed=speed,
+            tokens=tally.tokens,
+            tokens_per_minute=tokens * 60,
+            cost=self._spending.cost,
+            left=tally.left(speed),
+            uses=tuple(
+                Use(rate.unit, rate.name.partition("/")[2], rates.get(rate.unit, 0.0) * rate.per, rate.limit)
+                for rate in now.rates
+            ),
+            waits=why_it_waits(now, self._clock.seconds(), self._trouble),
+            stopping=self.stopping,
+        )
+
+    async def run(self) -> Stop | None:
+        """Send jobs until all are done, or until the run is stopped: then the reason is returned."""
+        self.tally.began = self._clock.seconds()
         syncing = asyncio.create_task(self._sync())
         try:
             async with AsyncExitStack() as clients:
@@ -117,7 +144,7 @@ class Runner:
             with suppress(asyncio.CancelledError):
                 await syncing
         self._write_the_unwritten()
-        return Outcome(self.tally, self._stop)
+        return self._stop
 
     async def _start_workers(self, clients: AsyncExitStack) -> None:
         concurrency = self._settings.concurrency
@@ -224,20 +251,20 @@ class Runner:
             try:
                 reply = await self._send(job, client)
             finally:
-                self.spending.settle(reserved, None if reply is None else reply.usage)
+                self._spending.settle(reserved, None if reply is None else reply.usage)
             trouble = reply.trouble
             if trouble is None:
                 self._answer(job, reply)
                 return
-            self.trouble = trouble.message
+            self._trouble = trouble.message
             if trouble.kind == "refused":
                 self.tally.refused += 1
-            judgement = self._health.judge(job.number, trouble, self.clock.seconds(), self._random())
+            judgement = self._health.judge(job.number, trouble, self._clock.seconds(), self._random())
             if judgement.stop is not None:
                 self.stop(judgement.stop)
                 raise _Stopped
             if judgement.hold is not None:
-                self.gate.set_backoff(judgement.hold, reason=trouble.message)
+                self._gate.set_backoff(judgement.hold, reason=trouble.message)
                 self._tell(f"{trouble.message}; all jobs wait {judgement.hold:.1f} s")
             if not judgement.own:
                 self.tally.retried += 1
@@ -268,8 +295,8 @@ class Runner:
 
     async def _reserve(self, job: Job) -> Tokens:
         """Wait until the budget has room for the job; stop the run if it never will."""
-        spending = self.spending
-        wanted = Tokens(0, 0)
+        spending = self._spending
+        wanted = NO_TOKENS
         if spending.limited:
             wanted = likely_tokens(job.shape, self._target.host, self._sender.stats)
         while not spending.reserve(wanted):

@@ -8,6 +8,7 @@ none.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...responses.estimate import RequestShape, TokenStats
@@ -35,10 +36,13 @@ class Tokens(NamedTuple):
         return Tokens(self.input - other.input, self.output - other.output)
 
 
+NO_TOKENS = Tokens(0, 0)
+
+
 def likely_tokens(shape: RequestShape, host: str, stats: TokenStats) -> Tokens:
     """The most that a job is likely to use."""
     if shape.style == "free":
-        return Tokens(0, 0)
+        return NO_TOKENS
     own = round(shape.input * max(1.0, stats.ratio(host, shape.model)))
     output = shape.max_output
     if output is None:
@@ -46,24 +50,17 @@ def likely_tokens(shape: RequestShape, host: str, stats: TokenStats) -> Tokens:
     return Tokens(own, output)
 
 
+@dataclass(kw_only=True, slots=True)
 class Spending:
     """A budget for all jobs together: what was spent, and what the jobs in flight may still spend."""
 
-    def __init__(
-        self,
-        *,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
-        price: Price | None = None,
-        spent: Tokens | None = None,
-    ) -> None:
-        self.max_tokens = max_tokens
-        self.max_cost = max_cost
-        self.price = price
-        self.spent = spent or Tokens(0, 0)
-        self.in_flight = 0
-        self.changed = asyncio.Event()
-        self._reserved = Tokens(0, 0)
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    price: Price | None = None
+    spent: Tokens = NO_TOKENS
+    in_flight: int = field(default=0, init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _reserved: Tokens = field(default=NO_TOKENS, init=False)
 
     @property
     def limited(self) -> bool:
@@ -76,7 +73,7 @@ class Spending:
 
     def reserve(self, wanted: Tokens) -> bool:
         """Set tokens aside for a job. False: the budget has no room for them."""
-        if self._excess(wanted):
+        if self.why_not(wanted):
             return False
         self._reserved = self._reserved.plus(wanted)
         self.in_flight += 1
@@ -91,23 +88,12 @@ class Spending:
         self.changed.set()
 
     def why_not(self, wanted: Tokens) -> str:
-        """Why the budget has no room for a job, in words."""
-        used = sum(self.spent)
-        if self._excess(wanted) == "tokens":
-            return (
-                f"{used:,} of {self.max_tokens:,} tokens are used, and the next job may take {sum(wanted):,}"
-            )
-        assert self.price is not None
-        assert self.max_cost is not None
-        return (
-            f"{self.price.of(*self.spent):.4f} of {self.max_cost:g} is spent, "
-            f"and the next job may cost {self.price.of(*wanted):.4f}"
-        )
-
-    def _excess(self, wanted: Tokens) -> str | None:
-        after = self.spent.plus(self._reserved).plus(wanted)
+        """Why the budget has no room for a job, in words; empty if it has room."""
+        price, after = self.price, self.spent.plus(self._reserved).plus(wanted)
         if self.max_tokens is not None and sum(after) > self.max_tokens:
-            return "tokens"
-        if self.max_cost is not None and self.price is not None and self.price.of(*after) > self.max_cost:
-            return "cost"
-        return None
+            used = f"{sum(self.spent):,} of {self.max_tokens:,} tokens are used"
+            return f"{used}, and the next job may take {sum(wanted):,}"
+        if self.max_cost is not None and price is not None and price.of(*after) > self.max_cost:
+            used = f"{price.of(*self.spent):.4f} of {self.max_cost:g} is spent"
+            return f"{used}, and the next job may cost {price.of(*wanted):.4f}"
+        return ""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from headgate.cli.run.health import ApiHealth, Judgement
-from headgate.cli.run.replies import Trouble
+from headgate.cli.run.replies import ApiHealth, Judgement, Trouble
 
 FAILED = Trouble("failed", "500: oops")
 REFUSED = Trouble("refused", "429: slow down")

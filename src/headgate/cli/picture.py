@@ -1,51 +1,135 @@
-"""The picture of `headgate watch`: all pools of a store. No colour carries a meaning alone."""
+"""Pictures on a terminal: how a run stands, and the pools of a store. No colour carries a meaning alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from ..arguments import US_PER_S
 from ..sharing.pool.view import MemberView, PoolView, RateView, Use
-from ..words import soon
-from .bars import Bars
+from ..words import duration, soon
+from .run.figures import RunView
+from .run.progress import Progress
 from .watch import StoreView
 
 
-class Picture:
-    """A picture that keeps changing on a terminal; elsewhere, one picture after the other."""
+class Screen:
+    """Shows a picture that keeps changing if `live`; otherwise one picture after the other."""
 
-    def __init__(self, out: TextIO, *, live: bool) -> None:
-        self._console = Console(file=out, highlight=False)
+    def __init__(self, console: Console, *, live: bool) -> None:
+        self._console = console
         self._live = None
-        if live and self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
+        if live:
+            self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def show(self, draw: Callable[[int, int | None], RenderableType]) -> None:
+        """Show `draw(width, height)`; the height is None if the picture may have any."""
+        if self._live is None:
+            self._console.print(draw(self._console.width, None))
+        else:
+            size = self._console.size
+            self._live.update(draw(size.width, size.height), refresh=True)
+
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, seen: StoreView) -> None:
-        if self._live is None:
-            self._console.print(picture_of(seen, self._console.width))
-        else:
-            size = self._console.size
-            self._live.update(picture_of(seen, size.width, size.height), refresh=True)
+
+class Bars:
+    """A table of bars, each `width` characters long: a name, how full it is, and words."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.table = Table.grid(padding=(0, 2))
+        self.table.add_column(min_width=8, no_wrap=True)
+        self.table.add_column(width=width)
+        self.table.add_column(no_wrap=True, overflow="ellipsis")
+
+    def add(self, name: Text, part: float, words: Text, colour: str) -> None:
+        """A row whose bar is full when `part` is 1 or more."""
+        bar = ProgressBar(
+            total=1, completed=min(1.0, part), width=self._width, complete_style=colour, finished_style=colour
+        )
+        self.table.add_row(name, bar, words)
 
 
-def picture_of(seen: StoreView, width: int, height: int | None = None) -> RenderableType:
+# -- a run
+
+
+class RunPicture(Progress):
+    """A few lines that keep changing, and messages above them."""
+
+    def __init__(self, out: TextIO, title: str) -> None:
+        super().__init__(out)
+        self._console = Console(file=out)
+        self._title = title
+        self._screen = Screen(self._console, live=True)
+
+    def tell(self, text: str) -> None:
+        self._console.print(text, style="yellow", highlight=False, markup=False)
+
+    def show(self, view: RunView) -> None:
+        self._screen.show(lambda width, _height: _run_picture(view, self._title, width))
+
+    def end(self, view: RunView, ending: Mapping[str, Any]) -> None:  # noqa: ARG002 - told in words afterwards
+        self.show(view._replace(waits="", left=None))
+        self._screen.close()
+
+
+def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
+    stopping = "   stopping: waiting for what is in flight" if view.stopping else ""
+    head = Text.assemble((title, "bold"), (f"   {duration(view.seconds)}", "dim"), (stopping, "yellow"))
+    bars = Bars(max(16, min(width - 52, 48)))
+    done = Text(f"{view.done:,}", "bold")
+    if view.total is not None:
+        left = "" if view.left is None else f"   {duration(view.left)} left"
+        done = Text.assemble((f"{view.done:,} of {view.total:,}", "bold"), f"   {view.share or 0:.0%}{left}")
+    bars.add(Text("jobs", "bold"), view.share or 0, done, "green")
+    for use in view.uses:
+        part = use.now / use.limit if use.limit else 0.0
+        words = Text.assemble(f"{use.now:,.0f} of {use.limit:,}", (f" a {use.period}   {part:.0%}", "dim"))
+        bars.add(Text(use.unit.replace("_", " "), "dim"), part, words, "cyan")
+    figures = Text()
+    for name, value, style in (
+        ("in flight", f"{view.in_flight}", ""),
+        ("answers/s", f"{view.speed:.1f}", ""),
+        ("tokens/min", f"{view.tokens_per_minute:,.0f}", ""),
+        ("429s", f"{view.refused}", "bold yellow" if view.refused else ""),
+        ("failed", f"{view.failed}", "bold red" if view.failed else ""),
+        ("kept", f"{view.kept:,}" if view.kept else "", ""),
+        ("cost", "" if view.cost is None else f"{view.cost:,.4f}", ""),
+    ):
+        if value:
+            figures.append(f"{name} ", "dim").append(value, style).append("   ")
+    waits = Text(view.waits or " ", style="italic dim", no_wrap=True, overflow="ellipsis")
+    return Group(head, bars.table, figures, waits)
+
+
+# -- a store
+
+
+class StoreScreen(Screen):
+    """Shows the pools of a store, live only on a terminal."""
+
+    def __init__(self, out: TextIO, *, live: bool) -> None:
+        console = Console(file=out, highlight=False)
+        super().__init__(console, live=live and console.is_terminal)
+
+    def show_store(self, seen: StoreView) -> None:
+        self.show(partial(store_picture, seen))
+
+
+def store_picture(seen: StoreView, width: int, height: int | None = None) -> RenderableType:
     """All pools, one below the other; no taller than `height` lines."""
     clock = f"{seen.at.astimezone():%H:%M:%S}"
     lines: list[RenderableType] = [Text.assemble((seen.store, "bold"), (f"   {clock}", "dim"))]

@@ -1,11 +1,12 @@
-"""RunView: how a run stands, in words and as plain data."""
+"""The figures of a run: how fast it goes, and how it stands, in words and as plain data."""
 
 import json
 
 import pytest
 
-from headgate import DispatchSnapshot, RateLevel
-from headgate.cli.run.view import RunView, Use, why_it_waits
+from headgate import Dispatch, DispatchSnapshot, RateLevel
+from headgate.cli.run.figures import Meter, RunView, Speed, Tally, Use, why_it_waits
+from headgate.testing import ManualClock
 from headgate.words import duration, soon
 
 SNAPSHOT = {
@@ -13,6 +14,46 @@ SNAPSHOT = {
     "waiting": 3, "concurrency": 7, "throttled_concurrency": None, "byte_budget": None,
     "rates": (RateLevel(name="tokens/minute", unit="tokens", limit=100, per=60.0, burst=1, level=0),),
 }  # fmt: skip
+
+
+def test_speed_is_measured_over_the_last_seconds_only():
+    clock, count = ManualClock(), 0
+    speed = Speed(clock, over=10)
+    assert speed.of({"jobs": count}) == {}
+    for _ in range(60):
+        clock.advance(1)
+        count += 5
+        speed.of({"jobs": count})
+    assert speed.of({"jobs": count})["jobs"] == pytest.approx(5)
+    for _ in range(20):
+        clock.advance(1)
+        speed.of({"jobs": count})
+    assert speed.of({"jobs": count})["jobs"] == 0
+
+
+def test_the_time_left_follows_from_the_speed():
+    clock = ManualClock()
+    tally = Tally(clock)
+    tally.speed()
+    clock.advance(10)
+    tally.answered, tally.output_tokens, tally.kept = 20, 300, 5
+    speed, tokens = tally.speed()
+    assert (speed, tokens) == (2.0, 30.0)
+    assert tally.left(speed) is None
+    tally.total = 125
+    assert tally.left(speed) == 50.0
+
+
+def test_a_meter_counts_what_a_gate_admits_and_settles():
+    clock = ManualClock()
+    meter = Meter(clock)
+    gate = Dispatch("api", rates="600 tokens/minute", clock=clock, observer=meter)
+    meter.rates()
+    for _ in range(4):
+        with gate.try_admit(tokens=2) as permit:
+            permit.settle(tokens=3)
+        clock.advance(1)
+    assert meter.rates() == {"requests": 1.0, "tokens": 3.0, "bytes": 0.0}
 
 
 @pytest.mark.parametrize(
