@@ -178,16 +178,11 @@ class _Content(StreamReader):
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    # The rest of a StreamReader is that of the inner one.
-    exception: Any = property(attrgetter("_inner.exception"))
-    is_eof: Any = property(attrgetter("_inner.is_eof"))
-    wait_eof: Any = property(attrgetter("_inner.wait_eof"))
-    on_eof: Any = property(attrgetter("_inner.on_eof"))
-    feed_eof: Any = property(attrgetter("_inner.feed_eof"))
-    feed_data: Any = property(attrgetter("_inner.feed_data"))
-    unread_data: Any = property(attrgetter("_inner.unread_data"))
-    get_read_buffer_limits: Any = property(attrgetter("_inner.get_read_buffer_limits"))
-    set_read_chunk_size: Any = property(attrgetter("_inner.set_read_chunk_size"))
-    total_bytes: Any = property(attrgetter("_inner.total_bytes"))
-    total_compressed_bytes: Any = property(attrgetter("_inner.total_compressed_bytes"))
-    total_raw_bytes: Any = property(attrgetter("_inner.total_raw_bytes"))
+
+# The rest of a StreamReader is that of the inner one.
+for _name in (
+    *("exception", "is_eof", "wait_eof", "on_eof", "feed_eof", "feed_data", "unread_data"),
+    *("get_read_buffer_limits", "set_read_chunk_size"),
+    *("total_bytes", "total_compressed_bytes", "total_raw_bytes"),
+):
+    setattr(_Content, _name, property(attrgetter(f"_inner.{_name}")))

@@ -6,13 +6,13 @@ by different rules (`RequestShape.style`); what they counted in the end is learn
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from .usage import Usage
+from .wire import parsed
 
 Style: TypeAlias = Literal["openai", "anthropic", "gemini", "sum", "free"]
 
@@ -126,12 +126,7 @@ def _style(host: str, path: str, document: Mapping[str, Any], model: str | None)
 
 def _document(body: bytes) -> Mapping[str, Any]:
     """The parsed body, or the keys that were found in one too large to parse."""
-    if len(body) > _LARGEST:
-        return _edges(body)
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
+    document = parsed(body) if len(body) <= _LARGEST else _edges(body)
     return document if isinstance(document, dict) else {}
 
 

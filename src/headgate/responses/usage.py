@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .wire import parsed
+
 # A body up to _WHOLE bytes is kept and parsed; only the end of a longer one is, where the figures are.
 _WHOLE = 1 << 18
 _TAIL = 1 << 16
@@ -137,7 +139,7 @@ class UsageReader:
     def _read_whole(self) -> None:
         if b'"usage' not in self._buffer and b'"error' not in self._buffer:
             return
-        document = _parsed(self._buffer)
+        document = parsed(self._buffer)
         for part in document if isinstance(document, list) else [document]:  # a list: Gemini's other stream
             self._read_document(part)
         self._complete = bool(self._figures)
@@ -184,7 +186,7 @@ class UsageReader:
             if len(line) > _WHOLE:
                 self._read_tail(line)
             else:
-                self._read_document(_parsed(line))
+                self._read_document(parsed(line))
 
     def _read_document(self, document: object) -> None:
         """Take the figures and the error out of a document, an event or a chunk."""
@@ -233,13 +235,6 @@ def _gemini_finished(chunk: dict[str, Any]) -> bool:
     return isinstance(candidates, list) and any(
         isinstance(candidate, dict) and candidate.get("finishReason") for candidate in candidates
     )
-
-
-def _parsed(text: bytes | bytearray) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def unpacked(body: bytes, content_encoding: str) -> bytes | None:

@@ -152,13 +152,18 @@ def _structured(lines: list[str], shape: re.Pattern[str]) -> list[re.Match[str]]
 def document_of(body: object) -> Document:
     """The JSON object in a body; empty if there is none. A list of one stands for its element."""
     if isinstance(body, str | bytes | bytearray):
-        try:
-            body = json.loads(body) if len(body) <= _LARGEST_BODY else None
-        except (ValueError, RecursionError):
-            return {}
+        body = parsed(body) if len(body) <= _LARGEST_BODY else None
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body if isinstance(body, dict) else {}
+
+
+def parsed(text: str | bytes | bytearray) -> object:
+    """The value of a JSON text, None if it is not one."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def at(node: object, *path: str) -> Any:
