@@ -24,7 +24,7 @@ from .messages import Envelope, Grant, Note, Oversized, Report, Unsigned
 from .recovery import Level
 from .resource import Options, SharedResource
 from .shares import agent_of
-from .transport import CallbackThread, Transport, call_back, weakly
+from .transport import Callbacks, Transport, weakly
 from .update import STALE, CapacityUpdate, ReceivedUpdate, UpdateFilter
 
 T = TypeVar("T")
@@ -53,7 +53,8 @@ class Agent:
         self._sequence = self._memberships = 0
         self._news: list[Event | CapacityUpdate] = []
         self._outbox: list[tuple[str, bytes, bool]] = []  # subject, data, and whether it is retained
-        self._callbacks: CallbackThread | None = None
+        # On an exact clock nothing may be late, as another thread may.
+        self._callbacks = Callbacks(threaded=self._clock.quantum > 0)
         self._transport = Transport(bus, namespace=options.namespace, run=self._run, secret=options.secret)
         self._settings = replace(
             options.settings,
@@ -101,8 +102,7 @@ class Agent:
         for name in list(self.resources):
             self.leave(name)
         self._transport.close()
-        if self._callbacks is not None:
-            self._callbacks.close()
+        self._callbacks.close()
 
     def after_fork(self) -> None:
         """In a forked child: no thread holds the lock."""
@@ -368,15 +368,8 @@ class Agent:
             self._outbox.append((self._transport.note(resource.name), note.to_json(), True))
 
     def _tell(self, piece: Event | CapacityUpdate) -> None:
+        callback = self.callback
         if not isinstance(piece, CapacityUpdate):
             events.tell(self._options.observer, piece)
-            return
-        callback = self.callback
-        if callback is None or self._closed:
-            return
-        if not self._clock.quantum:  # on an exact clock nothing may be late, as another thread may
-            call_back(callback, piece)
-            return
-        if self._callbacks is None:
-            self._callbacks = CallbackThread()
-        self._callbacks.call(callback, piece)
+        elif callback is not None and not self._closed:
+            self._callbacks.call(callback, piece)

@@ -126,7 +126,7 @@ class Total:
         self.base = base
         self.level: Level | None = None
         self._curve = curve
-        self._cut_at = NEVER
+        self.cut_at = NEVER  # when the last cut was
         self._grown_at = now
         self._admitted = self._succeeded = 0  # calls since the last look
         self._before = (0, 0, 0)  # calls admitted and succeeded before that look, and over how long
@@ -153,8 +153,8 @@ class Total:
     def same_episode(self, sent_at: int | None, now: int) -> bool:
         """Whether the call that was refused was sent before the last cut, which answers the refusal."""
         if sent_at is None:
-            return now - self._cut_at < self._curve.cool_down
-        return sent_at <= self._cut_at or now - self._cut_at < _BETWEEN_CUTS
+            return now - self.cut_at < self._curve.cool_down
+        return sent_at <= self.cut_at or now - self.cut_at < _BETWEEN_CUTS
 
     def cut(self, now: int) -> None:
         self.level = self._curve.cut(self.amount, self.level, self.base)
@@ -184,13 +184,9 @@ class Total:
         self.hear(level, now)
 
     def _begin_episode(self, now: int) -> None:
-        self._cut_at = self._grown_at = now
+        self.cut_at = self._grown_at = now
         self._admitted = self._succeeded = 0
         self._before = (0, 0, 0)
-
-    def began_after(self, at: int) -> bool:
-        """Whether the last cut was at that moment or later."""
-        return at <= self._cut_at
 
     # -- more
 
@@ -199,19 +195,15 @@ class Total:
         self._admitted += admitted
         self._succeeded += succeeded
 
-    def hold(self, now: int) -> None:
-        """Do not grow now, e.g. because of a pause."""
-        self._grown_at = now
-
     def looks_at(self, reports_every: int) -> int:
         """When to look again whether there is reason to grow."""
         curve = self._curve
         return self._grown_at + (max(curve.interval, reports_every) if curve.smooth else curve.interval)
 
-    def grow(self, per_ns: int, reports_every: int, now: int) -> None:
-        """Grow, while calls succeed; the leader calls this. The base is calls per `per_ns`."""
+    def grow(self, per_ns: int, reports_every: int, now: int, *, paused: bool = False) -> None:
+        """Grow, while calls succeed and there is no pause. The base is calls per `per_ns`."""
         level, since, curve = self.level, now - self._grown_at, self._curve
-        if level is None or not self.reduced:
+        if level is None or paused or not self.reduced:
             self._grown_at = now
             return
         if now < self.looks_at(reports_every):

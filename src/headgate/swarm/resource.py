@@ -117,7 +117,7 @@ class SharedResource(Resource):
         self._admitted_now += 1
 
     def block_succeeded(self, permit: Permit) -> None:
-        if not self.total.began_after(permit.taken_at):
+        if permit.taken_at > self.total.cut_at:
             self._succeeded += 1
 
     def measure(self, now: int) -> None:
@@ -154,9 +154,8 @@ class SharedResource(Resource):
     def grow(self, now: int) -> None:
         """Let the total grow. The leader calls this, and a member that lost it."""
         self.total.count(*self.counts())
-        if now < self._paused_until:
-            self.total.hold(now)
-        self.total.grow(self.rates[0].per_ns, self.membership.member.settings.interval, now)
+        interval = self.membership.member.settings.interval
+        self.total.grow(self.rates[0].per_ns, interval, now, paused=now < self._paused_until)
 
     def next_at(self, now: int) -> int:
         """When there is something to do next."""

@@ -116,31 +116,37 @@ class Transport:
         return data if self._secret is None else verified(data, subject, self._secret)
 
 
-class CallbackThread:
-    """Calls callbacks in a thread of its own: one that blocks does not keep the agent from hearing."""
+class Callbacks:
+    """Calls callbacks. If `threaded`, in a thread: one that blocks does not keep the agent from hearing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, threaded: bool) -> None:
+        self._threaded = threaded
+        self._started = False
         self._calls: SimpleQueue[tuple[Callable[[CapacityUpdate], Any], CapacityUpdate] | None] = (
             SimpleQueue()
         )
-        threading.Thread(target=self._run, name=f"{OWN_THREADS}callbacks", daemon=True).start()
 
     def call(self, callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
+        if not self._threaded:
+            self._call(callback, update)
+            return
         self._calls.put((callback, update))
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name=f"{OWN_THREADS}callbacks", daemon=True).start()
 
     def close(self) -> None:
         self._calls.put(None)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call_back(*call)
+            self._call(*call)
 
-
-def call_back(callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
-    try:
-        callback(update)
-    except Exception:
-        logging.getLogger("headgate").exception("the callback %r raised on %r", callback, update)
+    def _call(self, callback: Callable[[CapacityUpdate], Any], update: CapacityUpdate) -> None:
+        try:
+            callback(update)
+        except Exception:
+            logging.getLogger("headgate").exception("the callback %r raised on %r", callback, update)
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., None]:
