@@ -93,7 +93,7 @@ class BackoffWindow(Closing):
         if store is not None and key is not None:
             from ..sharing.pool.window import WindowMember  # noqa: PLC0415 - only for a window that is shared
 
-            self._member = WindowMember(self, store, key)
+            self._member = WindowMember(self.rule, self.clock, self.hear, store, key)
             self._member.start()
 
     @classmethod

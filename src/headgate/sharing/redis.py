@@ -193,9 +193,7 @@ class RedisStore:
     def after_fork(self) -> None:
         """Leave the connections to the parent: to close the copies would end them in its event loop too."""
         if self._loop is not None:
-            never_free(
-                (self._loop, self._client, self._waiting, self._sending, self._listening, self._listener)
-            )
+            never_free(vars(self).copy())
         self._start(None)
 
     # -- asking

@@ -11,15 +11,13 @@ batch has a stamp, and the member returns what it did not need of a batch by tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from .question import PoolLimits
 from .rate import PoolRate
 from .state import BYTES, PLACES, MemberState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .question import Answer, Question
     from .state import Pool
 
@@ -79,9 +77,8 @@ def _read_limits(pool: Pool, question: Question, now: int) -> None:
     """Take over limits that a member sets. What was used stays used."""
     if question["set"] is None and pool.version:
         return
-    given = question["set"] or (question["rates"], question["limits"])
-    wanted = cast("Sequence[list[int]]", given[0])
-    limits = PoolLimits(*cast("Sequence[int]", given[1]))
+    wanted, limits = question["set"] or (question["rates"], question["limits"])
+    limits = PoolLimits(*limits)
     old = pool.rates
     if [rate.terms for rate in old] == wanted and pool.limits == limits:
         return

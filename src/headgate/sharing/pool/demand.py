@@ -35,11 +35,11 @@ _EARLY = 20_000_000
 class Forecast:
     """How fast the callers of one member use each rate, and when it is worth asking for more."""
 
-    __slots__ = ("_counted_at", "_provided_until", "_taken", "ahead", "ask_at")
+    __slots__ = ("_counted_at", "_taken", "ahead", "ask_at", "provided_until")
 
     def __init__(self, rates: int, now: int) -> None:
         self.ask_at = 0  # before that moment the pool would grant nothing
-        self._provided_until = 0  # the start of the last batch that was granted
+        self.provided_until = 0  # the start of the last batch that was granted
         self._counted_at = now
         self.restart(rates)
 
@@ -47,10 +47,6 @@ class Forecast:
         """The rates of the gate were replaced, and count from zero."""
         self.ahead = [0] * rates  # how many unused units of each rate to keep
         self._taken = [0] * rates
-
-    def granted(self, start: int) -> None:
-        """A batch was granted that may be used from `start` on."""
-        self._provided_until = start
 
     def is_idle(self, now: int) -> bool:
         """Whether the demand was not measured for a while, because there was none."""
@@ -75,8 +71,8 @@ class Forecast:
         ]
         if not any(needs):
             return []
-        if now < self._provided_until - _EARLY:
-            self.ask_at = self._provided_until - _EARLY  # what was granted lasts until then
+        if now < self.provided_until - _EARLY:
+            self.ask_at = self.provided_until - _EARLY  # what was granted lasts until then
             return []
         most = [
             max(

@@ -47,11 +47,9 @@ def rates_without_store(
 
 def used_without_store(rules: Sequence[AnyRate], rates: Sequence[Rate], members: int) -> list[int]:
     """How much of each rate to tell a pool that has filled up since: at most our part of a burst."""
-    owed = []
-    for rule, rate in zip(rules, rates, strict=False):
+    owed = [0] * len(rates)
+    for i, (rule, rate) in enumerate(zip(rules, rates, strict=False)):
         if isinstance(rule, CountedRate):
-            owed.append(min(rule.taken, -(-rate.burst // max(1, members))))
+            owed[i] = min(rule.taken, -(-rate.burst // max(1, members)))
             rule.taken = 0
-        else:
-            owed.append(0)
-    return owed + [0] * (len(rates) - len(owed))
+    return owed

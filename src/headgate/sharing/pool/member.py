@@ -83,7 +83,7 @@ class PoolMember:
         self._rates = tuple(rates)
         self._limits = limits_of(gate.rules)
         self._version = 0  # of the limits, as last heard
-        self._set: list[Any] | None = [terms_of(rates), self._limits]  # limits that are to replace the pool's
+        self._set: Sequence[Any] | None = [terms_of(rates), self._limits]  # to replace those of the pool
         self._learned: tuple[Rate, ...] = ()  # what responses to this process taught all members
         self._members = 0
         self._signal: int | None = None  # the end of the window, or CLEARED, that the pool has not heard of
@@ -272,7 +272,7 @@ class PoolMember:
         assert self._pending is not None
         question, self._pending = self._pending, None
         self._owe(question["owed"])
-        self._set = self._set or question["set"]  # type: ignore[assignment]  # as it was asked
+        self._set = self._set or question["set"]
         if self._signal is None:
             self._signal = self._telling
 
@@ -338,8 +338,7 @@ class PoolMember:
             batches = self._forecast.batches(demand, costs, self._rates, columns, self._members)
         question = state_demand(self._pool.name, self._rates, limits, demand, costs)
         returned = [rate.returned for rate in demand.rates] or [[] for _ in self._rates]
-        owed = [rate.owed for rate in demand.rates] or [0] * len(self._rates)
-        owed = [units + before for units, before in zip(owed, self._owed, strict=True)]
+        self._owe([rate.owed for rate in demand.rates])
         uses, wants = question["uses"], question["wants"]
         kinds = [i for i, limit in enumerate((limits.places, limits.bytes)) if limit]
         wanting = any(uses[i] + wants[i] > self._granted[i] for i in kinds)
@@ -347,7 +346,7 @@ class PoolMember:
         if self._crowded and now - self._asked_at < self._turn:
             wanting = spared = False  # it is the turn of other members
         signal = window_left(self._signal, now)
-        telling = any(owed) or any(returned) or signal or self._set or self._lost or self._curious
+        telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
         due = now - self._asked_at >= HEARTBEAT and demand.holds
         if not (batches or wanting or spared or telling or leaving or due):
             return None
@@ -357,7 +356,7 @@ class PoolMember:
             "set": self._set,
             "batches": batches,
             "returned": returned,
-            "owed": owed,
+            "owed": self._owed,
             "spare": [0, 0] if self._crowded or going else spare_for(demand),
             "window": signal,
             "leaves": leaving,
@@ -402,7 +401,7 @@ class PoolMember:
             )
         ]
         if granted:
-            self._forecast.granted(granted[-1].start)
+            self._forecast.provided_until = granted[-1].start
         self._gate.grant(
             Grant(
                 batches=granted,

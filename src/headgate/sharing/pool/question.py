@@ -7,7 +7,7 @@ the store's clock, so that the clocks of the members do not matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ...arguments import NS_PER_US
 
@@ -34,7 +34,7 @@ class Question(TypedDict):
     rates: list[list[int]]  # [amount, period, burst] of each rate: the limits of a pool that is new
     units: list[str]  # what each rate counts
     limits: Sequence[int]  # PoolLimits
-    set: Sequence[Sequence[object]] | None  # [rates, limits] that are to replace those of the pool
+    set: Sequence[Any] | None  # [rates, limits] that are to replace those of the pool
     batches: list[list[int]]  # of each wanted batch: units of each rate
     returned: list[list[list[int]]]  # of each rate: [units, stamp] that were granted and not needed
     owed: list[int]  # of each rate: units that were used without a grant

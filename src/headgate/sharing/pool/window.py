@@ -7,40 +7,37 @@ cannot be told is told again until its window is over.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
-from weakref import ref
+from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from ...arguments import NS_PER_US
 from ...errors import StoreError
 from ...gate.forks import reset_in_child
-from ...gate.window import Window, WindowSignal
+from ...gate.window import WindowSignal
 from ..courier import COURIER
 from .client import TRY_AGAIN, PoolClient
 from .question import CLEARED, empty_question, window_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...gate.window import Window
     from ...typing import Clock
     from ..store import Store
-
-    class SharedWindow(Protocol):
-        """What a member needs of its window."""
-
-        clock: Clock
-        rule: Window
-
-        def hear(self, signal: WindowSignal) -> None: ...
 
 
 class WindowMember:
     """One window in the pool of its key."""
 
-    def __init__(self, window: SharedWindow, store: Store | str, key: str) -> None:
-        self._window = ref(window)  # weakly: a window that is no longer used goes although there is news
-        self._rule = window.rule
-        self._clock = window.clock
-        self._pool = PoolClient(store, key, window.clock, self.hear)
+    def __init__(
+        self, rule: Window, clock: Clock, hear: Callable[[WindowSignal], None], store: Store | str, key: str
+    ) -> None:
+        self._rule = rule
+        self._clock = clock
+        self._hear_window = WeakMethod(hear)  # a window that is no longer used goes although there is news
+        self._pool = PoolClient(store, key, clock, self.hear)
         self._generation = 0  # of the pool's window, as last heard
-        self._told = window.rule.signalled  # the state of our window that was told last
+        self._told = rule.signalled  # the state of our window that was told last
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._curious = False  # another member has changed something
         self._working = False
@@ -103,13 +100,13 @@ class WindowMember:
         question["window"] = window
         answer = await self._pool.ask(question)
         generation, left = answer["window_generation"], answer["window_left"]
-        owner = self._window()
-        if generation == self._generation or owner is None:
+        hear = self._hear_window()
+        if generation == self._generation or hear is None:
             return
         self._generation = generation
         if window is None or left > max(window, 0):  # otherwise it is our own signal
             until = self._clock.now() + left * NS_PER_US if left else None
-            owner.hear(WindowSignal(until=until, origin=self))
+            hear(WindowSignal(until=until, origin=self))
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""
