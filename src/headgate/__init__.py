@@ -6,8 +6,7 @@ if TYPE_CHECKING:
     from .backoff import Backoff
     from .breaker.breaker import CircuitBreaker, CircuitState
     from .breaker.registry import BreakerRegistry
-    from .budgets.book import BudgetBook
-    from .budgets.budget import Reservation, TokenBudget
+    from .budgets.budget import BudgetBook, Reservation, TokenBudget
     from .client import ResilienceConfig, ResilientClient
     from .dispatch.backoff_window import BackoffWindow
     from .dispatch.dispatch import Dispatch
@@ -95,8 +94,7 @@ _MODULES = {
     "backoff": "Backoff",
     "breaker.breaker": "CircuitBreaker CircuitState",
     "breaker.registry": "BreakerRegistry",
-    "budgets.book": "BudgetBook",
-    "budgets.budget": "Reservation TokenBudget",
+    "budgets.budget": "BudgetBook Reservation TokenBudget",
     "client": "ResilienceConfig ResilientClient",
     "dispatch.backoff_window": "BackoffWindow",
     "dispatch.dispatch": "Dispatch",

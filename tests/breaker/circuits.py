@@ -43,5 +43,5 @@ def opened_at(now, **changes):
 def everything(thing):
     """All that a circuit remembers, to see whether anything changed."""
     if isinstance(thing, (Circuit, Recent)):
-        return {name: everything(getattr(thing, name)) for name in thing.__slots__}
+        return {name: everything(value) for name, value in vars(thing).items()}
     return dict(thing) if isinstance(thing, dict) else list(thing) if isinstance(thing, list) else thing

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forks import needs_fork
-from headgate.budgets.book import BudgetBook
+from headgate.budgets.budget import BudgetBook
 from headgate.errors import BudgetExceeded, Closed, InvalidConfig, StoreError
 from headgate.sharing import sqlite as sqlite_room
 from headgate.testing import ManualClock
@@ -290,7 +290,7 @@ def test_a_child_that_ends_like_any_python_leaves_the_journal_to_its_parent(tmp_
     program = f"""
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from headgate.budgets.book import BudgetBook
+from headgate.budgets.budget import BudgetBook
 book = BudgetBook({{"free": {{}}}}, store="sqlite:///{path}")
 book.for_user("ann").reserve(1_000)
 pid = os.fork()
@@ -312,7 +312,7 @@ os._exit(0)  # without closing, as if killed
 def test_kill_9_while_the_file_is_being_made_leaves_one_that_can_be_opened(tmp_path):
     program = """
 import sys
-from headgate.budgets.book import BudgetBook
+from headgate.budgets.budget import BudgetBook
 print("ready", flush=True)
 sys.stdin.readline()
 book = BudgetBook({"free": {}}, store=sys.argv[1])

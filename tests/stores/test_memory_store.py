@@ -6,7 +6,7 @@ import pytest
 
 from headgate.gate.clock import SYSTEM
 from headgate.sharing.memory import MemoryStore
-from headgate.sharing.records.open_stores import hold
+from headgate.sharing.records.client import hold
 from headgate.sharing.store import open_store
 from headgate.testing import ManualClock
 from pool_questions import SECOND, question

@@ -26,8 +26,7 @@ from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
 from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
 from ..retries.classify import verdict_of
-from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Probe
-from .counter import Counter
+from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Counter, Probe
 from .nesting import INSIDE, Inside, is_around, still_running
 
 TYPE_CHECKING = False
@@ -90,25 +89,6 @@ class CircuitBreaker(Closing):
     failures, so that one that has lost its network does not open the circuit for the others at once.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_circuit",
-        "_clock",
-        "_counter",
-        "_counts_all",
-        "_expected",
-        "_guard",
-        "_ignore",
-        "_key",
-        "_keyed",
-        "_member",
-        "_now",
-        "_observer",
-        "_pending",
-        "_random",
-        "_slow_after",
-    )
-
     def __init__(
         self,
         failure_threshold: int | None = 5,
@@ -149,11 +129,9 @@ class CircuitBreaker(Closing):
         if recovery_jitter != 0:
             ratio(recovery_jitter, "recovery_jitter", low=0, high=float("inf"), example=0.2)
         self._slow_after = None if slow_after is None else positive_seconds_to_ns(slow_after, "slow_after")
-        lease = (
-            max(recovery, _SHORTEST_LEASE)
-            if probe_timeout is None
-            else positive_seconds_to_ns(probe_timeout, "probe_timeout")
-        )
+        lease = max(recovery, _SHORTEST_LEASE)
+        if probe_timeout is not None:
+            lease = positive_seconds_to_ns(probe_timeout, "probe_timeout")
         slow_part = _part(slow_rate, "slow_rate")
         settings = CircuitSettings(
             threshold=failure_threshold,
@@ -180,6 +158,7 @@ class CircuitBreaker(Closing):
         if not callable(random):
             raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
         self._key = key
+        self._name = f" {str(key)!r}" if key != "" else ""  # in errors
         self._observer = observer
         self._clock = clock
         self._now = clock.now
@@ -208,33 +187,6 @@ class CircuitBreaker(Closing):
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
-        return self._run(fn, args, kwargs)
-
-    async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call and await the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
-        return await self._run_async(fn, args, kwargs)
-
-    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, sync or async."""
-        wait_async = is_async(fn, "CircuitBreaker")
-        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
-
-        run, run_async = self._run, self._run_async
-        if wait_async:
-
-            @wraps(fn)
-            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                return await run_async(fn, args, kwargs)  # type: ignore[arg-type]  # it is one
-
-            return guarded_async  # type: ignore[return-value]  # the coroutine function it was
-
-        @wraps(fn)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            return run(fn, args, kwargs)
-
-        return guarded
-
-    def _run(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         outer = _inside.get()
         if outer is not None:
             outer = still_running(outer)
@@ -264,9 +216,8 @@ class CircuitBreaker(Closing):
             self._hand_in(entry, "succeeded", None, started)
         return result
 
-    async def _run_async(
-        self, fn: Callable[..., Awaitable[R]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> R:
+    async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call and await the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
         outer = _inside.get()
         if outer is not None:
             outer = still_running(outer)
@@ -295,6 +246,26 @@ class CircuitBreaker(Closing):
         if self._counts_all or circuit.failures or self._pending or entry.__class__ is not int:
             self._hand_in(entry, "succeeded", None, started)
         return result
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, sync or async."""
+        wait_async = is_async(fn, "CircuitBreaker")
+        from functools import wraps  # noqa: PLC0415 - decorating is rare, importing headgate is not
+
+        call, call_async = self.call, self.call_async
+        if wait_async:
+
+            @wraps(fn)
+            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return await call_async(fn, *args, **kwargs)  # type: ignore[arg-type]  # it is one
+
+            return guarded_async  # type: ignore[return-value]  # the coroutine function it was
+
+        @wraps(fn)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            return call(fn, *args, **kwargs)
+
+        return guarded
 
     # -- looking, and setting right
 
@@ -401,9 +372,8 @@ class CircuitBreaker(Closing):
 
     def _refusal(self) -> CircuitBreakerOpen:
         after, reason, cause = self._guard.run(self._counter.why_refused)
-        name = f" {str(self._key)!r}" if self._key != "" else ""
         refusal = CircuitBreakerOpen(
-            f"the circuit{name} is open: {reason}", rule="circuit breaker", retry_after=after / SECOND
+            f"the circuit{self._name} is open: {reason}", rule="circuit breaker", retry_after=after / SECOND
         )
         refusal.__cause__ = cause
         return refusal
@@ -458,8 +428,7 @@ class CircuitBreaker(Closing):
         self._pending = self._guard.pending
 
     def __repr__(self) -> str:
-        name = f" {str(self._key)!r}" if self._key != "" else ""
-        return f"<CircuitBreaker{name}, {self.state.value}>"
+        return f"<CircuitBreaker{self._name}, {self.state.value}>"
 
 
 def _is_being_closed(error: BaseException | None) -> bool:

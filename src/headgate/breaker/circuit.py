@@ -11,15 +11,21 @@ A probe is a lease: one that does not end in time makes room for another.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
+from typing import Any, NamedTuple
+
+from ..arguments import SECOND
+from ..events import CircuitClosed, CircuitOpened, CircuitProbing, Event
+from ..hints import Callable, Hashable
 
 CLOSED, OPEN, HALF_OPEN = 0, 1, 2
+_EVENTS = {CLOSED: CircuitClosed, OPEN: CircuitOpened, HALF_OPEN: CircuitProbing}
 
 # A window is counted in this many slots. The calls of the oldest slot leave the window together.
 _SLOTS = 10
 
 # Failures this old no longer matter, if no call was made since. Ten recovery times if those are longer.
-FORGET_AFTER = 600 * 1_000_000_000
+FORGET_AFTER = 600 * SECOND
 
 
 class Probe:
@@ -55,8 +61,6 @@ class CircuitSettings(NamedTuple):
 class Recent:
     """How many calls ended within the window, and how many of them failed or were slow."""
 
-    __slots__ = ("_slot_ns", "_slots", "_turn", "calls", "failed", "slow")
-
     def __init__(self, window: int) -> None:
         self._slot_ns = -(-window // _SLOTS)
         self._slots = [(0, 0, 0)] * _SLOTS
@@ -91,19 +95,6 @@ class Recent:
 
 class Circuit:
     """Decides whether a call may go, and what its outcome changes."""
-
-    __slots__ = (
-        "_probes",
-        "_recent",
-        "_reopened",
-        "_touched",
-        "_until",
-        "failures",
-        "generation",
-        "reason",
-        "settings",
-        "state",
-    )
 
     def __init__(self, settings: CircuitSettings) -> None:
         self.settings = settings
@@ -259,3 +250,70 @@ class Circuit:
         self._probes = {}
         if self._recent is not None:
             self._recent = Recent(self.settings.window)
+
+
+class Counter:
+    """A circuit, the failure that opened it, and the events that the observer is yet to be told.
+
+    It does not know the breaker: a breaker that is no longer used goes without waiting for a collector.
+    """
+
+    def __init__(self, circuit: Circuit, key: Hashable, *, observed: bool) -> None:
+        self.circuit = circuit
+        self._key = key
+        self._observed = observed
+        self.cause: BaseException | None = None
+        self.events: deque[Event] = deque()
+
+    def enter(self, now: int) -> int | Probe | None:
+        """Let a call in. None: it is refused."""
+        was = self.circuit.state
+        entry = self.circuit.enter(now)
+        if was == OPEN and entry is not None:
+            self.note(HALF_OPEN, now)
+        return entry
+
+    def count(self, outcome: list[Any], _now: int) -> None:
+        """Count one outcome: entry, what became of it, error, whether it was slow, when, a random number."""
+        if not outcome:
+            return  # counted before an interrupt
+        entry, what, error, slow, now, draw = outcome
+        outcome.clear()
+        circuit = self.circuit
+        if what == "ignored":
+            circuit.ignored(entry)
+        elif (circuit.succeeded if what == "succeeded" else circuit.failed)(entry, slow, now, draw):
+            self.cause = None if circuit.state == CLOSED else error
+            self.note(circuit.state, now)
+
+    def follow(self, news: Callable[[Any, int], bool | None], now: int) -> None:
+        """Change the circuit as a store says. True from `news`: that changed its state."""
+        if news(self.circuit, now):
+            self.cause = None
+            self.note(self.circuit.state, now)
+
+    def reset(self, now: int) -> None:
+        """Close the circuit by hand."""
+        was = self.circuit.state
+        self.circuit.reset()
+        self.cause = None
+        if was != CLOSED:
+            self.note(CLOSED, now)
+
+    def why_refused(self, now: int) -> tuple[int, str, BaseException | None]:
+        """In how many nanoseconds another call could go, why none may, and the failure behind it."""
+        return self.circuit.opens_in(now), self.circuit.reason or "it has just closed", self.cause
+
+    def note(self, state: int, now: int) -> None:
+        """Have the observer told that the circuit is in this state now."""
+        if not self._observed:
+            return
+        circuit = self.circuit
+        facts: dict[str, Any] = {"key": self._key, "at": now / SECOND, "generation": circuit.generation}
+        if state == OPEN:
+            facts |= {
+                "duration": circuit.opens_in(now) / SECOND,
+                "reason": circuit.reason,
+                "error": self.cause,
+            }
+        self.events.append(_EVENTS[state](**facts))

@@ -9,17 +9,21 @@ from __future__ import annotations
 from sys import maxsize
 
 from ..arguments import SECOND, amount
-from ..errors import BudgetExceeded, Closed, InvalidConfig
+from ..errors import BudgetExceeded, Closed, InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
-from ..hints import Any, Clock, Mapping, Seconds, Self, Sequence, Store
-from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, read_cost, read_plan
+from ..gate.keyed import KeyedObjects
+from ..hints import Any, Clock, Hashable, Mapping, Seconds, Self, Sequence, Store, T
+from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, BudgetOptions, read_cost, read_plan, read_plans
 from .usage import LocalUsage
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal, Shortage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sharing.records.usage import SharedUsage
+
+# What a budget charges that was not reserved: the estimate was nothing.
+_NOTHING = Charge((0, 0), 0)
 
 
 class Account:
@@ -40,9 +44,17 @@ class Account:
         self.parent = parent
         self.level: Any = usage.level(plan, path)
 
-    def chain(self) -> tuple[Account, ...]:
+    def chain(self) -> list[Account]:
         """This account and all above it."""
-        return (self,) if self.parent is None else (self, *self.parent.chain())
+        account, chain = self, [self]
+        while account.parent is not None:
+            account = account.parent
+            chain.append(account)
+        return chain
+
+    def levels(self) -> list[Any]:
+        """What is kept of this account and of all above it."""
+        return [account.level for account in self.chain()]
 
     def retune(self, plan: Plan, parent: Account | None) -> None:
         """Go by another plan and another parent from now on. What was used stays used."""
@@ -87,7 +99,7 @@ class TokenBudget(Closing):
         if not isinstance(key, str):
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="ann"')
         above = None if parent is None else _account_above(parent, store, clock)
-        usage = usage_in(store, f"budget {key}", clock) if above is None else above.usage
+        usage = _usage_in(store, f"budget {key}", clock) if above is None else above.usage
         if usage.shared and not key:
             raise InvalidConfig('a shared budget needs a key to be found by; write e.g. key="ann"')
         self.account = Account(usage, plan, (key,) if above is None else (*above.path, key), above)
@@ -107,7 +119,7 @@ class TokenBudget(Closing):
         For a shared budget that is as last heard from the store, which is asked again every second.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        return self.account.usage.fits(self._levels(), cost)
+        return self.account.usage.fits(self.account.levels(), cost)
 
     @property
     def remaining_budget(self) -> int:
@@ -115,20 +127,22 @@ class TokenBudget(Closing):
 
         `sys.maxsize` where nothing limits them. For a shared budget that is as last heard from the store.
         """
-        left = self.account.usage.left(self._levels(), TOKENS)
+        left = self.account.usage.left(self.account.levels(), TOKENS)
         return maxsize if left is None else left
 
     @property
     def remaining_money(self) -> int | None:
         """The money that could be used now; None where nothing limits it."""
-        return self.account.usage.left(self._levels(), MONEY)
+        return self.account.usage.left(self.account.levels(), MONEY)
 
     # -- changes
 
     def record_usage(self, tokens_used: int, *, money: int = 0) -> None:
         """Count what was used, at every level, whether or not it fits: it has happened. Never waits."""
-        self.account.usage.charge(self._levels(), read_cost(tokens_used, money, "tokens_used"))
-        self.remember()
+        cost = read_cost(tokens_used, money, "tokens_used")
+        if any(cost):
+            self.account.usage.settle(self.account.levels(), _NOTHING, cost)
+            self.remember()
 
     def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
         """Charge what a request is thought to cost, at every level or, if it does not fit, at none.
@@ -138,8 +152,8 @@ class TokenBudget(Closing):
         write `await budget.reserve_async(...)`. StoreError if the store does not answer: nothing is guessed.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts = self._accounts_to_charge()
-        return self._reserved(accounts, cost, self.account.usage.take(_levels(accounts), cost))
+        accounts, levels = self._to_charge()
+        return self._reserved(accounts, levels, cost, self.account.usage.take(levels, cost))
 
     async def reserve_async(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
         """Charge what a request is thought to cost, as `reserve` does, in an event loop.
@@ -147,8 +161,8 @@ class TokenBudget(Closing):
         Only a shared budget has anything to wait for.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts = self._accounts_to_charge()
-        return self._reserved(accounts, cost, await self.account.usage.take_async(_levels(accounts), cost))
+        accounts, levels = self._to_charge()
+        return self._reserved(accounts, levels, cost, await self.account.usage.take_async(levels, cost))
 
     def close(self) -> None:
         """Nothing can be reserved any more. What was used is in the store when this returns.
@@ -166,19 +180,19 @@ class TokenBudget(Closing):
     def remember(self) -> None:
         """Something counts from now on. A budget of a book must not be forgotten then."""
 
-    def _reserved(self, accounts: Sequence[Account], cost: Cost, taken: Charge | Refusal) -> Reservation:
+    def _to_charge(self) -> tuple[Sequence[Account], Sequence[Any]]:
+        if self.account.usage.closed:
+            raise _closed(self.key)
+        accounts = self.account.chain()
+        return accounts, [account.level for account in accounts]
+
+    def _reserved(
+        self, accounts: Sequence[Account], levels: Sequence[Any], cost: Cost, taken: Charge | Refusal
+    ) -> Reservation:
         if isinstance(taken, Charge):
             self.remember()
-            return Reservation(self, _levels(accounts), taken)
+            return Reservation(self, levels, taken)
         raise _exceeded(accounts[taken.level].key, taken.shortage, cost, taken.at)
-
-    def _accounts_to_charge(self) -> tuple[Account, ...]:
-        if self.account.usage.closed:
-            raise closed(self.key)
-        return self.account.chain()
-
-    def _levels(self) -> list[Any]:
-        return _levels(self.account.chain())
 
     def __repr__(self) -> str:
         key = f" {self.key!r}" if self.key else ""
@@ -238,8 +252,105 @@ class Reservation:
         return f"<Reservation of {self._charge.cost[TOKENS]} tokens, {state}>"
 
 
-def _levels(accounts: Sequence[Account]) -> list[Any]:
-    return [account.level for account in accounts]
+class BudgetBook(Closing):
+    """A budget for every user, by tier, and for every organisation.
+
+    >>> book = BudgetBook({
+    ...     "free": {"max_tokens_per_hour": 50_000, "max_tokens_per_request": 4_000},
+    ...     "pro": {"max_tokens_per_hour": 500_000},
+    ... })
+    >>> book.for_user("ann") is book.for_user("ann")
+    True
+    >>> book.for_user("ann", tier="pro").remaining_budget
+    500000
+
+    Tiers and organisations are options of TokenBudget. With `store="sqlite:////var/lib/app/usage.db"` or
+    `store="redis://limits.internal/0"` all books of the same store and `key` share what was used, and it
+    survives restarts; close the book when you are done. A user is forgotten when no usage counts any more.
+    """
+
+    def __init__(
+        self,
+        tiers: Mapping[str, BudgetOptions],
+        *,
+        organizations: Mapping[str, BudgetOptions] | None = None,
+        key: str = "default",
+        store: Store | str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        plans = read_plans(tiers, "tiers", "free")
+        if not plans:
+            raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": {}}')
+        above = {} if organizations is None else read_plans(organizations, "organizations", "acme")
+        if not isinstance(key, str) or not key:
+            raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="chat"')
+        # Every tier counts over the windows of all tiers: a user that changes to another tier finds there
+        # what was used under the one before.
+        every = [limit for plan in plans.values() for limit in plan.limits]
+        self._tiers = {name: plan.counting(every) for name, plan in plans.items()}
+        self._usage = _usage_in(store, f"book {key}", clock)
+        self._organizations = {
+            name: Account(self._usage, plan, ("organization", name)) for name, plan in above.items()
+        }
+        self._keyed: KeyedObjects[_UserBudget] = KeyedObjects(self._make, _UserBudget.is_idle)
+        self._usage.greet(Account(self._usage, next(iter(plans.values())), ("greeting",)).level)
+
+    def for_user(self, user: str, *, tier: str = "free", organization: str | None = None) -> TokenBudget:
+        """The budget of that user: every caller that asks gets the same object.
+
+        Asked with another tier or organisation than before, it goes by those from now on, and
+        what was used stays used. Say both each time: without `organization` there is none.
+        """
+        if not isinstance(user, str) or not user:
+            raise InvalidConfig(f'user={user!r} is not a user; write a name, e.g. "ann"')
+        plan = _known(self._tiers, tier, "tier")
+        parent = None if organization is None else _known(self._organizations, organization, "organization")
+        if self._usage.closed:
+            raise _closed(user)
+        budget = self._keyed.get(user)
+        budget.account.retune(plan, parent)
+        return budget
+
+    def __len__(self) -> int:
+        """How many users are remembered."""
+        return len(self._keyed)
+
+    def close(self) -> None:
+        """Nothing can be reserved any more. What was used is in the store when this returns.
+
+        StoreError if the store cannot be asked: it is told when it can, if this process is still there.
+        """
+        self._usage.close()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._usage.close_async()
+
+    def _make(self, user: Hashable) -> _UserBudget:
+        assert isinstance(user, str)
+        any_tier = next(iter(self._tiers.values()))  # `for_user` gives it the right one
+        return _UserBudget(Account(self._usage, any_tier, ("user", user)), self._keyed)
+
+    def __repr__(self) -> str:
+        return f"<BudgetBook of {len(self)} users>"
+
+
+class _UserBudget(TokenBudget):
+    """A budget of a book, which is forgotten when nothing counts any more."""
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, account: Account, keyed: KeyedObjects[_UserBudget]) -> None:
+        self.account = account
+        self._keyed = keyed
+
+    def is_idle(self) -> bool:
+        return self.account.usage.idle(self.account.level)
+
+    def remember(self) -> None:
+        self._keyed.keep(self.account.key, self)
+
+    def close(self) -> None:
+        """A budget of a book is closed with the book."""
 
 
 def _account_above(parent: object, store: Store | str | None, clock: Clock) -> Account:
@@ -255,7 +366,7 @@ def _account_above(parent: object, store: Store | str | None, clock: Clock) -> A
     return parent.account
 
 
-def usage_in(store: Store | str | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
+def _usage_in(store: Store | str | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
     """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
     if store is None:
         return LocalUsage(clock)
@@ -264,7 +375,7 @@ def usage_in(store: Store | str | None, group: str, clock: Clock) -> LocalUsage 
     return SharedUsage(store, group, clock)
 
 
-def closed(key: str) -> Closed:
+def _closed(key: str) -> Closed:
     """The error for a reservation after closing."""
     return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")
 
@@ -289,3 +400,10 @@ def _exceeded(key: str, short: Shortage, cost: Cost, now: int) -> BudgetExceeded
         remaining=short.remaining,
         retry_after=None if short.at is None else (short.at - now) / SECOND,
     )
+
+
+def _known(things: Mapping[str, T], name: str, what: str) -> T:
+    if isinstance(name, str) and name in things:
+        return things[name]
+    known = ", ".join(map(repr, things)) or "none"
+    raise UnknownName(f"no {what} is called {name!r}; known: {known}")

@@ -44,15 +44,11 @@ def read_plan(
             )
     if money is not None:
         limits += _read_windows(money, "money", MONEY)
-    caps = (
-        _read_cap(max_tokens_per_request, "max_tokens_per_request", TOKENS_PER_REQUEST),
-        _read_cap(max_money_per_request, "max_money_per_request", 50_000),
-    )
-    return Plan(caps, limits)
-
-
-def _read_cap(most: int | None, what: str, example: int) -> int | None:
-    return None if most is None else positive_int(most, what, example=example)
+    if max_tokens_per_request is not None:
+        positive_int(max_tokens_per_request, "max_tokens_per_request", example=TOKENS_PER_REQUEST)
+    if max_money_per_request is not None:
+        positive_int(max_money_per_request, "max_money_per_request", example=50_000)
+    return Plan((max_tokens_per_request, max_money_per_request), limits)
 
 
 def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> list[Limit]:

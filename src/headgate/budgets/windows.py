@@ -37,21 +37,18 @@ class Limit(NamedTuple):
         return f"{UNITS[self.column]}/{self.rate.name.partition('/')[2]}"
 
 
-class Plan:
+class Plan(NamedTuple):
     """What a budget allows: the caps of one request, tokens and money, and the limit of each window."""
 
-    __slots__ = ("caps", "limits")
-
-    def __init__(self, caps: tuple[int | None, int | None], limits: Iterable[Limit]) -> None:
-        self.caps = caps
-        self.limits = tuple(limits)
+    caps: tuple[int | None, int | None]
+    limits: Sequence[Limit]
 
     def counting(self, limits: Iterable[Limit]) -> Plan:
         """This plan, counting over the periods of those limits too, without limiting them."""
         mine = {limit.key: limit for limit in self.limits}
         for limit in limits:
             mine.setdefault(limit.key, Limit(None, limit.column, limit.rate))
-        return Plan(self.caps, mine.values())
+        return Plan(self.caps, tuple(mine.values()))
 
 
 class Shortage(NamedTuple):
@@ -97,8 +94,11 @@ class Allowance:
 
     # -- questions
 
-    def shortage(self, cost: Cost, now: int) -> Shortage | None:
-        """The shortage that refuses this cost for the longest time, or None: it fits."""
+    def shortage(self, cost: Cost, now: int, besides: Cost = (0, 0)) -> Shortage | None:
+        """The shortage that refuses this cost for the longest time, or None: it fits.
+
+        What is used `besides` counts too, but is not known to the windows.
+        """
         for column, cap in enumerate(self.plan.caps):
             if cap is not None and cost[column] > cap:
                 return Shortage(f"{UNITS[column]}/request", column, cap, cap, None)
@@ -106,7 +106,7 @@ class Allowance:
         for limit, rule in zip(self.plan.limits, self._rules, strict=True):
             if limit.amount is None:
                 continue
-            need, used = cost[limit.column], rule.used(now)
+            need, used = cost[limit.column], rule.used(now) + besides[limit.column]
             if used + need <= limit.amount:
                 continue
             at = None if need > limit.amount else rule.down_to(limit.amount - need, now)
@@ -116,15 +116,8 @@ class Allowance:
         return worst
 
     def fits(self, cost: Cost, now: int, besides: Cost = (0, 0)) -> bool:
-        """Whether this cost fits in one request and in every window, where `besides` is to be counted too."""
-        for column, cap in enumerate(self.plan.caps):
-            if cap is not None and cost[column] > cap:
-                return False
-        return all(
-            limit.amount is None
-            or rule.used(now) + besides[limit.column] + cost[limit.column] <= limit.amount
-            for limit, rule in zip(self.plan.limits, self._rules, strict=True)
-        )
+        """Whether this cost fits in one request and in every window."""
+        return self.shortage(cost, now, besides) is None
 
     def left(self, column: int, now: int) -> int | None:
         """The least that any window has left, negative if overdrawn. None: no window limits it."""
@@ -172,7 +165,13 @@ class Allowance:
 
         Windows that this plan does not have go on being counted, for members of other plans.
         """
-        rules = _read_saved(saved, now)
+        rules = []
+        for column, per_ns, state in saved:
+            if column not in (TOKENS, MONEY) or per_ns < 1:
+                raise ValueError(f"no window counts column {column} over {per_ns} ns")
+            rule = StrictRule(Rate.of_ns(1, per_ns, None, "tokens", strict=True), column)
+            rule.restore(state, now)
+            rules.append(rule)
         return cls(plan.counting([Limit(None, rule.column, rule.rate) for rule in rules]), rules)
 
     def saved(self, now: int) -> Saved:
@@ -225,14 +224,3 @@ def _following(limit: Limit, known: Sequence[StrictRule]) -> StrictRule:
     elif same:
         rule.carry_on(max(same, key=lambda old: old.rate.per_ns))
     return rule
-
-
-def _read_saved(saved: Saved, now: int) -> list[StrictRule]:
-    rules: list[StrictRule] = []
-    for column, per_ns, state in saved:
-        if column not in (TOKENS, MONEY) or per_ns < 1:
-            raise ValueError(f"no window counts column {column} over {per_ns} ns")
-        rule = StrictRule(Rate.of_ns(1, per_ns, None, "tokens", strict=True), column)
-        rule.restore(state, now)
-        rules.append(rule)
-    return rules

@@ -8,34 +8,19 @@ is called without it too, and may take the object's own lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import Generic
 from weakref import WeakValueDictionary
 
-from ..hints import Callable, Hashable, T
+from ..typing import T
 from .forks import reset_in_child
 from .guard import Guard
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Generic
-
-    class _Of(Generic[T]):
-        """What the type checker sees, for `KeyedObjects[TokenBudget]`."""
-
-        __slots__ = ()
-else:
-
-    class _Of:  # importing typing takes longer than importing all of headgate
-        __slots__ = ()
-
-        def __class_getitem__(cls, _kind):  # noqa: ANN001, ANN204
-            return cls
-
 
 # With fewer objects than this, none is asked whether it is idle.
 _FEW = 64
 
 
-class KeyedObjects(_Of[T]):
+class KeyedObjects(Generic[T]):
     """Objects by key: every caller that asks for a key gets the same one. An object that has nothing to
     remember and that no caller holds is forgotten.
 
@@ -43,8 +28,6 @@ class KeyedObjects(_Of[T]):
     keep it alive then, and a caller that asks for its key then gets that same one. An object that was
     let go does not notice. If it comes to have something to remember, it must say so by `keep`.
     """
-
-    __slots__ = ("__weakref__", "_by_user", "_guard", "_idle", "_kept", "_let_go", "_make", "_sweep_at")
 
     def __init__(
         self, make: Callable[[Hashable], T], idle: Callable[[T], bool], *, by_user: bool = False
@@ -63,7 +46,7 @@ class KeyedObjects(_Of[T]):
         """The object of that key: found, or made."""
         known = self._kept.get(key)  # one step, and nearly always all there is to do
         if known is None:
-            known = self._find(key, _nothing if self._by_user else self._make)
+            known = self._find(key, (lambda _key: None) if self._by_user else self._make)
         if known is None:
             made = self._make(key)
             known = self._find(key, lambda _key: made)
@@ -153,7 +136,3 @@ class KeyedObjects(_Of[T]):
 
     def __repr__(self) -> str:
         return f"<KeyedObjects of {len(self)}>"
-
-
-def _nothing(_key: Hashable) -> None:
-    """Makes no object."""

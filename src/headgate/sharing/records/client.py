@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from _thread import allocate_lock, get_ident
 from collections import deque
 from concurrent.futures import Future
@@ -18,23 +19,22 @@ from itertools import count
 from random import SystemRandom
 from secrets import token_hex
 from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 from ...arguments import NS_PER_US, SECOND
-from ...errors import StoreError
-from ...gate.forks import reset_in_child
+from ...errors import InvalidConfig, StoreError
+from ...gate.forks import never_free, reset_in_child
 from ..courier import COURIER
 from ..memory import MemoryStore
-from ..store import plain_name
-from .open_stores import hold
+from ..store import open_store, plain_name
 from .record import Turn, attempt_made, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
     from typing import Any, Self
 
-    from ...typing import Clock, Store
-    from ..store import Changes, Records
-    from .open_stores import OpenStore
+    from ...typing import Clock
+    from ..store import Changes, Records, Store
     from .record import Record
 
 # A record that was heard longer ago is looked at again before it is changed: nearly always another member
@@ -314,7 +314,7 @@ class RecordClient:
             try:
                 answer = await self._swap(swaps, [*records, self._turn])
             except StoreError as error:
-                self._lose(str(error))
+                self._note_loss(str(error))
                 self._gather()
                 for change in self.untold():
                     change.fail(error)
@@ -367,11 +367,7 @@ class RecordClient:
         for record in records:
             record.kept = answer.current[record.name]
             record.heard_at = heard
-        if self.lost:
-            self.lost = False
-            logging.getLogger("headgate").info("%s answers again", self.name)
-            if self.on_loss is not None:
-                self.on_loss(None)
+        self._note_loss(None)
         for record in records:
             self._call(partial(record.heard, early))
         return answer
@@ -403,11 +399,16 @@ class RecordClient:
             self._held = hold(self._where, self.clock)
         return self._held
 
-    def _lose(self, why: str) -> None:
-        if self.lost:
+    def _note_loss(self, why: str | None) -> None:
+        """The store cannot be asked, for this reason; None: it has answered."""
+        if self.lost == (why is not None):
             return
-        self.lost = True
-        logging.getLogger("headgate").warning("%s cannot be asked (%s)", self.name, why)
+        self.lost = not self.lost
+        log = logging.getLogger("headgate")
+        if why is None:
+            log.info("%s answers again", self.name)
+        else:
+            log.warning("%s cannot be asked (%s)", self.name, why)
         if self.on_loss is not None:
             self.on_loss(why)
 
@@ -435,3 +436,53 @@ def _drive(work: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         return done.value
     raise AssertionError("a store in memory does not wait")
+
+
+# -- stores that are open: one for each URL, for as long as a record client of this process uses it
+
+
+class OpenStore:
+    """A store, and the clients that listen for changes of each of its groups."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.pid = os.getpid()
+        self.listeners: dict[str, WeakSet[Any]] = {}
+
+    def listeners_of(self, group: str) -> tuple[WeakSet[Any], Callable[[], None] | None]:
+        """The clients that listen to a group, and for the first of them what the store has to call."""
+        if group in self.listeners:
+            return self.listeners[group], None
+        clients = self.listeners[group] = WeakSet()
+
+        def changed() -> None:
+            for client in list(clients):
+                client.look_again()
+
+        return clients, changed
+
+
+# By URL; those in memory also by their clock, which they keep alive.
+_open: WeakValueDictionary[tuple[str, int], OpenStore] = WeakValueDictionary()
+
+
+def hold(where: Store | str, clock: Clock) -> OpenStore:
+    """The open store of that URL, or of a store that the caller made."""
+    if not isinstance(where, str):
+        store = open_store(where, clock)
+        if not hasattr(store, "swap"):
+            raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
+        return OpenStore(store)
+    place = (where, id(clock) if where.startswith("memory:") else 0)
+    held = _open.get(place)
+    if held is None or held.pid != os.getpid():
+        held = _open[place] = OpenStore(open_store(where, clock))
+        finalize(held, _let_go, held.store, held.pid).atexit = False
+    return held
+
+
+def _let_go(store: Store, pid: int) -> None:
+    if pid == os.getpid():
+        COURIER.send_last(store.close)
+    else:
+        never_free(store)  # in a forked child: the connections are the parent's

@@ -160,11 +160,6 @@ class SharedUsage:
         taken: Charge | Refusal = await self.client.ask_async(self._taking(levels, cost))
         return taken
 
-    def charge(self, levels: Sequence[BudgetRecord], cost: Cost) -> None:
-        """Charge every level, whether or not it fits. Never waits: finalizers may call this."""
-        if any(cost):
-            self.settle(levels, Charge((0, 0), 0), cost)
-
     def settle(self, levels: Sequence[BudgetRecord], charge: Charge, actual: Cost) -> None:
         """Replace what was charged by what was really used. Never waits: finalizers may call this."""
         self.client.tell(_Settlement(levels, charge, actual))
