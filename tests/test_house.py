@@ -210,7 +210,6 @@ def test_no_object_changes_its_class(path):
 MOST_LINES = 500
 LONGER = {
     "gate/gate.py": "one class with one lock: every method belongs to the turn of that lock",
-    "sharing/pool/member.py": "not cut yet",
 }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidCapacity, InvalidWindow
 from headgate.gate.bucket import RateRule
-from headgate.gate.rates import rule_for, successors
+from headgate.gate.decision import rule_for, successors
 from headgate.gate.strict import StrictRule
 from headgate.limits import COLUMNS, Rate
 

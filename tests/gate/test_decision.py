@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.bucket import RateRule
-from headgate.gate.decision import ADMITTED, REFUSED, THROTTLED, Rules
-from headgate.gate.rates import successors
+from headgate.gate.decision import ADMITTED, REFUSED, THROTTLED, Rules, successors
 from headgate.gate.slots import ConcurrencyRule, WeightRule
 from headgate.gate.strict import StrictRule
 from headgate.gate.window import Reentry, Window

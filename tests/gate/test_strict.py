@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headgate.gate import strict as rates
 from headgate.gate.bucket import RateRule
-from headgate.gate.rates import rule_for
+from headgate.gate.decision import rule_for
 from headgate.gate.strict import StrictRule
 from headgate.limits import Rate
 

@@ -8,9 +8,8 @@ from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
 from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
-from ..gate.decision import Rules
+from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
-from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule, WeightRule
 from ..hints import (
     AnyRate,

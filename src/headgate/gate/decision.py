@@ -6,9 +6,11 @@ that does not fit everywhere has taken nothing anywhere.
 
 from __future__ import annotations
 
-from ..hints import AnyRate, Callable, Sequence
-from ..limits import BYTES
+from ..hints import AnyRate, Callable, Mapping, Sequence
+from ..limits import BYTES, COLUMNS, Rate
+from .bucket import RateRule
 from .slots import ConcurrencyRule, WeightRule
+from .strict import StrictRule
 from .window import Reentry, Window
 
 # How far off a moment is that is not known: further than any rate makes a call wait.
@@ -267,3 +269,36 @@ class Rules:
             self.places.in_flight = self.places.throttled_in_flight = 0
         if self.weight is not None:
             self.weight.in_flight = 0
+
+
+# -- the rules of rates
+
+
+def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
+    """The rule that keeps this rate, counting the column of its unit."""
+    kind = StrictRule if rate.strict else RateRule
+    return kind(rate, columns[rate.unit])
+
+
+def successors(
+    old: Sequence[AnyRate], rates: Sequence[Rate], columns: Mapping[str, int], now: int
+) -> tuple[RateRule | StrictRule, ...]:
+    """Rules for these rates, each going on where the old rule of its unit and period stood.
+
+    A rate whose period is new follows a rule of its unit, if one is left over.
+    """
+    left = list(old)
+    rules = [rule_for(rate, columns) for rate in rates]
+    followed: dict[int, AnyRate] = {}
+    for same_period in (True, False):
+        for i, rule in enumerate(rules):
+            if i in followed:
+                continue
+            for other in left:
+                if other.column == rule.column and (other.rate.per_ns == rule.rate.per_ns or not same_period):
+                    followed[i] = other
+                    left.remove(other)
+                    break
+    for i, other in followed.items():
+        rules[i].follow(other, now)
+    return tuple(rules)

@@ -29,14 +29,13 @@ from ..hints import (
     later,
 )
 from ..limits import COLUMNS, Rate, columns_for, read_cost
-from . import refusals, reports
+from . import reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .clock import SYSTEM
-from .decision import Rules
+from .decision import Rules, successors
 from .forks import reset_in_child
 from .guard import Guard
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket, correct
-from .rates import successors
 from .waiting import WaitingCallers
 from .window import WindowSignal
 
@@ -269,7 +268,7 @@ class Gate:
 
         def close(_now: int) -> None:
             self.closed = True
-            self._callers.dismiss_all(lambda: refusals.closed(self.key))
+            self._callers.dismiss_all(lambda: reports.closed(self.key))
             self._set_busy(True)
 
         self._guard.run(close)
@@ -349,7 +348,7 @@ class Gate:
         ticket.generation = self._generation
         ticket.cost = self.at_full_length(ticket.cost)
         ticket.size = self.rules.size(ticket.cost)
-        refused = self._never(ticket.cost) or refusals.instead_of_waiting(
+        refused = self._never(ticket.cost) or reports.instead_of_waiting(
             ticket, self.rules, self._callers, now, timeout=timeout, max_waiting=self._max_waiting
         )
         if refused is not None:
@@ -364,8 +363,8 @@ class Gate:
     def _never(self, cost: Cost) -> Refused | None:
         """Why no wait, however long, would help; or None."""
         if self.closed:
-            return refusals.closed(self.key)
-        return refusals.too_large(self.rules, self.at_full_length(cost))
+            return reports.closed(self.key)
+        return reports.too_large(self.rules, self.at_full_length(cost))
 
     def claim(self, ticket: Ticket) -> Permit:
         """The waiter is awake: give it what its ticket was granted, or raise why it was refused."""
@@ -430,7 +429,7 @@ class Gate:
     def _ring_locked(self, ticket: Ticket, now: int) -> None:
         self._advance_locked(now)
         if ticket.state == WAITING and ticket.deadline is not None and now >= ticket.deadline:
-            self._callers.dismiss(ticket, refusals.timed_out(ticket, self.rules, self._callers, now))
+            self._callers.dismiss(ticket, reports.timed_out(ticket, self.rules, self._callers, now))
             self._advance_locked(now)
 
     def _repair(self, now: int) -> None:
@@ -533,7 +532,7 @@ class Gate:
         columns = columns_for(rates, self.columns)
         self.set_rate_rules(successors(self.rules.rates, rates, columns, now), columns)
         for ticket in self._callers.line.tickets():
-            never = refusals.too_large(self.rules, ticket.cost)
+            never = reports.too_large(self.rules, ticket.cost)
             if never is not None:
                 self._callers.dismiss(ticket, never)
         return now

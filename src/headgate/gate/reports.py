@@ -1,11 +1,79 @@
-"""What a gate reports: the events of one call, and the warning about a dropped permit."""
+"""What a gate reports: errors for refused callers, the events of a call, a warning of a dropped permit."""
 
 from __future__ import annotations
 
 from .. import events
+from ..errors import CapacityExhausted, Closed, CostTooLarge, LineFull, Refused, WaitTimeout
 from ..hints import Hashable, Iterable
 from .admission import Permit
+from .decision import Rules
 from .line import Ticket
+from .waiting import WaitingCallers
+
+# -- why a caller is refused: errors that name the rule and say when to come back
+
+
+def closed(key: Hashable) -> Closed:
+    """For every caller of a gate that was closed."""
+    return Closed(f"the gate {key!r} was closed", rule="closed")
+
+
+def too_large(rules: Rules, cost: tuple[int, ...]) -> CostTooLarge | None:
+    """For a cost that no wait, however long, would let in; else None."""
+    never = rules.refusal(cost)
+    return None if never is None else CostTooLarge(never[0], rule=never[1])
+
+
+def instead_of_waiting(
+    ticket: Ticket,
+    rules: Rules,
+    callers: WaitingCallers,
+    now: int,
+    *,
+    timeout: int | None,
+    max_waiting: int | None,
+) -> Refused | None:
+    """Why the caller of this ticket may not even wait, or None."""
+    line, cost = callers.line, ticket.cost
+    if not line.waiting and rules.held_by(cost, now)[0] is None:
+        return None  # it came free since the caller looked
+    if timeout == 0:
+        rule, after = _explain(rules, callers, cost, now)
+        return CapacityExhausted(
+            "nothing is free and the caller would not wait", rule=rule, retry_after=after
+        )
+    if max_waiting is not None and line.waiting >= max_waiting:
+        rule, after = _explain(rules, callers, cost, now)
+        return LineFull(f"{line.waiting} are waiting already", rule=rule, retry_after=after)
+    if timeout is not None:
+        hopeless = rules.certain_wait(cost, now)
+        if hopeless is not None and hopeless[1] > now + timeout:
+            return WaitTimeout(
+                f"no place can come free within {timeout / 1e9:g} s",
+                rule=hopeless[0],
+                retry_after=(hopeless[1] - now) / 1e9,
+            )
+    return None
+
+
+def timed_out(ticket: Ticket, rules: Rules, callers: WaitingCallers, now: int) -> WaitTimeout:
+    """For a caller that has waited as long as it would."""
+    rule, after = _explain(rules, callers, ticket.cost, now)
+    waited = f"waited {(now - ticket.joined_at) / 1e9:.1f} s for a place"
+    return WaitTimeout(waited, rule=rule, retry_after=after)
+
+
+def _explain(
+    rules: Rules, callers: WaitingCallers, cost: tuple[int, ...], now: int
+) -> tuple[str, float | None]:
+    """What stands in the way of this cost, and in how many seconds it may be gone."""
+    rule, at = callers.held_by(rules, cost, now)
+    if rule is None:
+        return callers.binding or "line", None
+    return rule, None if at is None else (at - now) / 1e9
+
+
+# -- events
 
 
 def admitted(key: Hashable, permit: Permit, rule: str | None, tenant: Hashable) -> events.Admitted:

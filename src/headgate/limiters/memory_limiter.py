@@ -10,10 +10,9 @@ from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, sec
 from ..errors import Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
-from ..gate.decision import Rules
+from ..gate.decision import Rules, successors
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
-from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..hints import AnyRate, Clock, Mapping, Observer, Rates, Seconds
 from ..limits import Rate, columns_for, read_cost, read_rates

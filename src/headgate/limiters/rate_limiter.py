@@ -7,9 +7,8 @@ from types import TracebackType
 from ..arguments import Coroutine, is_async, never_awaited, positive_int
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
-from ..gate.decision import Rules
+from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
-from ..gate.rates import successors
 from ..hints import Any, Callable, Clock, Observer, P, R, Seconds
 from ..limits import COLUMNS, Rate, read_rates
 

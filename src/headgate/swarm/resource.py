@@ -13,8 +13,8 @@ from typing import NamedTuple
 from .. import events
 from ..arguments import SECOND
 from ..gate.admission import Permit
+from ..gate.decision import successors
 from ..gate.gate import Gate
-from ..gate.rates import successors
 from ..gate.slots import ConcurrencyRule
 from ..gate.window import Reentry
 from ..limiters.resource import Capacity, Resource

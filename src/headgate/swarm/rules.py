@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..arguments import SECOND
 from ..gate.bucket import RateRule
-from ..gate.decision import REFUSED, Rules
-from ..gate.rates import rule_for
+from ..gate.decision import REFUSED, Rules, rule_for
 from ..gate.slots import ConcurrencyRule
 from ..gate.window import Reentry, Window
 from ..hints import AnyRate
