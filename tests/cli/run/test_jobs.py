@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.run.errors import BadJob, BadTarget
-from headgate.cli.run.jobs import Lines, Pipe, Target, check, quick_id, read_job
+from headgate.cli.run.jobs import Lines, Pipe, Target, quick_id, read_job, read_jobs
+from headgate.cli.run.options import RunOptions
+from headgate.cli.run.preflight import check_jobs
 
 API = Target("https://api.example.com")
 CHAT = Target("https://api.example.com/v1/chat/completions")
@@ -176,26 +179,29 @@ def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path):
     lines.close()
 
 
-def test_check_finds_bad_lines_and_ids_used_twice(tmp_path):
+def test_bad_lines_and_ids_used_twice_are_found(tmp_path):
     path = tmp_path / "jobs.jsonl"
     jobs = [line(custom_id=str(n), params=BODY) for n in range(50)]
     jobs[20] = b"oops"
     jobs[30] = jobs[3]
     path.write_bytes(b"\n".join(jobs))
-    first = check(path, API, seconds=60)
-    assert [str(bad) for bad in first.bad] == [
-        "jobs.jsonl, line 21: not JSON (Expecting value: line 1 column 1 (char 0))"
-    ]
-    both = check(path, API, seconds=None, most=100)
-    assert both.jobs == 50
-    assert both.whole
-    assert "line 31: `custom_id` '3' has been used before" in str(both.bad[1])
+    first = "jobs.jsonl, line 21: not JSON (Expecting value: line 1 column 1 (char 0))"
+    with pytest.raises(BadJob, match=re.escape(first)):
+        check_jobs(RunOptions(jobs=path, to="x"), API, seconds=60)
+    assert check_jobs(RunOptions(jobs=path, to="x", skip_invalid=True), API, seconds=60) is None
+    read = list(read_jobs(Lines(path), path.name, API))
+    assert len(read) == 50
+    bad = [str(job) for job in read if isinstance(job, BadJob)]
+    assert bad[0] == first
+    assert "line 31: `custom_id` '3' has been used before" in bad[1]
 
 
-def test_check_stops_after_its_time(tmp_path):
+def test_the_check_of_jobs_counts_them_and_stops_after_its_time(tmp_path):
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"\n".join(line(custom_id=str(n), params=BODY) for n in range(1000)))
-    assert not check(path, API, seconds=0.0).whole
+    options = RunOptions(jobs=path, to="x")
+    assert check_jobs(options, API, seconds=60) == 1000
+    assert check_jobs(options, API, seconds=0.0) is None
 
 
 def test_every_waiting_caller_gets_a_line_of_the_pipe():

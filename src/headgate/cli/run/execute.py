@@ -11,7 +11,8 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 
 from ... import events
 from ...gate.clock import SYSTEM
@@ -46,33 +47,33 @@ def execute(options: RunOptions) -> int:
     gate, concurrency = make_gate(options, target.host, observer)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
-        stack.enter_context(_without_warnings())
+        # The progress shows what headgate's warnings would say.
+        logging.getLogger("headgate").addFilter(_is_an_error)
+        stack.callback(logging.getLogger("headgate").removeFilter, _is_an_error)
         files = stack.enter_context(closing(_Files(options)))
-        spending = Spending(
-            max_tokens=options.max_tokens,
-            max_cost=options.max_cost,
-            price=options.price,
-            spent=files.spent,
+        make_runner = partial(
+            Runner,
+            target=target,
+            gate=gate,
+            journal=files.journal,
+            settings=options.settings._replace(concurrency=concurrency),
+            headers=headers,
+            failures=None if files.failures is None else files.failures.write,
+            spending=Spending(
+                max_tokens=options.max_tokens,
+                max_cost=options.max_cost,
+                price=options.price,
+                spent=files.spent,
+            ),
+            total=total,
         )
-
-        def runner_for(source: Lines | Pipe, tell: Callable[[str], None]) -> Runner:
-            runner = Runner(
-                source,
-                target,
-                gate,
-                files.journal,
-                settings=options.settings._replace(concurrency=concurrency),
-                headers=headers,
-                failures=None if files.failures is None else files.failures.write,
-                spending=spending,
-                tell=tell,
-            )
-            runner.tally.total = total
-            return runner
-
         allow_connections(concurrency)
         title = f"{options.name} → {target.host}"
-        return asyncio.run(_run(options, title, runner_for, observer, files))
+        return asyncio.run(_run(options, title, make_runner, observer, files))
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 class _Files:
@@ -126,25 +127,10 @@ class _GateObserver:
             self.tell("the store is back: the limits are shared again")
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep warnings of headgate out of the log: the progress shows the same. Errors are still logged."""
-    log = logging.getLogger("headgate")
-
-    def is_an_error(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
-
-    log.addFilter(is_an_error)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_an_error)
-
-
 async def _run(
     options: RunOptions,
     title: str,
-    runner_for: Callable[[Lines | Pipe, Callable[[str], None]], Runner],
+    make_runner: Callable[..., Runner],
     observer: _GateObserver,
     files: _Files,
 ) -> int:
@@ -156,9 +142,8 @@ async def _run(
     observer.tell = lambda text: loop.call_soon_threadsafe(progress.tell, text)
     if journal.repaired:
         progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.repaired} bytes")
-    runner = runner_for(source, progress.tell)
-    interrupts = _Interrupts(runner, progress)
-    on_stop_signals(interrupts.heard)
+    runner = make_runner(source, tell=progress.tell)
+    on_stop_signals(partial(_interrupt, runner, progress))
     watching = asyncio.create_task(_watch(runner, observer.meter, progress, source))
     ending = {}
     try:
@@ -176,7 +161,7 @@ async def _run(
         for line in _last_words(options, runner.tally, stop, files):
             progress.tell(line)
     if stop is not None:
-        return ExitStatus.STOPPED_AT_ONCE if interrupts.at_once else ExitStatus.STOPPED_EARLY
+        return ExitStatus.STOPPED_AT_ONCE if runner.abandoned else ExitStatus.STOPPED_EARLY
     return ExitStatus.SOME_FAILED if runner.tally.failed else ExitStatus.ALL_ANSWERED
 
 
@@ -185,30 +170,20 @@ async def _watch(runner: Runner, meter: Meter, progress: Progress, source: Lines
     if runner.tally.total is None and isinstance(source, Lines):
         counting = asyncio.create_task(asyncio.to_thread(source.count))
     while True:
-        if counting is not None and counting.done():
-            if runner.tally.total is None:
-                runner.tally.total = counting.result()
-            counting = None
+        if runner.tally.total is None and counting is not None and counting.done():
+            runner.tally.total = counting.result()
         progress.show(runner.view(meter))
         await asyncio.sleep(_FRAME)
 
 
-class _Interrupts:
+def _interrupt(runner: Runner, progress: Progress, signal_number: int) -> None:
     """The first Ctrl-C lets requests in flight finish, the second stops at once."""
-
-    def __init__(self, runner: Runner, progress: Progress) -> None:
-        self._runner = runner
-        self._progress = progress
-        self.at_once = False
-
-    def heard(self, number: int) -> None:
-        if not self._runner.stopping:
-            name = "Ctrl-C" if number == signal.SIGINT else "a signal"
-            self._runner.stop(Stop("interrupted", f"stopped by {name}"))
-            self._progress.tell("finishing what is in flight; Ctrl-C again to stop at once")
-        else:
-            self.at_once = True
-            self._runner.abandon()
+    if runner.stopping:
+        runner.abandon()
+    else:
+        name = "Ctrl-C" if signal_number == signal.SIGINT else "a signal"
+        runner.stop(Stop("interrupted", f"stopped by {name}"))
+        progress.tell("finishing what is in flight; Ctrl-C again to stop at once")
 
 
 def _last_words(options: RunOptions, tally: Tally, stop: Stop | None, files: _Files) -> Iterator[str]:

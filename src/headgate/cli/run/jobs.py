@@ -16,15 +16,13 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from zlib import crc32
 
-from ...gate.clock import SYSTEM
 from ...responses.estimate import NO_SHAPE, RequestShape, shape_of
-from ...typing import Clock
 from .errors import BadJob, BadTarget
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
@@ -313,32 +311,6 @@ def read_jobs(lines: Iterable[tuple[int, bytes]], name: str, target: Target) -> 
             continue
         yield twice(where, job.custom_id) if job.custom_id in used else job
         used.add(job.custom_id)
-
-
-class Checked(NamedTuple):
-    """What was found in a file: the number of jobs, all of them if `whole`, and the errors of bad lines."""
-
-    jobs: int
-    whole: bool
-    bad: list[BadJob]
-
-
-def check(
-    path: Path, target: Target, *, seconds: float | None, most: int = 1, clock: Clock = SYSTEM
-) -> Checked:
-    """Read the file as a run will, for `seconds` (None: to its end), or until `most` lines are bad."""
-    bad: list[BadJob] = []
-    jobs = 0
-    give_up = None if seconds is None else clock.seconds() + seconds
-    with closing(Lines(path)) as lines:
-        for job in read_jobs(lines, lines.name, target):
-            jobs += 1
-            if isinstance(job, BadJob):
-                bad.append(job)
-            late = give_up is not None and not jobs % 64 and clock.seconds() > give_up
-            if len(bad) >= most or late:
-                return Checked(jobs, False, bad)
-    return Checked(jobs, True, bad)
 
 
 def twice(where: str, custom_id: str) -> BadJob:

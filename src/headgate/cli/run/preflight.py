@@ -6,11 +6,12 @@ import os
 import socket
 import stat
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from urllib.request import getproxies, proxy_bypass
 
-from .errors import RunError
-from .jobs import Target, check
+from ...gate.clock import SYSTEM
+from .errors import BadJob, RunError
+from .jobs import Lines, Target, read_jobs
 from .options import RunOptions
 
 _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
@@ -56,19 +57,23 @@ def check_files(options: RunOptions, *, sends: bool = True) -> None:
         raise RunError("the answers would fill the terminal", "name a file with -o, or pipe them on")
 
 
-def check_jobs(options: RunOptions, target: Target) -> int | None:
-    """Read the first jobs and raise the error of the first bad line.
+def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD) -> int | None:
+    """Read jobs for a few seconds and raise the error of the first bad line.
 
-    The number of jobs, if the whole file was read within the time for it.
+    The number of jobs, if that was the whole file and no line is bad.
     """
     if options.from_stdin:
         return None
-    checked = check(options.jobs, target, seconds=_LOOK_AHEAD)
-    if checked.bad and not options.skip_invalid:
-        raise checked.bad[0]
-    if checked.whole and not checked.jobs:
+    jobs, late = 0, SYSTEM.seconds() + seconds
+    with closing(Lines(options.jobs)) as lines:
+        for jobs, job in enumerate(read_jobs(lines, lines.name, target), 1):
+            if isinstance(job, BadJob) and not options.skip_invalid:
+                raise job
+            if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):
+                return None
+    if not jobs:
         raise RunError(f"{options.jobs} has no jobs", "it is empty")
-    return checked.jobs if checked.whole else None
+    return jobs
 
 
 def reach(target: Target) -> None:

@@ -31,6 +31,7 @@ _WORKERS_PER_CLIENT = 20
 _SPARE_WORKERS = 16  # these wait at the gate while all places are taken
 _BACKOFF = Backoff(0.5, cap=30, jitter=("factor", 0.5))
 _SYNC_EVERY = 2.0
+_MAKE_ROOM = "make room, and go on"
 
 
 class _Stopped(Exception):
@@ -52,12 +53,15 @@ class Runner:
         failures: Callable[[bytes], None] | None = None,
         spending: Spending | None = None,
         tell: Callable[[str], None] | None = None,
+        total: int | None = None,
         clock: Clock = SYSTEM,
         random: Callable[[], float] = default_random,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._clock = clock
         self.tally = Tally(clock)
+        self.tally.total = total
+        self.abandoned = False
         self._gate = gate
         self._spending = spending or Spending()
         self._trouble = ""  # the last message of a failure
@@ -95,6 +99,7 @@ class Runner:
 
     def abandon(self) -> None:
         """Do not wait for requests in flight either."""
+        self.abandoned = True
         for worker in tuple(self._workers):
             worker.cancel()
 
@@ -333,20 +338,17 @@ class Runner:
             self._failures(failure_line(number, custom_id, code, message, reply))
         except OSError as error:
             self._failures = None
-            why = f"failures cannot be written: {error.strerror}"
-            self.stop(Stop("output", why, "make room, and go on"))
+            self.stop(Stop("output", f"failures cannot be written: {error.strerror}", _MAKE_ROOM))
 
     def _write(self, line: bytes) -> bool:
         try:
             self._journal.write(line)
-        except BrokenPipeError:
-            self._unwritten.append(line)
-            self.stop(Stop("output", "the program that read the answers has ended"))
-            return False
         except OSError as error:
             self._unwritten.append(line)
-            why = f"cannot write {self._journal.name}: {error.strerror}"
-            self.stop(Stop("output", why, "make room, and go on"))
+            stop = Stop("output", f"cannot write {self._journal.name}: {error.strerror}", _MAKE_ROOM)
+            if isinstance(error, BrokenPipeError):
+                stop = Stop("output", "the program that read the answers has ended")
+            self.stop(stop)
             return False
         return True
 
