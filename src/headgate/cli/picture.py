@@ -87,13 +87,16 @@ class RunPicture(Progress):
 
 
 def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
+    tally = view.tally
     stopping = "   stopping: waiting for what is in flight" if view.stopping else ""
-    head = Text.assemble((title, "bold"), (f"   {duration(view.seconds)}", "dim"), (stopping, "yellow"))
+    head = Text.assemble((title, "bold"), (f"   {duration(tally.seconds)}", "dim"), (stopping, "yellow"))
     bars = Bars(max(16, min(width - 52, 48)))
-    done = Text(f"{view.done:,}", "bold")
-    if view.total is not None:
+    done = Text(f"{tally.done:,}", "bold")
+    if tally.total is not None:
         left = "" if view.left is None else f"   {duration(view.left)} left"
-        done = Text.assemble((f"{view.done:,} of {view.total:,}", "bold"), f"   {view.share or 0:.0%}{left}")
+        done = Text.assemble(
+            (f"{tally.done:,} of {tally.total:,}", "bold"), f"   {view.share or 0:.0%}{left}"
+        )
     bars.add(Text("jobs", "bold"), view.share or 0, done, "green")
     for use in view.uses:
         part = use.now / use.limit if use.limit else 0.0
@@ -104,9 +107,9 @@ def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
         ("in flight", f"{view.in_flight}", ""),
         ("answers/s", f"{view.speed:.1f}", ""),
         ("tokens/min", f"{view.tokens_per_minute:,.0f}", ""),
-        ("429s", f"{view.refused}", "bold yellow" if view.refused else ""),
-        ("failed", f"{view.failed}", "bold red" if view.failed else ""),
-        ("kept", f"{view.kept:,}" if view.kept else "", ""),
+        ("429s", f"{tally.refused}", "bold yellow" if tally.refused else ""),
+        ("failed", f"{tally.failed}", "bold red" if tally.failed else ""),
+        ("kept", f"{tally.kept:,}" if tally.kept else "", ""),
         ("cost", "" if view.cost is None else f"{view.cost:,.4f}", ""),
     ):
         if value:

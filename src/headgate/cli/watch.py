@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -19,7 +18,7 @@ import click
 from ..arguments import US_PER_S
 from ..errors import InvalidConfig, InvalidLimit, StoreError
 from ..gate.clock import SYSTEM
-from ..sharing.pool.view import PoolView, Use, view_of
+from ..sharing.pool.view import PoolView, view_of
 from ..sharing.store import Store, open_store, plain_name
 from .options import Command, CommandError, section
 from .system import until_stopped
@@ -89,13 +88,16 @@ async def show_store(
     try:
         seen = StoreView(plain_name(url), datetime.now(UTC), await pools.look())
         with ExitStack() as stack:
-            show: Callable[[StoreView], None] = partial(_write_line, out)
+            screen = None
             if not as_json:
                 from .picture import StoreScreen  # noqa: PLC0415 - loads rich, which JSON can do without
 
-                show = stack.enter_context(closing(StoreScreen(out, live=not once))).show_store
+                screen = stack.enter_context(closing(StoreScreen(out, live=not once)))
             while True:
-                show(seen)
+                if screen is None:
+                    print(json.dumps(seen.facts()), file=out, flush=True)
+                else:
+                    screen.show_store(seen)
                 if once:
                     return
                 await asyncio.sleep(every)
@@ -105,10 +107,6 @@ async def show_store(
                     seen = seen._replace(at=datetime.now(UTC), trouble=str(error))
     finally:
         await store.close()
-
-
-def _write_line(out: TextIO, seen: StoreView) -> None:
-    print(json.dumps(seen.facts()), file=out, flush=True)
 
 
 class _Pools:
@@ -154,12 +152,8 @@ def _facts_of(pool: PoolView) -> dict[str, Any]:
         ],
         "window": pool.window / US_PER_S,
         "throttled": pool.throttled / US_PER_S,
-        "places": _use_facts(pool.places),
-        "bytes": _use_facts(pool.bytes),
+        "places": {"held": pool.places.held, "limit": pool.places.limit or None},
+        "bytes": {"held": pool.bytes.held, "limit": pool.bytes.limit or None},
         "members": [{**member._asdict(), "lease": member.lease / US_PER_S} for member in pool.members],
         "waits": list(pool.waits),
     }
-
-
-def _use_facts(use: Use) -> dict[str, int | None]:
-    return {"held": use.held, "limit": use.limit or None}

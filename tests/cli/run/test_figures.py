@@ -73,9 +73,13 @@ def test_why_it_waits_names_the_limit_and_the_time(binding, next_at, words):
 
 
 def test_a_run_view_as_a_line_and_as_json():
+    clock = ManualClock()
+    tally = Tally(clock)
+    clock.advance(60)
+    tally.total, tally.kept, tally.answered, tally.failed = 200, 10, 88, 2
+    tally.sent, tally.refused, tally.retried, tally.input_tokens = 95, 3, 4, 900
     view = RunView(
-        seconds=60, total=200, kept=10, answered=88, failed=2, sent=95, refused=3, retried=4, in_flight=5,
-        concurrency=8, speed=1.5, tokens=900, tokens_per_minute=1234.5, cost=None, left=66.7,
+        tally=tally, in_flight=5, concurrency=8, speed=1.5, tokens_per_minute=1234.5, cost=None, left=66.7,
         uses=(Use("requests", "minute", 58.2, 60),), waits="requests/minute: next slot in 1.0 s",
         stopping=False,
     )  # fmt: skip
@@ -83,7 +87,14 @@ def test_a_run_view_as_a_line_and_as_json():
         " 50%  100/200  1.5/s  1,234 tokens/min  5 in flight  3 × 429  2 failed  1:07 left"
         "  requests/minute: next slot in 1.0 s"
     )
-    json.dumps(view.facts())
+    facts = json.loads(json.dumps(view.facts()))
+    assert facts == {
+        "seconds": 60.0, "total": 200, "done": 100, "kept": 10, "answered": 88, "failed": 2, "sent": 95,
+        "refused": 3, "retried": 4, "in_flight": 5, "concurrency": 8, "speed": 1.5, "tokens": 900,
+        "tokens_per_minute": 1234.5, "cost": None, "left": 66.7,
+        "uses": [{"unit": "requests", "period": "minute", "now": 58.2, "limit": 60}], "stopping": False,
+        "waits": "requests/minute: next slot in 1.0 s",
+    }  # fmt: skip
     assert duration(3599.7) == "1:00:00"
 
 

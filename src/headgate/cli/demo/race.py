@@ -9,32 +9,54 @@ import asyncio
 import json
 import tempfile
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from random import Random
 from time import monotonic
 
+import httpx2
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ...dispatch.dispatch import Dispatch
+from ...gate.clock import SYSTEM
+from ...responses import parse_retry_after
 from ...sandbox.server import Sandbox
+from ..run.figures import Tally
+from ..run.jobs import Lines, Target
+from ..run.journal import Journal
+from ..run.options import Settings
+from ..run.runner import Runner
 from .chart import Panel, Series, Shade, draw, plot
-from .ways import PATH, REQUESTS, TOKENS, Gated, Naive, Usual, Way
 
+REQUESTS, TOKENS = 3_600, 1_440_000  # the limits of the API, for a minute
+PATH = "/v1/chat/completions"
+_WORKERS = 64
 BURST = 1.5  # seconds' worth of requests and tokens that the API lets through at once
 TOKENS_PER_JOB = 800
 OUTAGE_AT, OUTAGE = 6.0, 2.0
 LONGEST = 45.0  # seconds after which the race ends
 
 
-class Lane:
-    """One way and its API. `seconds` is the time it took, None until it is done."""
+# -- three ways, each written as it would be outside of a demo
 
-    def __init__(self, way: Way, colour: str, style: str) -> None:
-        self.way = way
-        self.colour = colour
-        self.style = style
+
+class Way:
+    """One way to send jobs, with an API of its own. `seconds` is the time it took, None until it is done.
+
+    Unless it says otherwise, 64 workers take jobs from the file and try each of them ten times.
+    """
+
+    name = does = colour = style = ""
+    seconds: float | None = None
+
+    def __init__(self) -> None:
+        self._random = Random(1).random  # noqa: S311 - the same in every demo
+        self.tally = Tally(SYSTEM)
         self.api = Sandbox(
             "openai",
             requests=f"{REQUESTS}/minute burst {round(REQUESTS / 60 * BURST)}",
@@ -42,32 +64,108 @@ class Lane:
             first_token=0.25,
             spread=0.35,
         )
-        self.seconds: float | None = None
 
     async def run(self, jobs: Path) -> None:
         began = monotonic()
-        await self.way.send_all(jobs, self.api.url)
+        await self._send_all(jobs, self.api.url)
         self.seconds = monotonic() - began
 
+    async def _send_all(self, jobs: Path, url: str) -> None:
+        todo = (json.dumps(json.loads(line)["body"]).encode() for _, line in Lines(jobs))
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        headers = {"content-type": "application/json"}
+        async with httpx2.AsyncClient(
+            base_url=url, limits=limits, timeout=60, headers=headers, trust_env=False
+        ) as client:
+            await asyncio.gather(*(self._work(todo, client) for _ in range(_WORKERS)))
 
-async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> None:
+    async def _work(self, todo: Iterator[bytes], client: httpx2.AsyncClient) -> None:
+        for body in todo:
+            for attempt in range(10):
+                await self._wait_for_turn()
+                self.tally.sent += 1
+                reply = await client.post(PATH, content=body)
+                if reply.status_code == 200:
+                    self.tally.answered += 1
+                    break
+                await asyncio.sleep(self._delay(attempt, reply))
+
+    async def _wait_for_turn(self) -> None:
+        pass
+
+    def _delay(self, attempt: int, reply: httpx2.Response) -> float:
+        raise NotImplementedError
+
+
+class Naive(Way):
+    """Send, and after a failure wait a little longer each time and send again."""
+
+    name, colour, style = "trying again", "#e2583e", "red"
+    does = "64 workers; after a failure wait 0.25, 0.5, 1 … 8 s, and at most 10 tries"
+
+    def _delay(self, attempt: int, reply: httpx2.Response) -> float:  # noqa: ARG002 - it does not look at it
+        return min(8.0, 0.25 * 2.0**attempt) * (0.5 + self._random())
+
+
+class Usual(Way):
+    """As careful programs do it: a limiter for the requests a minute, and retries that heed Retry-After."""
+
+    name, colour, style = "limiter and retries", "#dea026", "yellow"
+    does = "64 workers behind a limiter set to the requests a minute; retries heed Retry-After"
+    _next = 0.0
+
+    async def _wait_for_turn(self) -> None:
+        now = monotonic()
+        self._next = max(now, self._next + 60 / REQUESTS)
+        await asyncio.sleep(self._next - now)
+
+    def _delay(self, attempt: int, reply: httpx2.Response) -> float:
+        wait = parse_retry_after(reply.headers, default=min(8.0, 0.5 * 2.0**attempt))
+        return wait * (1 + 0.25 * self._random())
+
+
+class Gated(Way):
+    """As `headgate run --rate 3600/minute --rate '1_440_000 tokens/minute'` does it."""
+
+    name, colour, style = "headgate", "#168a80", "cyan"
+    does = "as `headgate run` does it, with --rate for requests and for tokens"
+
+    async def _send_all(self, jobs: Path, url: str) -> None:
+        gate = Dispatch(
+            "demo",
+            rates=[f"{REQUESTS}/minute", f"{TOKENS} tokens/minute"],
+            concurrency=_WORKERS,
+            throttled_concurrency="adaptive",
+            pause=True,
+            byte_budget=None,
+        )
+        journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines(jobs)
+        with closing(journal), closing(source):
+            runner = Runner(source, Target(url), gate, journal, settings=Settings(concurrency=_WORKERS))
+            self.tally = runner.tally
+            await runner.run()
+
+
+# -- the race
+
+
+async def _race(ways: list[Way], jobs: Path, count: int, console: Console) -> None:
     began = monotonic()
-    for lane in lanes:
-        lane.api.fault("overload", after=OUTAGE_AT, duration=OUTAGE, retry_after=1)
-    tasks = [asyncio.create_task(lane.run(jobs)) for lane in lanes]
+    for way in ways:
+        way.api.fault("overload", after=OUTAGE_AT, duration=OUTAGE, retry_after=1)
+    tasks = [asyncio.create_task(way.run(jobs)) for way in ways]
     lines_at = 0.0
     with Live(console=console, auto_refresh=False) as live:
         while True:
             done, left = await asyncio.wait(tasks, timeout=0.15)
             elapsed = monotonic() - began
             if console.is_terminal:
-                live.update(_scene(lanes, count, elapsed, console.width), refresh=True)
+                live.update(_scene(ways, count, elapsed, console.width), refresh=True)
             elif elapsed >= lines_at or not left:
                 lines_at = elapsed + 2.0
-                for lane in lanes:
-                    tally, name = lane.way.tally, lane.way.name
-                    figures = f"{tally.answered:>4}/{count}  {tally.sent:>5,} requests"
-                    console.print(f"{elapsed:5.1f} s  {name:<20} {figures}")
+                for way in ways:
+                    figures = f"{way.tally.answered:>4}/{count}  {way.tally.sent:>5,} requests"
+                    console.print(f"{elapsed:5.1f} s  {way.name:<20} {figures}")
             if not left or elapsed > LONGEST:
                 break
     for task in left:
@@ -77,26 +175,24 @@ async def _race(lanes: list[Lane], jobs: Path, count: int, console: Console) -> 
     await asyncio.gather(*left, return_exceptions=True)
 
 
-def _scene(lanes: list[Lane], count: int, elapsed: float, width: int) -> Group:
+def _scene(ways: list[Way], count: int, elapsed: float, width: int) -> Group:
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=20)
     table.add_column(width=max(16, min(40, width - 74)))
     for _ in range(4):
         table.add_column(justify="right", min_width=8)
     table.add_row("", "", *(Text(name, "dim") for name in ("answered", "requests", "for each", "seconds")))
-    for lane in lanes:
-        way, tally = lane.way, lane.way.tally
-        seconds = elapsed if lane.seconds is None else lane.seconds
+    for way in ways:
+        tally = way.tally
+        seconds = elapsed if way.seconds is None else way.seconds
         each = tally.sent / tally.answered if tally.answered else 0.0
         table.add_row(
-            Text(way.name, f"bold {lane.style}"),
-            ProgressBar(
-                total=count, completed=tally.answered, complete_style=lane.style, finished_style=lane.style
-            ),
+            Text(way.name, f"bold {way.style}"),
+            ProgressBar(count, tally.answered, complete_style=way.style, finished_style=way.style),
             f"{tally.answered:,}",
             f"{tally.sent:,}",
             Text(f"{each:.2f}", "bold"),
-            Text(f"{seconds:.1f}", "bold green" if lane.seconds is not None else ""),
+            Text(f"{seconds:.1f}", "bold green" if way.seconds is not None else ""),
         )
     down = OUTAGE_AT <= elapsed < OUTAGE_AT + OUTAGE
     note = Text("the API is overloaded and refuses everything" if down else " ", "italic yellow")
@@ -122,43 +218,35 @@ def ideal_seconds(count: int) -> float:
 def show(count: int, plot_to: Path | None) -> int:
     """Run the race and show it. The exit status."""
     console = Console(highlight=False)
-    lanes = [
-        Lane(Naive(), "#e2583e", "red"),
-        Lane(Usual(), "#dea026", "yellow"),
-        Lane(Gated(), "#168a80", "cyan"),
-    ]
+    ways: list[Way] = [Naive(), Usual(), Gated()]
     ideal = ideal_seconds(count)
     console.print(f"[bold]{count} jobs of {TOKENS_PER_JOB} tokens, three ways at the same time.[/]")
     console.print(
         f"Each has an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens a minute, "
         f"and is overloaded for {OUTAGE:g} s.\n"
     )
-    ways = Table.grid(padding=(0, 0, 0, 2))
-    for lane in lanes:
-        ways.add_row(Text(lane.way.name, lane.style), Text(lane.way.does, "dim"))
-    console.print(ways)
+    table = Table.grid(padding=(0, 0, 0, 2))
+    for way in ways:
+        table.add_row(Text(way.name, way.style), Text(way.does, "dim"))
+    console.print(table)
     console.print()
-    with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder, ExitStack() as stack:
         jobs = Path(folder) / "jobs.jsonl"
         write_jobs(jobs, count)
-        for lane in lanes:
-            lane.api.start()
-        try:
-            asyncio.run(_race(lanes, jobs, count, console))
-        finally:
-            for lane in lanes:
-                lane.api.stop()
-    console.print(_table(lanes, count, ideal))
-    panels = _panels(lanes)
+        for way in ways:
+            stack.enter_context(way.api)
+        asyncio.run(_race(ways, jobs, count, console))
+    console.print(_table(ways, count, ideal))
+    panels = _panels(ways)
     for panel in panels[::2]:
         console.print(f"\n[bold]{panel.title}[/], {panel.note}")
         for row in plot(panel, width=max(30, min(70, console.width - 12))):
             console.print(
-                Text.assemble(*((text, "dim" if of is None else lanes[of].style) for text, of in row))
+                Text.assemble(*((text, "dim" if of is None else ways[of].style) for text, of in row))
             )
     if plot_to is not None:
         _write_picture(plot_to, count, panels, console)
-    return 0 if lanes[-1].way.tally.answered == count else 1
+    return 0 if ways[-1].tally.answered == count else 1
 
 
 def _write_picture(path: Path, count: int, panels: list[Panel], console: Console) -> None:
@@ -175,22 +263,22 @@ def _write_picture(path: Path, count: int, panels: list[Panel], console: Console
         console.print(f"\nThe same as a picture: [bold]{path}[/]")
 
 
-def _table(lanes: list[Lane], count: int, ideal: float) -> Table:
+def _table(ways: list[Way], count: int, ideal: float) -> Table:
     table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim", caption_justify="left")
     table.add_column("", no_wrap=True)
     for name in ("answered", "requests", "refused", "tokens\nin vain", "seconds", "× ideal"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    for lane in lanes:
-        report = lane.api.report()
+    for way in ways:
+        report = way.api.report()
         refused = report.requests - report.admitted
         table.add_row(
-            Text(lane.way.name, f"bold {lane.style}"),
-            f"{lane.way.tally.answered:,}/{count:,}",
+            Text(way.name, f"bold {way.style}"),
+            f"{way.tally.answered:,}/{count:,}",
             f"{report.requests:,}",
             f"{refused:,}",
             f"{refused * TOKENS_PER_JOB:,}",
-            "not done" if lane.seconds is None else f"{lane.seconds:.1f}",
-            f"{lane.seconds / ideal:.2f}" if lane.seconds is not None and ideal else "",
+            "not done" if way.seconds is None else f"{way.seconds:.1f}",
+            f"{way.seconds / ideal:.2f}" if way.seconds is not None and ideal else "",
         )
     table.caption = f"ideal: {ideal:.1f} s, if the API were never idle while it lets calls through"
     table.caption_style = "dim"
@@ -204,14 +292,14 @@ def _each_second(moments: list[float]) -> list[tuple[float, float]]:
     return [(at, float(bisect_right(moments, at) - bisect_right(moments, at - 1))) for at in times]
 
 
-def _panels(lanes: list[Lane]) -> list[Panel]:
+def _panels(ways: list[Way]) -> list[Panel]:
     answered, sent, refused, wasted = [], [], [], []
-    for lane in lanes:
-        report = lane.api.report()
+    for way in ways:
+        report = way.api.report()
         start = report.arrivals[0] if report.arrivals else 0.0
         admitted = [moment - start for moment, _tokens in report.admissions]
         arrived = [moment - start for moment in report.arrivals]
-        name, colour = lane.way.name, lane.colour
+        name, colour = way.name, way.colour
         answered.append(Series(name, colour, [(0.0, 0.0), *((at, n + 1.0) for n, at in enumerate(admitted))]))
         in_vain = [(0.0, 0.0), *((at, n + 1.0 - bisect_right(admitted, at)) for n, at in enumerate(arrived))]
         refused.append(Series(name, colour, in_vain))

@@ -12,6 +12,7 @@ from ...typing import Clock
 from ...words import duration, soon
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
+_COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
 _LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 
 
@@ -110,20 +111,12 @@ class Use(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """The figures of a run. `left` is the time to go in seconds, `waits` what the next job waits for."""
+    """How a run stands. `left` is the time to go in seconds, `waits` what the next job waits for."""
 
-    seconds: float
-    total: int | None
-    kept: int
-    answered: int
-    failed: int
-    sent: int
-    refused: int
-    retried: int
+    tally: Tally
     in_flight: int
     concurrency: int
     speed: float  # answers a second
-    tokens: int
     tokens_per_minute: float
     cost: float | None
     left: float | None
@@ -132,31 +125,30 @@ class RunView(NamedTuple):
     stopping: bool
 
     @property
-    def done(self) -> int:
-        return self.kept + self.answered + self.failed
-
-    @property
     def share(self) -> float | None:
-        return self.done / self.total if self.total else None
+        return self.tally.done / self.tally.total if self.tally.total else None
 
     def facts(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        facts = {**self._asdict(), "done": self.done, "uses": [use._asdict() for use in self.uses]}
+        counters = {name: getattr(self.tally, name) for name in _COUNTERS}
+        facts = {**counters, **self._asdict(), "uses": [use._asdict() for use in self.uses]}
+        del facts["tally"]
         return {name: round(fact, 3) if isinstance(fact, float) else fact for name, fact in facts.items()}
 
     def line(self) -> str:
         """The same in one line."""
-        share = f"{self.share:4.0%}" if self.share is not None else "   ?"
-        total = "?" if self.total is None else f"{self.total:,}"
+        tally = self.tally
+        share = "   ?" if self.share is None else f"{self.share:4.0%}"
+        total = "?" if tally.total is None else f"{tally.total:,}"
         parts = [
-            f"{share}  {self.done:,}/{total}",
+            f"{share}  {tally.done:,}/{total}",
             f"{self.speed:.1f}/s",
             f"{self.tokens_per_minute:,.0f} tokens/min",
             f"{self.in_flight} in flight",
-            f"{self.refused} × 429",
-            f"{self.failed} failed",
+            f"{tally.refused} × 429",
+            f"{tally.failed} failed",
         ]
-        if self.left is not None and self.done != self.total:
+        if self.left is not None and tally.done != tally.total:
             parts.append(f"{duration(self.left)} left")
         if self.waits:
             parts.append(self.waits)

@@ -56,7 +56,7 @@ def failure_line(number: int, custom_id: str, code: str, message: str, reply: Re
     return json.dumps(document).encode() + b"\n"
 
 
-class SeenIds:
+class SeenIds(dict[str, bool]):
     """The ids that have an answer, and those that a line of the job file has used.
 
     The ids themselves are kept, not hashes of them: if two ids counted as one, a job would never be sent.
@@ -68,31 +68,21 @@ class SeenIds:
     (True, False, True)
     """
 
-    def __init__(self) -> None:
-        self._read: dict[str, bool] = {}
-
-    def __len__(self) -> int:
-        return len(self._read)
-
-    def __contains__(self, custom_id: str) -> bool:
-        return custom_id in self._read
-
     def add(self, custom_id: str) -> bool:
         """Add an id. False: it was there already."""
-        if custom_id in self._read:
+        if custom_id in self:
             return False
-        self._read[custom_id] = False
+        self[custom_id] = False
         return True
 
     def was_read(self, custom_id: str) -> bool:
-        return self._read.get(custom_id, False)
+        return self.get(custom_id, False)
 
     def read(self, custom_id: str) -> bool:
         """Note that a line with this id was read. False: another line had it before."""
-        if self._read.get(custom_id):
-            return False
-        self._read[custom_id] = True
-        return True
+        before = self.was_read(custom_id)
+        self[custom_id] = True
+        return not before
 
 
 class Journal:

@@ -35,9 +35,9 @@ class Plain(Progress):
     _next = 0.0  # in seconds of the run
 
     def show(self, view: RunView) -> None:
-        if view.seconds >= self._next:
-            self._next = view.seconds + _LINE_EVERY
-            if view.sent:
+        if view.tally.seconds >= self._next:
+            self._next = view.tally.seconds + _LINE_EVERY
+            if view.tally.sent:
                 self.tell(view.line())
 
     def end(self, view: RunView, ending: Mapping[str, Any]) -> None:  # noqa: ARG002 - told in words afterwards
@@ -56,8 +56,8 @@ class Machine(Progress):
         self._write("message", {"text": text})
 
     def show(self, view: RunView) -> None:
-        if view.seconds >= self._next:
-            self._next = view.seconds + _OBJECT_EVERY
+        if view.tally.seconds >= self._next:
+            self._next = view.tally.seconds + _OBJECT_EVERY
             self._write("progress", view.facts())
 
     def end(self, view: RunView, ending: Mapping[str, Any]) -> None:

@@ -113,18 +113,10 @@ class Runner:
         rates = meter.rates()
         speed, tokens = tally.speed()
         return RunView(
-            seconds=tally.seconds,
-            total=tally.total,
-            kept=tally.kept,
-            answered=tally.answered,
-            failed=tally.failed,
-            sent=tally.sent,
-            refused=tally.refused,
-            retried=tally.retried,
+            tally=tally,
             in_flight=now.in_flight or 0,
             concurrency=now.concurrency or 0,
             speed=speed,
-            tokens=tally.tokens,
             tokens_per_minute=tokens * 60,
             cost=self._spending.cost,
             left=tally.left(speed),
