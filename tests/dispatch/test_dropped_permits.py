@@ -209,3 +209,35 @@ def test_a_dispatch_with_units_of_its_own_goes_without_the_collector():
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("block", ["admission", "permit"])
+def test_a_generator_that_is_collected_inside_the_lock_of_another_gate_calls_no_observer_there(block):
+    """The collector ends the block of a generator that refers to itself."""
+    first = Dispatch("first", concurrency=5)
+    seen = []
+
+    def observe(event):
+        seen.append(type(event))
+        first.snapshot()  # would wait for the lock that its own thread holds
+
+    second = Dispatch("second", concurrency=5, observer=observe)
+
+    def stream():
+        with second.admit() if block == "admission" else second.try_admit():
+            _me = yield
+            yield
+
+    def run():
+        generator = stream()
+        next(generator)
+        generator.send(generator)
+        del generator
+        first.look(lambda _now: gc.collect())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "deadlock"
+    assert settled(second) == 0
+    assert seen == [events.Admitted, events.Settled]

@@ -99,7 +99,9 @@ class Permit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self.mode > SETTLED:
+        if kind is GeneratorExit:
+            self.leave()
+        elif self.mode > SETTLED:
             self.settle()
 
     def __repr__(self) -> str:
@@ -259,7 +261,10 @@ class Admission:
         permit = self.permit
         self.permit = None
         if permit is not None and permit.mode > SETTLED:
-            self.gate.settle(permit)
+            if kind is GeneratorExit:  # perhaps by the collector, inside the lock of another gate
+                self.gate.leave(permit, None)
+            else:
+                self.gate.settle(permit)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -267,7 +272,10 @@ class Admission:
         permit = self.permit
         self.permit = None
         if permit is not None and permit.mode > SETTLED:
-            self.gate.settle(permit)
+            if kind is GeneratorExit:  # perhaps by the collector, inside the lock of another gate
+                self.gate.leave(permit, None)
+            else:
+                self.gate.settle(permit)
 
 
 class ForkGeneration:

@@ -187,6 +187,7 @@ class PoolMember:
         self._pending = self._news = None
         self._working = self._crowded = self._lost = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
+        self._returns_at = None
         self._install(leased=True)
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
         self._use_nothing()
