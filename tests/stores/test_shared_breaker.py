@@ -381,7 +381,7 @@ def test_a_forked_child_shares_the_circuit_and_has_no_probe_of_its_parent(store,
         eventually(lambda: outcome(breaker, well) == "well", "the child becomes the probe")
         eventually(lambda: breaker.state is CLOSED, "the child hears that it is closed")
 
-        eventually(lambda: not breaker._member._client.untold(), "all is told")
+        eventually(lambda: not breaker._member.client.untold(), "all is told")
 
     outcome(breaker, fail)
     assert in_a_child(closes_it) == 0

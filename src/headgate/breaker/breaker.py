@@ -7,6 +7,7 @@ An outcome that is not the far side's fault does not count: its "slow down", our
 from __future__ import annotations
 
 from enum import Enum
+from weakref import ref
 
 from .. import events
 from ..arguments import (
@@ -402,7 +403,7 @@ class CircuitBreaker(Closing):
 
         circuit = SharedCircuit(self._circuit.settings)
         client = RecordClient(store, f"breaker {within}{key}", self._clock)
-        self._member = CircuitMember(self, circuit, client, self._key, self._observer)
+        self._member = CircuitMember(ref(self), circuit, client, self._key, self._observer)
         self._go_by(circuit, self._member.send)
 
     def begin(self, *, wait: bool = False) -> None:

@@ -14,20 +14,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from ...breaker.circuit import CLOSED, FORGET_AFTER, HALF_OPEN, OPEN, Circuit, Probe
+from ...arguments import SECOND
+from ...breaker.circuit import CLOSED, FORGET_AFTER, HALF_OPEN, OPEN, Circuit, CircuitSettings, Probe
 
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ...breaker.circuit import CircuitSettings
-
-_SECOND = 1_000_000_000
 # The retry_after of a call that is refused while a probe is asked for.
-_SOON = _SECOND // 20
+_SOON = SECOND // 20
 # A probe that was lent and not used for this long goes back.
-UNUSED_FOR = _SECOND
+UNUSED_FOR = SECOND
 
 
 class Command(NamedTuple):
@@ -97,10 +92,7 @@ class CircuitRecord:
         """A probe of the generation that was seen succeeded. True: that closed the circuit."""
         if self.generation > seen:
             return False
-        self.generation = seen + 1
-        self.until = self.reopened = 0
-        self.reason = ""
-        self.probes = {}
+        self.generation, self.until, self.reopened, self.reason, self.probes = seen + 1, 0, 0, "", {}
         return True
 
     def lend(self, seen: int, now: int, most: int, lease: int, who: str) -> int | None:
@@ -135,8 +127,6 @@ class CircuitRecord:
 class LentProbe(Probe):
     """A probe that the record has lent to this process, under a name."""
 
-    __slots__ = ("who",)
-
     def __init__(self, generation: int, who: str) -> None:
         super().__init__(generation)
         self.who = who
@@ -147,8 +137,6 @@ class SharedCircuit(Circuit):
 
     What it has to tell the record is in `commands`.
     """
-
-    __slots__ = ("_again", "_asking", "_lent", "alone", "commands")
 
     def __init__(self, settings: CircuitSettings) -> None:
         super().__init__(settings)

@@ -12,30 +12,25 @@ import logging
 import os
 from _thread import allocate_lock, get_ident
 from collections import deque
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from random import SystemRandom
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import Any, Self
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from ...arguments import NS_PER_US, SECOND
 from ...errors import InvalidConfig, StoreError
 from ...gate.forks import never_free, reset_in_child
+from ...typing import Clock
 from ..courier import COURIER
 from ..memory import MemoryStore
-from ..store import open_store, plain_name
-from .record import Turn, attempt_made, rewrite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-    from typing import Any, Self
-
-    from ...typing import Clock
-    from ..store import Changes, Records, Store
-    from .record import Record
+from ..store import Changes, Records, Store, open_store, plain_name
+from .record import Record, Turn, attempt_made, rewrite
 
 # A record that was heard longer ago is looked at again before it is changed: nearly always another member
 # has changed it since.
@@ -192,48 +187,34 @@ class RecordClient:
 
     def ask(self, change: Change) -> Any:
         """Have it made, and wait for what comes of it. StoreError in time if the store cannot be asked."""
-        answer = self._asking(change)
-        try:
+        with self._asking(change) as answer:
             return answer.result(_PATIENCE + 2 * _TRY_AGAIN)
-        except BaseException as error:
-            self._leave(change, answer)
-            if isinstance(error, TimeoutError):
-                raise self._unanswered() from None
-            raise
 
     async def ask_async(self, change: Change) -> Any:
         """Have it made, and await what comes of it. StoreError in time if the store cannot be asked."""
-        answer = self._asking(change)
-        if answer.done():
-            return answer.result()
-        try:
+        with self._asking(change) as answer:
+            if answer.done():
+                return answer.result()
             return await asyncio.wait_for(asyncio.wrap_future(answer), _PATIENCE + 2 * _TRY_AGAIN)
-        except BaseException as error:
-            self._leave(change, answer)
-            if isinstance(error, TimeoutError):
-                raise self._unanswered() from None
-            raise
 
-    def _asking(self, change: Change) -> Future[Any]:
+    @contextmanager
+    def _asking(self, change: Change) -> Iterator[Future[Any]]:
+        """Where the answer comes. If the caller goes without it, what it is given nevertheless goes back."""
         if COURIER.here and not self._at_once:
             raise StoreError(f"{self.name} cannot be asked by an observer: the answer comes by this thread")
         answer: Future[Any] = Future()
         change.answer = answer
         self.tell(change)
         self.flush()
-        return answer
-
-    def _leave(self, change: Change, answer: Future[Any]) -> None:
-        """The caller that asked has gone: what it is given nevertheless goes back."""
-        undo = change.undo
-        if answer.cancel() or undo is None:
-            return
-
-        def too_late(answer: Future[Any]) -> None:
-            if answer.exception() is None:
-                undo(answer.result())
-
-        answer.add_done_callback(too_late)
+        try:
+            yield answer
+        except BaseException as error:
+            undo = change.undo
+            if not answer.cancel() and undo is not None:
+                answer.add_done_callback(lambda given: given.exception() or undo(given.result()))
+            if isinstance(error, TimeoutError):
+                raise self._unanswered() from None
+            raise
 
     def listen(self, records: Sequence[Record]) -> None:
         """From now on, changes that others make to these records are heard of without asking."""
@@ -294,9 +275,8 @@ class RecordClient:
     async def _exchange(self, batch: Sequence[Change]) -> None:
         records = list({record.name: record for change in batch for record in change.records}.values())
         self.exchanges += 1
-        attempts: list[
-            list[Any]
-        ] = []  # what each attempt comes to, if it turns out to be the one that was made
+        # What each attempt comes to, if it turns out to be the one that was made.
+        attempts: list[list[Any]] = []
         too_late = 0
         now = self.clock.now()
         stale = any(record.heard_at is None or now - record.heard_at > _STALE for record in records)

@@ -5,32 +5,30 @@ It decides nothing: commands are made and carried out in `circuit`, and news goe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from weakref import ref
 
 from ...arguments import SECOND
 from ...events import StoreLost, StoreRegained, tell
-from .circuit import UNUSED_FOR, CircuitRecord, Command
+from ...typing import Clock, Observer
+from ..store import Store
+from .circuit import UNUSED_FOR, CircuitRecord, Command, SharedCircuit
 from .client import Change, RecordClient, look
 from .record import DAMAGE, Record, contents
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Any, Protocol
+_News = Callable[[SharedCircuit, int], bool | None]  # changes the circuit. True: that changed its state
 
-    from ...typing import Clock, Observer, Store
-    from .circuit import SharedCircuit
 
-    class Breaker(Protocol):
-        def apply(self, news: Callable[[SharedCircuit, int], bool | None]) -> None: ...
+class Breaker(Protocol):
+    def apply(self, news: _News) -> None: ...
 
 
 class _KeptCircuit(Record):
     """The record of a circuit."""
-
-    __slots__ = ("_hear",)
 
     def __init__(self, hear: Callable[[CircuitRecord, int], object] | None = None) -> None:
         super().__init__("circuit")
@@ -52,64 +50,55 @@ class _KeptCircuit(Record):
         self._hear(record, early)
 
 
+@dataclass(eq=False)
 class CircuitMember:
     """One breaker's membership in the circuit of a group.
 
     The breaker is held weakly: it may be forgotten while a change is on its way.
     """
 
-    __slots__ = ("_begun", "_breaker", "_circuit", "_client", "_closed", "_key", "_observer", "_record")
+    breaker: ref[Breaker]
+    circuit: SharedCircuit
+    client: RecordClient
+    key: Hashable
+    observer: Observer | None
 
-    def __init__(
-        self,
-        breaker: Breaker,
-        circuit: SharedCircuit,
-        client: RecordClient,
-        key: Hashable,
-        observer: Observer | None,
-    ) -> None:
-        self._breaker = ref(breaker)
-        self._circuit = circuit
-        self._client = client
-        self._key = key
-        self._observer = observer
+    def __post_init__(self) -> None:
         self._record = _KeptCircuit(self._heard)
         self._begun = self._closed = False
-        client.on_loss = self._store_lost
+        self.client.on_loss = self._store_lost
 
     def begin(self, *, wait: bool = False) -> None:
         """Hear the record and its changes from now on. With `wait`, StoreError if there is no store."""
         if self._begun:
             return
         self._begun = True
-        if wait:
-            self._client.ask(look([self._record]))
-        else:
-            self._client.tell(look([self._record]))
-        self._client.listen([self._record])
-        self._client.flush()
+        hear = self.client.ask if wait else self.client.tell
+        hear(look([self._record]))
+        self.client.listen([self._record])
+        self.client.flush()
 
     def send(self) -> None:
         """Take the commands of the circuit on their way. Never waits: finalizers may call this."""
-        commands = self._circuit.commands
+        commands = self.circuit.commands
         while commands:
             try:
                 command = commands.popleft()
             except IndexError:  # another thread was faster
                 return
             if not self._closed:
-                self._client.tell(self._change(command))
+                self.client.tell(self._change(command))
 
     def flush(self) -> None:
         """The end of a public call: a store in this process answers now."""
-        self._client.flush()
+        self.client.flush()
 
     def close(self) -> None:
         """Hand back what the record has lent, and let the store go. From now on the circuit is alone."""
         if not self._closed:
             self._apply(lambda circuit, _now: circuit.go_alone())
             self._closed = True
-            self._client.rest()
+            self.client.rest()
 
     def _change(self, command: Command) -> Change:
         done = None
@@ -127,31 +116,29 @@ class CircuitMember:
         self._apply(lambda circuit, now: circuit.follow(record, early - now, now))
 
     def _lent(self, seen: int, who: str, due: int | None) -> None:
-        early, _ = self._client.times()
+        early, _ = self.client.times()
         heard = self._apply(
             lambda circuit, now: circuit.lent(seen, who, None if due is None else due - early + now)
         )
         if due is None:
             return
         if heard:
-            self._client.clock.call_at(self._client.clock.now() + UNUSED_FOR, lambda: self._hand_back(who))
+            hand_back = partial(self._apply, lambda circuit, _now: circuit.hand_back(who))
+            self.client.clock.call_at(self.client.clock.now() + UNUSED_FOR, hand_back)
         else:
-            self._client.tell(self._change(Command("take back", seen, (who,))))
-
-    def _hand_back(self, who: str) -> None:
-        self._apply(lambda circuit, _now: circuit.hand_back(who))
+            self.client.tell(self._change(Command("take back", seen, (who,))))
 
     def _store_lost(self, why: str | None) -> None:
         def note(circuit: SharedCircuit, _now: int) -> None:
             circuit.alone = why is not None
 
         if self._apply(note):
-            facts: dict[str, Any] = {"key": self._key, "at": self._client.clock.now() / SECOND}
-            tell(self._observer, StoreRegained(**facts) if why is None else StoreLost(**facts, reason=why))
+            facts: dict[str, Any] = {"key": self.key, "at": self.client.clock.now() / SECOND}
+            tell(self.observer, StoreRegained(**facts) if why is None else StoreLost(**facts, reason=why))
 
-    def _apply(self, news: Callable[[SharedCircuit, int], bool | None]) -> bool:
+    def _apply(self, news: _News) -> bool:
         """Have the breaker change its circuit. False: the breaker is gone or closed."""
-        breaker = self._breaker()
+        breaker = self.breaker()
         if breaker is None or self._closed:
             return False
         breaker.apply(news)

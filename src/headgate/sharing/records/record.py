@@ -8,14 +8,13 @@ change was made, so that no change is made twice.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...arguments import NS_PER_US
 from ...errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from .client import Change
 
 # For how long a record remembers the exchanges of a member, in microseconds.
@@ -37,8 +36,6 @@ def contents(text: str) -> tuple[dict[str, Any], Any]:
 
 class Record:
     """One record as last heard from the store. Subclasses know what its content means."""
-
-    __slots__ = ("__weakref__", "heard_at", "kept", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,8 +69,6 @@ class Record:
 class Turn(Record):
     """Whose turn it is to write. A member far from the store would always be too late without one."""
 
-    __slots__ = ()
-
     def take(self, member: str, late: int) -> tuple[str | None, str, int]:
         """The change that asks the others to let this member write first."""
         return None, json.dumps([member, late // NS_PER_US + _TURN]), 2 * _TURN
@@ -96,10 +91,7 @@ class Turn(Record):
 
 
 def rewrite(
-    batch: Sequence[Change],
-    records: Sequence[Record],
-    exchange: tuple[str, int, int],
-    times: tuple[int, int],
+    batch: Sequence[Change], records: Sequence[Record], exchange: tuple[str, int, int], times: tuple[int, int]
 ) -> tuple[dict[str, tuple[str | None, str | None, int]], list[Any]]:
     """Make every change of the batch, in order, to the records as last heard.
 

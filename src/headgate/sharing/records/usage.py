@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 from _thread import allocate_lock
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ...arguments import SECOND
-from ...budgets.windows import Allowance, Charge, charge_all
+from ...budgets.windows import Allowance, Charge, Cost, Plan, Refusal, charge_all
 from ...errors import StoreError
 from ...gate.forks import reset_in_child
+from ...typing import Clock
+from ..store import Store
 from .client import Change, RecordClient, look
 from .record import DAMAGE, Record, contents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from ...budgets.windows import Cost, Plan, Refusal
-    from ...typing import Clock, Store
 
 # A time further in the future was written by a clock that has been put back since, and counts from now.
 _TOLERATED = SECOND
@@ -31,8 +27,6 @@ _TOLERATED = SECOND
 
 class BudgetRecord(Record):
     """The record of what one budget has used, and the plan that this process goes by."""
-
-    __slots__ = ("_known", "plan")
 
     def __init__(self, name: str, plan: Plan) -> None:
         super().__init__(name)
