@@ -372,7 +372,10 @@ class CircuitBreaker(Closing):
             self._member.flush()
 
     def _refusal(self) -> CircuitBreakerOpen:
-        after, reason, cause = self._guard.run(self._counter.why_refused)
+        circuit, counter = self._circuit, self._counter
+        after, reason, cause = self._guard.run(
+            lambda now: (circuit.opens_in(now), circuit.reason or "it has just closed", counter.cause)
+        )
         refusal = CircuitBreakerOpen(
             f"the circuit{self._name} is open: {reason}", rule="circuit breaker", retry_after=after / SECOND
         )

@@ -300,10 +300,6 @@ class Counter:
         if was != CLOSED:
             self.note(CLOSED, now)
 
-    def why_refused(self, now: int) -> tuple[int, str, BaseException | None]:
-        """In how many nanoseconds another call could go, why none may, and the failure behind it."""
-        return self.circuit.opens_in(now), self.circuit.reason or "it has just closed", self.cause
-
     def note(self, state: int, now: int) -> None:
         """Have the observer told that the circuit is in this state now."""
         if not self._observed:

@@ -44,17 +44,16 @@ class Account:
         self.parent = parent
         self.level: Any = usage.level(plan, path)
 
-    def chain(self) -> list[Account]:
-        """This account and all above it."""
-        account, chain = self, [self]
-        while account.parent is not None:
+    def chain(self) -> tuple[list[Account], list[Any]]:
+        """This account and all above it, and the level of each."""
+        accounts: list[Account] = []
+        levels = []
+        account: Account | None = self
+        while account is not None:
+            accounts.append(account)
+            levels.append(account.level)
             account = account.parent
-            chain.append(account)
-        return chain
-
-    def levels(self) -> list[Any]:
-        """What is kept of this account and of all above it."""
-        return [account.level for account in self.chain()]
+        return accounts, levels
 
     def retune(self, plan: Plan, parent: Account | None) -> None:
         """Go by another plan and another parent from now on. What was used stays used."""
@@ -119,7 +118,7 @@ class TokenBudget(Closing):
         For a shared budget that is as last heard from the store, which is asked again every second.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        return self.account.usage.fits(self.account.levels(), cost)
+        return self.account.usage.fits(self._levels(), cost)
 
     @property
     def remaining_budget(self) -> int:
@@ -127,13 +126,13 @@ class TokenBudget(Closing):
 
         `sys.maxsize` where nothing limits them. For a shared budget that is as last heard from the store.
         """
-        left = self.account.usage.left(self.account.levels(), TOKENS)
+        left = self.account.usage.left(self._levels(), TOKENS)
         return maxsize if left is None else left
 
     @property
     def remaining_money(self) -> int | None:
         """The money that could be used now; None where nothing limits it."""
-        return self.account.usage.left(self.account.levels(), MONEY)
+        return self.account.usage.left(self._levels(), MONEY)
 
     # -- changes
 
@@ -141,7 +140,7 @@ class TokenBudget(Closing):
         """Count what was used, at every level, whether or not it fits: it has happened. Never waits."""
         cost = read_cost(tokens_used, money, "tokens_used")
         if any(cost):
-            self.account.usage.settle(self.account.levels(), _NOTHING, cost)
+            self.account.usage.settle(self._levels(), _NOTHING, cost)
             self.remember()
 
     def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
@@ -152,7 +151,7 @@ class TokenBudget(Closing):
         write `await budget.reserve_async(...)`. StoreError if the store does not answer: nothing is guessed.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts, levels = self._to_charge()
+        accounts, levels = self._chain_to_charge()
         return self._reserved(accounts, levels, cost, self.account.usage.take(levels, cost))
 
     async def reserve_async(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
@@ -161,7 +160,7 @@ class TokenBudget(Closing):
         Only a shared budget has anything to wait for.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts, levels = self._to_charge()
+        accounts, levels = self._chain_to_charge()
         return self._reserved(accounts, levels, cost, await self.account.usage.take_async(levels, cost))
 
     def close(self) -> None:
@@ -180,11 +179,13 @@ class TokenBudget(Closing):
     def remember(self) -> None:
         """Something counts from now on. A budget of a book must not be forgotten then."""
 
-    def _to_charge(self) -> tuple[Sequence[Account], Sequence[Any]]:
+    def _levels(self) -> list[Any]:
+        return self.account.chain()[1]
+
+    def _chain_to_charge(self) -> tuple[list[Account], list[Any]]:
         if self.account.usage.closed:
             raise _closed(self.key)
-        accounts = self.account.chain()
-        return accounts, [account.level for account in accounts]
+        return self.account.chain()
 
     def _reserved(
         self, accounts: Sequence[Account], levels: Sequence[Any], cost: Cost, taken: Charge | Refusal

@@ -86,11 +86,11 @@ class Refusal(NamedTuple):
 class Allowance:
     """What one budget may use, and what it has used: nothing, or what known windows say."""
 
-    __slots__ = ("_rules", "plan")
+    __slots__ = ("_limits", "_rules", "plan")
 
     def __init__(self, plan: Plan, known: Sequence[StrictRule] = ()) -> None:
-        self.plan = plan
-        self._rules = [_following(limit, known) for limit in plan.limits]
+        self._rules = known
+        self.retune(plan)
 
     # -- questions
 
@@ -103,7 +103,7 @@ class Allowance:
             if cap is not None and cost[column] > cap:
                 return Shortage(f"{UNITS[column]}/request", column, cap, cap, None)
         worst = None
-        for limit, rule in zip(self.plan.limits, self._rules, strict=True):
+        for limit, rule in self._limits:
             if limit.amount is None:
                 continue
             need, used = cost[limit.column], rule.used(now) + besides[limit.column]
@@ -124,7 +124,7 @@ class Allowance:
         return min(
             (
                 limit.amount - rule.used(now)
-                for limit, rule in zip(self.plan.limits, self._rules, strict=True)
+                for limit, rule in self._limits
                 if limit.amount is not None and limit.column == column
             ),
             default=None,
@@ -148,9 +148,9 @@ class Allowance:
 
     def retune(self, plan: Plan) -> None:
         """Go by another plan. What was used stays used, as far back as it is known."""
-        known = self._rules
-        self.plan = plan
-        self._rules = [_following(limit, known) for limit in plan.limits]
+        rules = [_following(limit, self._rules) for limit in plan.limits]
+        limits = list(zip(plan.limits, rules, strict=True))
+        self.plan, self._rules, self._limits = plan, rules, limits  # an interrupt finds all or none changed
 
     def mend(self) -> None:
         """Put the totals right after a change that an interrupt broke off."""

@@ -102,7 +102,16 @@ class Guard:
             # A thread that holds the lock comes here when it has released it.
             if not self.pending or self.lock.locked():
                 return
-            self._take_all_back()
+            try:
+                # A thread that takes the lock between the look and this line holds it for arithmetic only,
+                # and waits for another guard's lock only if that was free when it looked: no deadlock.
+                with self.lock:
+                    if self.interrupted:
+                        self.repair_locked()
+                    self._take_back_locked(self._now())
+            except BaseException:
+                self.broken_off()
+                raise
 
     def _take_back_locked(self, now: int) -> None:
         pending, owner = self.pending, self._owner()
@@ -111,18 +120,6 @@ class Guard:
             pending.popleft()  # only now: an item whose return was interrupted is taken back again
         if self._taken_back is not None:
             self._taken_back(owner, now)
-
-    def _take_all_back(self) -> None:
-        try:
-            # A thread that takes the lock between the look and this line holds it for arithmetic only,
-            # and waits for another guard's lock only if that was free when it looked: no deadlock.
-            with self.lock:
-                if self.interrupted:
-                    self.repair_locked()
-                self._take_back_locked(self._now())
-        except BaseException:
-            self.broken_off()
-            raise
 
     def broken_off(self) -> None:
         """A change raised half-way: put the state in order, or have the next caller do it."""
