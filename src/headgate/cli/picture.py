@@ -17,8 +17,7 @@ from rich.text import Text
 from ..arguments import US_PER_S
 from ..sharing.pool.view import MemberView, PoolView, RateView, Use
 from ..words import duration, soon
-from .run.figures import RunView
-from .run.progress import Progress
+from .run.progress import Progress, RunView
 from .watch import StoreView
 
 

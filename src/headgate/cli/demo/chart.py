@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from math import ceil
@@ -21,12 +22,8 @@ class Series(NamedTuple):
 
     def at(self, time: float) -> float:
         """The value of the last point before a time."""
-        value = 0.0
-        for when, what in self.points:
-            if when > time:
-                break
-            value = what
-        return value
+        index = bisect_right(self.points, time, key=lambda point: point[0])
+        return self.points[index - 1][1] if index else 0.0
 
 
 class Panel(NamedTuple):

@@ -26,10 +26,10 @@ from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM
 from ...responses import parse_retry_after
 from ...sandbox.server import Sandbox
-from ..run.figures import Tally
 from ..run.jobs import Lines, Target
 from ..run.journal import Journal
 from ..run.options import Settings
+from ..run.progress import Tally
 from ..run.runner import Runner
 from .chart import Panel, Series, Shade, draw, plot
 

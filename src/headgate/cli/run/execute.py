@@ -6,29 +6,27 @@ Everything that can be found wrong beforehand is found before anything is sent.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from pathlib import Path
 
 from ... import events
 from ...gate.clock import SYSTEM
-from ...responses.usage import usage_of
 from ...words import duration
 from ..system import allow_connections, on_stop_signals
 from .errors import ExitStatus, RunError, Stop
-from .figures import Meter, Tally
 from .jobs import Lines, Pipe, Target
 from .journal import Failures, Journal
 from .limits import make_gate
 from .options import RunOptions
 from .preflight import check_files, check_jobs, headers_for, reach
-from .progress import Progress, progress_for
+from .progress import Meter, Progress, Tally, progress_for
 from .runner import Runner
-from .spending import NO_TOKENS, Spending, Tokens
+from .spending import Spending
 
 _FRAME = 1 / 8  # seconds between two looks at the run
 
@@ -45,71 +43,40 @@ def execute(options: RunOptions) -> int:
     reach(target)
     observer = _GateObserver()
     gate, concurrency = make_gate(options, target.host, observer)
+    spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, price=options.price)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
         # The progress shows what headgate's warnings would say.
         logging.getLogger("headgate").addFilter(_is_an_error)
         stack.callback(logging.getLogger("headgate").removeFilter, _is_an_error)
-        files = stack.enter_context(closing(_Files(options)))
+        answers, errors = options.answers, options.errors
+        if answers is None:
+            journal = Journal(1, "stdout")
+        else:
+            counts = options.max_tokens is not None or options.price is not None
+            journal = Journal.open(answers, each=spending.add_answer if counts else None)
+            if errors is None and journal.resumable:
+                errors = answers.with_suffix(".errors.jsonl")
+        stack.callback(journal.close)
+        failures = None if errors is None else stack.enter_context(closing(Failures(errors)))
         make_runner = partial(
             Runner,
             target=target,
             gate=gate,
-            journal=files.journal,
+            journal=journal,
             settings=options.settings._replace(concurrency=concurrency),
             headers=headers,
-            failures=None if files.failures is None else files.failures.write,
-            spending=Spending(
-                max_tokens=options.max_tokens,
-                max_cost=options.max_cost,
-                price=options.price,
-                spent=files.spent,
-            ),
+            failures=None if failures is None else failures.write,
+            spending=spending,
             total=total,
         )
         allow_connections(concurrency)
         title = f"{options.name} → {target.host}"
-        return asyncio.run(_run(options, title, make_runner, observer, files))
+        return asyncio.run(_run(options, title, make_runner, observer, journal, failures))
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
-
-
-class _Files:
-    """What a run writes: the journal of answers, and the failures. `spent`: the tokens of earlier answers."""
-
-    def __init__(self, options: RunOptions) -> None:
-        self.spent = NO_TOKENS
-        self.failures: Failures | None = None
-        if options.to_stdout:
-            self.journal = Journal(1, "stdout")
-        else:
-            assert options.output is not None
-            limited = options.max_tokens is not None or options.price is not None
-            self.journal = Journal.open(options.output, each=self._add_usage if limited else None)
-        errors = options.errors
-        if errors is None and self.journal.resumable:
-            assert options.output is not None
-            errors = options.output.with_suffix(".errors.jsonl")
-        if errors is not None:
-            try:
-                self.failures = Failures(errors)
-            except BaseException:
-                self.journal.close()
-                raise
-
-    def _add_usage(self, line: bytes) -> None:
-        with suppress(ValueError, TypeError, AttributeError):
-            body = json.loads(line)["response"]["body"]
-            usage = usage_of(body.get("usage") or body.get("usageMetadata"))
-            if usage is not None:
-                self.spent = self.spent.plus(Tokens(usage.input, usage.output))
-
-    def close(self) -> None:
-        self.journal.close()
-        if self.failures is not None:
-            self.failures.close()
 
 
 class _GateObserver:
@@ -132,10 +99,10 @@ async def _run(
     title: str,
     make_runner: Callable[..., Runner],
     observer: _GateObserver,
-    files: _Files,
+    journal: Journal,
+    failures: Failures | None,
 ) -> int:
     loop = asyncio.get_running_loop()
-    journal = files.journal
     source: Lines | Pipe = Pipe(0, "stdin", loop) if options.from_stdin else Lines(options.jobs)
     progress = progress_for(sys.stderr, title, as_json=options.as_json, quiet=options.quiet)
     # The courier calls the observer from its own thread.
@@ -158,7 +125,8 @@ async def _run(
     with suppress(OSError):
         journal.sync()
     if not options.as_json:
-        for line in _last_words(options, runner.tally, stop, files):
+        errors = None if failures is None else failures.path
+        for line in _last_words(runner.tally, stop, errors, quiet=options.quiet, resumable=journal.resumable):
             progress.tell(line)
     if stop is not None:
         return ExitStatus.STOPPED_AT_ONCE if runner.abandoned else ExitStatus.STOPPED_EARLY
@@ -186,21 +154,23 @@ def _interrupt(runner: Runner, progress: Progress, signal_number: int) -> None:
         progress.tell("finishing what is in flight; Ctrl-C again to stop at once")
 
 
-def _last_words(options: RunOptions, tally: Tally, stop: Stop | None, files: _Files) -> Iterator[str]:
+def _last_words(
+    tally: Tally, stop: Stop | None, errors: Path | None, *, quiet: bool, resumable: bool
+) -> Iterator[str]:
     """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
     if stop is not None:
         yield f"{'stopped' if stop.reason == 'interrupted' else 'error'}: {stop.why}"
-    if not options.quiet or stop is not None:
+    if not quiet or stop is not None:
         words = f"{tally.answered:,} answered in {duration(tally.seconds)}"
         if tally.kept:
             words += f", {tally.kept:,} were answered before"
         if tally.failed:
-            where = f", see {files.failures.path}" if files.failures is not None else ""
+            where = "" if errors is None else f", see {errors}"
             words += f", {tally.failed:,} failed{where}"
         yield words + "."
     if stop is not None:
         hint = f"{stop.hint}. " if stop.hint else ""
-        if files.journal.resumable:
+        if resumable:
             hint += "Run the same command again to go on: what has an answer is not sent again"
         if hint:
             yield f"hint: {hint.removesuffix('. ')}"

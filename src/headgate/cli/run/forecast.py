@@ -37,9 +37,8 @@ class Forecast(NamedTuple):
 def forecast(options: RunOptions) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
     target = Target(options.to)
-    before: set[str] = set()
-    if not options.to_stdout and options.output is not None and options.output.is_file():
-        before = answers_in(options.output)
+    answers = options.answers
+    before = answers_in(answers) if answers is not None and answers.is_file() else set()
     stats = TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = 0

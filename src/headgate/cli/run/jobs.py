@@ -145,10 +145,8 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
 def quick_id(line: bytes) -> str | None:
     """The custom_id of a line that begins with it, as most lines do, without parsing the rest."""
     found = _FIRST_ID.match(line)
-    if found is None:
-        return None
     try:
-        return found[1].decode()
+        return found[1].decode() if found else None
     except UnicodeDecodeError:
         return None
 

@@ -46,8 +46,9 @@ class RunOptions:
         return str(self.jobs) == "-"
 
     @property
-    def to_stdout(self) -> bool:
-        return self.output is None or str(self.output) == "-"
+    def answers(self) -> Path | None:
+        """The file of answers; None for stdout."""
+        return None if str(self.output) == "-" else self.output
 
     @property
     def name(self) -> str:

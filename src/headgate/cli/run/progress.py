@@ -1,15 +1,186 @@
-"""How a run is shown on stderr: a picture on a terminal, plain lines elsewhere, JSON for programs."""
+"""How a run goes: its figures, and how they are shown on stderr.
+
+On a terminal they are a picture, elsewhere plain lines, and for programs JSON.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from .figures import RunView
+from ...dispatch.snapshot import DispatchSnapshot
+from ...events import Admitted, Event, Settled
+from ...typing import Clock
+from ...words import duration, soon
 
+_JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
 _LINE_EVERY = 5.0  # seconds
 _OBJECT_EVERY = 1.0
+_COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
+_LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
+
+
+class Speed:
+    """How fast counters grow: units a second, over the last `over` seconds."""
+
+    def __init__(self, clock: Clock, over: float) -> None:
+        self._clock = clock
+        self._over = over
+        self._recent: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def of(self, counters: Mapping[str, int]) -> Mapping[str, float]:
+        """The speed of each counter; nothing before half a second has passed."""
+        now = self._clock.seconds()
+        recent = self._recent
+        if not recent or now - recent[-1][0] >= 0.2:
+            recent.append((now, dict(counters)))
+        while len(recent) > 2 and now - recent[1][0] > self._over:
+            recent.popleft()
+        then, before = recent[0]
+        elapsed = now - then
+        if elapsed < 0.5:
+            return {}
+        return {unit: (count - before.get(unit, 0)) / elapsed for unit, count in counters.items()}
+
+
+class Meter:
+    """An observer for a gate that measures how much of each unit goes through it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._sums: Counter[str] = Counter()
+        self._speed = Speed(clock, _LIMITS_OVER)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Admitted):
+            self._sums["requests"] += 1
+        elif isinstance(event, Settled):
+            for unit, amount in event.actual.items():
+                if unit != "requests":
+                    self._sums[unit] += amount
+
+    def rates(self) -> Mapping[str, float]:
+        """Units a second, lately."""
+        return self._speed.of(self._sums)
+
+
+class Tally:
+    """The counters of a run. `total` is None until the number of jobs is known."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._speed = Speed(clock, _JOBS_OVER)
+        self.began = clock.seconds()
+        self.total: int | None = None
+        self.read = 0  # lines, bad ones included
+        self.kept = 0  # jobs with an answer of an earlier run
+        self.answered = 0
+        self.failed = 0
+        self.sent = 0  # requests
+        self.refused = 0  # requests answered with 429 or the like
+        self.retried = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+
+    @property
+    def seconds(self) -> float:
+        return self._clock.seconds() - self.began
+
+    @property
+    def done(self) -> int:
+        return self.kept + self.answered + self.failed
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def speed(self) -> tuple[float, float]:
+        """Jobs and tokens a second, lately."""
+        speed = self._speed.of({"jobs": self.answered + self.failed, "tokens": self.tokens})
+        return speed.get("jobs", 0.0), speed.get("tokens", 0.0)
+
+    def left(self, speed: float) -> float | None:
+        """Seconds to go at `speed` jobs a second; None if that cannot be told."""
+        if self.total is None or speed <= 0:
+            return None
+        return max(0, self.total - self.done) / speed
+
+
+class Use(NamedTuple):
+    """How much of one limit is used. `now` and `limit` are for `period`, e.g. a minute."""
+
+    unit: str
+    period: str
+    now: float
+    limit: int
+
+
+class RunView(NamedTuple):
+    """How a run stands. `left` is the time to go in seconds, `waits` what the next job waits for."""
+
+    tally: Tally
+    in_flight: int
+    concurrency: int
+    speed: float  # answers a second
+    tokens_per_minute: float
+    cost: float | None
+    left: float | None
+    uses: tuple[Use, ...]
+    waits: str
+    stopping: bool
+
+    @property
+    def share(self) -> float | None:
+        return self.tally.done / self.tally.total if self.tally.total else None
+
+    def facts(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        counters = {name: getattr(self.tally, name) for name in _COUNTERS}
+        facts = {**counters, **self._asdict(), "uses": [use._asdict() for use in self.uses]}
+        del facts["tally"]
+        return {name: round(fact, 3) if isinstance(fact, float) else fact for name, fact in facts.items()}
+
+    def line(self) -> str:
+        """The same in one line."""
+        tally = self.tally
+        share = "   ?" if self.share is None else f"{self.share:4.0%}"
+        total = "?" if tally.total is None else f"{tally.total:,}"
+        parts = [
+            f"{share}  {tally.done:,}/{total}",
+            f"{self.speed:.1f}/s",
+            f"{self.tokens_per_minute:,.0f} tokens/min",
+            f"{self.in_flight} in flight",
+            f"{tally.refused} × 429",
+            f"{tally.failed} failed",
+        ]
+        if self.left is not None and tally.done != tally.total:
+            parts.append(f"{duration(self.left)} left")
+        if self.waits:
+            parts.append(self.waits)
+        return "  ".join(parts)
+
+
+def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:
+    """What the next job waits for, in words; empty if no job waits."""
+    if now.binding is None:
+        return ""
+    left = None if now.next_at is None else max(0.0, now.next_at - at)
+    if now.binding == "window":
+        because = f" ({trouble})" if trouble else ""
+        return f"told to slow down{because}: all jobs wait {soon(left or 0)}"
+    if now.binding.endswith("concurrency"):
+        return f"all {now.in_flight} places are taken: waiting for an answer"
+    if now.binding == "bytes":
+        return "enough bytes are in flight: waiting for an answer"
+    if left is None:  # the rate is shared, and the store has not answered yet
+        return f"{now.binding}: at the limit, which is shared"
+    if left < 0.2 and any(rate.name == now.binding for rate in now.rates):
+        return f"{now.binding}: at the limit"
+    return f"{now.binding}: next slot in {soon(left)}"
+
+
+# -- showing them
 
 
 class Progress:

@@ -18,10 +18,10 @@ from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM, default_random
 from ...typing import Clock
 from .errors import BadJob, Stop
-from .figures import Meter, RunView, Tally, Use, why_it_waits
 from .jobs import Job, Lines, Pipe, Target, quick_id, read_job, twice
 from .journal import Journal, answer_line, failure_line
 from .options import Settings
+from .progress import Meter, RunView, Tally, Use, why_it_waits
 from .replies import ApiHealth, Reply
 from .sender import Sender
 from .spending import NO_TOKENS, Spending, Tokens, likely_tokens
@@ -55,7 +55,6 @@ class Runner:
         tell: Callable[[str], None] | None = None,
         total: int | None = None,
         clock: Clock = SYSTEM,
-        random: Callable[[], float] = default_random,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._clock = clock
@@ -72,7 +71,6 @@ class Runner:
         self._settings = settings
         self._failures = failures
         self._tell = tell or (lambda _text: None)
-        self._random = random
         self._sender = Sender(
             target, gate, timeout=settings.timeout, headers=headers or {}, transport=transport
         )
@@ -256,7 +254,7 @@ class Runner:
             self._trouble = trouble.message
             if trouble.kind == "refused":
                 self.tally.refused += 1
-            judgement = self._health.judge(job.number, trouble, self._clock.seconds(), self._random())
+            judgement = self._health.judge(job.number, trouble, self._clock.seconds(), default_random())
             if judgement.stop is not None:
                 self.stop(judgement.stop)
                 raise _Stopped
@@ -271,7 +269,7 @@ class Runner:
                 self._fail(job.number, job.custom_id, trouble.kind, trouble.message, reply)
                 return
             self.tally.retried += 1
-            wait = _BACKOFF.delay_ns(failures - 1, self._random(), None) / 1e9
+            wait = _BACKOFF.delay_ns(failures - 1, default_random(), None) / 1e9
             await self._pause(max(wait, min(trouble.retry_after or 0.0, self._settings.patience)))
 
     async def _send(self, job: Job, client: httpx2.AsyncClient) -> Reply:

@@ -8,11 +8,13 @@ none.
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...responses.estimate import RequestShape, TokenStats
-from ...responses.usage import Usage
+from ...responses.usage import Usage, usage_of
 
 
 class Price(NamedTuple):
@@ -70,6 +72,14 @@ class Spending:
     def cost(self) -> float | None:
         """The price of what was spent; None without prices."""
         return None if self.price is None else self.price.of(*self.spent)
+
+    def add_answer(self, line: bytes) -> None:
+        """Count the tokens of an answer in the journal, which an earlier run has spent."""
+        with suppress(ValueError, TypeError, AttributeError):
+            body = json.loads(line)["response"]["body"]
+            usage = usage_of(body.get("usage") or body.get("usageMetadata"))
+            if usage is not None:
+                self.spent = self.spent.plus(Tokens(usage.input, usage.output))
 
     def reserve(self, wanted: Tokens) -> bool:
         """Set tokens aside for a job. False: the budget has no room for them."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headgate import Dispatch, DispatchSnapshot, RateLevel
-from headgate.cli.run.figures import Meter, RunView, Speed, Tally, Use, why_it_waits
+from headgate.cli.run.progress import Meter, RunView, Speed, Tally, Use, why_it_waits
 from headgate.testing import ManualClock
 from headgate.words import duration, soon
 
