@@ -1,7 +1,5 @@
 """`headgate`: the group of all commands, and the entry point."""
 
-from __future__ import annotations
-
 import click
 
 from .demo.command import demo

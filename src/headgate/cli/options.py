@@ -4,8 +4,6 @@ Answers go to stdout, words to stderr. An error is one line that says what is wr
 to do.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,5 @@
 """Pictures on a terminal: how a run stands, and the pools of a store. No colour carries a meaning alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TextIO

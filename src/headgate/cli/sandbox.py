@@ -1,7 +1,5 @@
 """`headgate sandbox`: an API with limits on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -4,8 +4,6 @@ Windows has no signal handlers of an event loop, no `fcntl` and no `resource`: t
 what the others do is left out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import signal

@@ -3,8 +3,6 @@
 Looking changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

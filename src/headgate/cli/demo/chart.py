@@ -1,7 +1,5 @@
 """Line charts: as a picture, by matplotlib, and in dots of Braille on a terminal."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from io import BytesIO

@@ -1,7 +1,5 @@
 """`headgate demo`: its options, and what they need."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

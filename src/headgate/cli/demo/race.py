@@ -3,8 +3,6 @@
 Nothing is made up: the figures are those of the sandbox, which counts what each of the three has sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile
@@ -245,22 +243,20 @@ def show(count: int, plot_to: Path | None) -> int:
                 Text.assemble(*((text, "dim" if of is None else ways[of].style) for text, of in row))
             )
     if plot_to is not None:
-        _write_picture(plot_to, count, panels, console)
+        console.print(f"\n{_write_picture(plot_to, count, panels)}")
     return 0 if ways[-1].tally.answered == count else 1
 
 
-def _write_picture(path: Path, count: int, panels: list[Panel], console: Console) -> None:
-    note = (
-        f"{count} jobs of {TOKENS_PER_JOB} tokens, through an API that allows {REQUESTS:,} requests "
-        f"and {TOKENS:,} tokens a minute"
-    )
+def _write_picture(path: Path, count: int, panels: list[Panel]) -> str:
+    """Write the panels into a file, and say how that went."""
+    limits = f"an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens a minute"
+    note = f"{count} jobs of {TOKENS_PER_JOB} tokens, through {limits}"
     outage = Shade(OUTAGE_AT, OUTAGE_AT + OUTAGE, "overloaded")
     try:
         path.write_bytes(draw("The same jobs, three ways", note, panels, outage))
     except OSError as error:
-        console.print(f"\nThe picture could not be written to {path}: {error.strerror}")
-    else:
-        console.print(f"\nThe same as a picture: [bold]{path}[/]")
+        return f"The picture could not be written to {path}: {error.strerror}"
+    return f"The same as a picture: [bold]{path}[/]"
 
 
 def _table(ways: list[Way], count: int, ideal: float) -> Table:

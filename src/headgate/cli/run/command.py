@@ -1,7 +1,5 @@
 """`headgate run`: its options, and how it ends."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pure. Why a run does not start, why it stops early, and its exit status."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 Everything that can be found wrong beforehand is found before anything is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

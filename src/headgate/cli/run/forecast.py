@@ -1,7 +1,5 @@
 """`headgate run --dry-run`: read every line, estimate what a run would take, and send nothing."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Mapping

@@ -8,8 +8,6 @@ A line is read when a worker asks for it and forgotten when the job is done, so 
 length. An error names the file and the number of the line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -5,8 +5,6 @@ a crash has torn is removed before the next is written. The answers are the only
 there is no second file that could contradict them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -102,7 +100,7 @@ class Journal:
         self.repaired = 0
 
     @classmethod
-    def open(cls, path: Path, *, each: Callable[[bytes], None] | None = None) -> Journal:
+    def open(cls, path: Path, *, each: Callable[[bytes], None] | None = None) -> "Journal":
         """Go on with the answers in a file, or begin a new file. `each` is given every line that is there."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
@@ -124,10 +122,8 @@ class Journal:
         if not lock_file(self._fd):
             hint = "wait for it, or give this one another file with -o"
             raise BadJournal(f"another run is writing {self.name}", hint)
-        number = 0
         with open(self._fd, "rb", buffering=_CHUNK, closefd=False) as file:
-            for line in file:
-                number += 1
+            for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     self._repair(line)
                     break

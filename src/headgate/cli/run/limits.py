@@ -3,8 +3,6 @@
 Errors of a store are raised before anything is sent, and never show its password.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from ...dispatch.dispatch import Dispatch

@@ -1,7 +1,5 @@
 """What was asked for on the command line of `headgate run`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What is checked before anything is sent: files, jobs, the key, and whether the API can be reached."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

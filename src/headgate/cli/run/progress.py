@@ -3,8 +3,6 @@
 On a terminal they are a picture, elsewhere plain lines, and for programs JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, deque
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Nothing that comes back makes these functions raise.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple

@@ -5,8 +5,6 @@ here and nowhere else. An answer is written the moment it is complete; a job wit
 written down as failed or left for the next run, never both.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress

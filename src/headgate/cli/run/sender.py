@@ -3,8 +3,6 @@
 Retries are decided by the runner: whatever happens to a request is a Reply.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
@@ -16,7 +14,6 @@ from ...dispatch.dispatch import Dispatch
 from ...errors import HeadgateError
 from ...http.exchange import GatedSender
 from ...http.httpx import AsyncHttpxAnswer
-from ...responses.estimate import TokenStats
 from .jobs import Job, Target
 from .replies import Reply, no_reply, read_reply
 
@@ -42,6 +39,7 @@ class Sender:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._gated = GatedSender(gate)
+        self.stats = self._gated.stats
         self._timeout = timeout
         self._headers = httpx2.Headers({**_HEADERS, **headers})
         self._times = httpx2.Timeout(timeout, connect=min(30.0, timeout)).as_dict()
@@ -50,11 +48,6 @@ class Sender:
         # connection will be encrypted.
         encrypted = target.parts.scheme == "https" or getproxies()
         self._verify = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-    @property
-    def stats(self) -> TokenStats:
-        """What is known about the tokens of the jobs so far."""
-        return self._gated.stats
 
     def client(self) -> httpx2.AsyncClient:
         """A client with connections of its own."""

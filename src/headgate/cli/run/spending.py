@@ -5,8 +5,6 @@ was counted for earlier jobs, the output by the limit that the job sets, or by t
 none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import suppress
@@ -31,10 +29,10 @@ class Tokens(NamedTuple):
     input: int
     output: int
 
-    def plus(self, other: Tokens) -> Tokens:
+    def plus(self, other: "Tokens") -> "Tokens":
         return Tokens(self.input + other.input, self.output + other.output)
 
-    def minus(self, other: Tokens) -> Tokens:
+    def minus(self, other: "Tokens") -> "Tokens":
         return Tokens(self.input - other.input, self.output - other.output)
 
 
