@@ -19,9 +19,8 @@ from ..system import allow_connections, on_stop_signals
 from .errors import ExitStatus, RunError, Stop
 from .jobs import Lines, Pipe, Target
 from .journal import Failures, Journal
-from .limits import make_gate
 from .options import RunOptions
-from .preflight import check_files, check_jobs, headers_for, reach
+from .preflight import check_files, check_jobs, headers_for, make_gate, reach
 from .progress import Meter, Progress, Tally, progress_for
 from .runner import Runner
 from .spending import Spending
@@ -39,7 +38,7 @@ def execute(options: RunOptions) -> int:
         raise RunError("--max-cost needs prices", hint)
     total = check_jobs(options, target)
     reach(target)
-    observer = _GateObserver()
+    observer = _GateObserver(SYSTEM)
     gate, concurrency = make_gate(options, target.host, observer)
     spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, price=options.price)
     with ExitStack() as stack:
@@ -77,15 +76,13 @@ def _is_an_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-class _GateObserver:
-    """Passes the events of the gate to the meter, and what people should know to `tell`."""
+class _GateObserver(Meter):
+    """Measures what goes through the gate, and passes what people should know to `tell`."""
 
-    def __init__(self) -> None:
-        self.meter = Meter(SYSTEM)
-        self.tell: Callable[[str], object] = lambda _text: None
+    tell: Callable[[str], object] = staticmethod(lambda _text: None)
 
     def __call__(self, event: events.Event) -> None:
-        self.meter(event)
+        super().__call__(event)
         if isinstance(event, events.StoreLost):
             self.tell(f"the store is lost: {event.reason}; going on with this run's part of the limits")
         elif isinstance(event, events.StoreRegained):
@@ -109,7 +106,7 @@ async def _run(
         progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.repaired} bytes")
     runner = make_runner(source, tell=progress.tell)
     on_stop_signals(partial(_interrupt, runner, progress))
-    watching = asyncio.create_task(_watch(runner, observer.meter, progress, source))
+    watching = asyncio.create_task(_watch(runner, observer, progress, source))
     ending = {}
     try:
         stop = await runner.run()
@@ -119,7 +116,7 @@ async def _run(
         with suppress(asyncio.CancelledError):
             await watching
         source.close()
-        progress.end(runner.view(observer.meter), ending)
+        progress.end(runner.view(observer), ending)
     with suppress(OSError):
         journal.sync()
     if not options.as_json:

@@ -187,17 +187,10 @@ class Runner:
                 self._exhausted = True
                 self.tally.total = self.tally.read
                 break
-            number, line = item
             self.tally.read += 1
-            ids = self._journal.known
-            custom_id = quick_id(line)
-            if custom_id is None or custom_id not in ids or ids.was_read(custom_id):
-                job = self._read(number, line)
-                if job is not None:
-                    return job
-            else:
-                ids.read(custom_id)
-                self.tally.kept += 1
+            job = self._read(*item)
+            if job is not None:
+                return job
             passed += 1
             if passed % 256 == 0:
                 await asyncio.sleep(0)
@@ -207,11 +200,16 @@ class Runner:
 
     def _read(self, number: int, line: bytes) -> Job | None:
         """The job of a line; None if the line is bad or the job has an answer."""
+        known, custom_id = self._journal.known, quick_id(line)
+        if custom_id is not None and custom_id in known and not known.was_read(custom_id):
+            known.read(custom_id)
+            self.tally.kept += 1
+            return None
         where = f"{self._source.name}, line {number}"
         try:
             job = read_job(line, where, number, self._target)
-            answered = job.custom_id in self._journal.known
-            if not self._journal.known.read(job.custom_id):
+            answered = job.custom_id in known
+            if not known.read(job.custom_id):
                 raise twice(where, job.custom_id)
         except BadJob as error:
             self._tell(f"{error}; it is not sent")
