@@ -6,16 +6,11 @@ to do.
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..limits import Rate
-
-if TYPE_CHECKING:
-    OptionType = click.ParamType[Any]
-else:
-    OptionType = click.ParamType  # generic since click 8.4
 
 _COUNTED = ("requests", "tokens", "input_tokens", "output_tokens", "bytes")
 
@@ -86,7 +81,7 @@ def section(title: str) -> Callable[..., Callable[[Any], Any]]:
 # -- types of values
 
 
-class Parsed(OptionType):
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A value that `read` makes of the text; the message of its error is shown."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:

@@ -1,7 +1,6 @@
 """Pictures on a terminal: how a run stands, and the pools of a store. No colour carries a meaning alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -119,14 +118,11 @@ def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
 
 
 class StoreScreen(Screen):
-    """Shows the pools of a store, live only on a terminal."""
+    """A screen for the pools of a store, live only on a terminal."""
 
     def __init__(self, out: TextIO, *, live: bool) -> None:
         console = Console(file=out, highlight=False)
         super().__init__(console, live=live and console.is_terminal)
-
-    def show_store(self, seen: StoreView) -> None:
-        self.show(partial(store_picture, seen))
 
 
 def store_picture(seen: StoreView, width: int, height: int | None = None) -> RenderableType:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -88,14 +89,14 @@ async def show_store(
         with ExitStack() as stack:
             screen = None
             if not as_json:
-                from .picture import StoreScreen  # noqa: PLC0415 - loads rich, which JSON can do without
+                from .picture import StoreScreen, store_picture  # noqa: PLC0415 - loads rich, which JSON can do without
 
                 screen = stack.enter_context(closing(StoreScreen(out, live=not once)))
             while True:
                 if screen is None:
                     print(json.dumps(seen.facts()), file=out, flush=True)
                 else:
-                    screen.show_store(seen)
+                    screen.show(partial(store_picture, seen))
                 if once:
                     return
                 await asyncio.sleep(every)

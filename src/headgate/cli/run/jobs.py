@@ -55,8 +55,6 @@ class Target:
     'https://api.example.com/v1/chat/completions'
     """
 
-    __slots__ = ("_root", "_segments", "has_path", "host", "parts", "query")
-
     def __init__(self, to: str) -> None:
         self.parts = _checked_url(to)
         self.host = self.parts.netloc.rpartition("@")[2].lower()

@@ -55,15 +55,9 @@ def failure_line(number: int, custom_id: str, code: str, message: str, reply: Re
 
 
 class SeenIds(dict[str, bool]):
-    """The ids that have an answer, and those that a line of the job file has used.
+    """The ids of jobs that have an answer or were read, each with a note whether a line with it was read.
 
     The ids themselves are kept, not hashes of them: if two ids counted as one, a job would never be sent.
-
-    >>> ids = SeenIds()
-    >>> ids.add("a"), ids.add("a"), "a" in ids, ids.was_read("a"), len(ids)
-    (True, False, True, False, 1)
-    >>> ids.read("a"), ids.read("a"), ids.was_read("a")
-    (True, False, True)
     """
 
     def add(self, custom_id: str) -> bool:

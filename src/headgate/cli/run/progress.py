@@ -184,6 +184,8 @@ def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:
 class Progress:
     """Shows messages and nothing else, for --quiet; its subclasses also show how the run stands."""
 
+    _next = 0.0  # when a subclass shows that again, in seconds of the run
+
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
@@ -201,8 +203,6 @@ class Progress:
 class Plain(Progress):
     """A line every few seconds, for logs."""
 
-    _next = 0.0  # in seconds of the run
-
     def show(self, view: RunView) -> None:
         if view.tally.seconds >= self._next:
             self._next = view.tally.seconds + _LINE_EVERY
@@ -215,8 +215,6 @@ class Plain(Progress):
 
 class Machine(Progress):
     """An object a line, for programs."""
-
-    _next = 0.0  # in seconds of the run
 
     def _write(self, event: str, facts: Mapping[str, Any]) -> None:
         print(json.dumps({"event": event, **facts}), file=self._out, flush=True)
