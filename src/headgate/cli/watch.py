@@ -89,7 +89,7 @@ async def show_store(
         with ExitStack() as stack:
             screen = None
             if not as_json:
-                from .picture import StoreScreen, store_picture  # noqa: PLC0415 - loads rich, which JSON can do without
+                from .picture import StoreScreen, store_picture  # noqa: PLC0415 - loads rich
 
                 screen = stack.enter_context(closing(StoreScreen(out, live=not once)))
             while True:

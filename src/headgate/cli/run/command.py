@@ -8,7 +8,7 @@ import click
 
 from ...errors import InvalidLimit
 from ..options import HEADER, PRICE, RATE, Command, CommandError, section
-from .errors import ExitStatus, RunError
+from .errors import ExitStatus
 
 _where, _limits, _trouble, _showing = map(section, ("Where", "Limits", "Trouble", "Showing"))
 _FILE = click.Path(path_type=Path)
@@ -71,7 +71,7 @@ def run(jobs: Path, **options: Any) -> None:
     chosen = RunOptions(jobs=jobs, settings=settings, **options)
     try:
         sys.exit(dry_run(chosen, sys.stdout, sys.stderr) if only_estimate else execute(chosen))
-    except (RunError, InvalidLimit) as error:
-        raise CommandError(str(error), getattr(error, "hint", "")) from None
+    except InvalidLimit as error:
+        raise CommandError(str(error)) from None
     except KeyboardInterrupt:  # before anything was sent
         sys.exit(ExitStatus.STOPPED_AT_ONCE)

@@ -1,28 +1,20 @@
-"""Pure. Why a run does not start, why it stops early, and its exit status."""
+"""Why a run does not start, why it stops early, and its exit status."""
 
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from ...errors import HeadgateError
+from ..options import CommandError
 
 
-class RunError(HeadgateError):
-    """The run cannot start; `hint` says what to do about it."""
-
-    def __init__(self, why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.hint = hint
-
-
-class BadTarget(RunError, ValueError):
+class BadTarget(CommandError, ValueError):
     """Nothing can be sent to the address given as --to."""
 
 
-class BadJournal(RunError):
+class BadJournal(CommandError):
     """Answers cannot be kept in the given file."""
 
 
-class BadJob(RunError, ValueError):
+class BadJob(CommandError, ValueError):
     """A line is not a job. `where` names the file and the line."""
 
     def __init__(self, where: str, why: str, hint: str, custom_id: str | None = None) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from ... import events
 from ...gate.clock import SYSTEM
 from ...words import duration
+from ..options import CommandError
 from ..system import allow_connections, on_stop_signals
-from .errors import ExitStatus, RunError, Stop
+from .errors import ExitStatus, Stop
 from .jobs import Lines, Pipe, Target
 from .journal import Failures, Journal
 from .options import RunOptions
@@ -35,7 +36,7 @@ def execute(options: RunOptions) -> int:
     headers = headers_for(options, target)
     if options.max_cost is not None and options.price is None:
         hint = "write e.g. --price 0.15/0.60, for a million tokens in and out"
-        raise RunError("--max-cost needs prices", hint)
+        raise CommandError("--max-cost needs prices", hint)
     total = check_jobs(options, target)
     reach(target)
     observer = _GateObserver(SYSTEM)

@@ -20,7 +20,8 @@ from ...sharing.pool.state import Pool
 from ...sharing.pool.view import view_of
 from ...sharing.store import open_store, plain_name
 from ...typing import Observer
-from .errors import BadJob, RunError
+from ..options import CommandError
+from .errors import BadJob
 from .jobs import Lines, Target, read_jobs
 from .options import RunOptions
 
@@ -47,7 +48,7 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 def check_files(options: RunOptions, *, sends: bool = True) -> None:
-    """Raise RunError unless the files can be read and written, and are different ones."""
+    """Raise CommandError unless the files can be read and written, and are different ones."""
     jobs, output, errors = options.jobs, options.output, options.errors
     if not options.from_stdin:
         try:
@@ -55,19 +56,21 @@ def check_files(options: RunOptions, *, sends: bool = True) -> None:
             jobs.open("rb").close()
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise RunError(f"cannot read {jobs}: {why}", "name a file of jobs, or - for stdin") from None
+            raise CommandError(f"cannot read {jobs}: {why}", "name a file of jobs, or - for stdin") from None
         if not stat.S_ISREG(found.st_mode):
-            raise RunError(f"{jobs} is not a file", "pipe it in, and write - for JOBS")
+            raise CommandError(f"{jobs} is not a file", "pipe it in, and write - for JOBS")
         for other in (output, errors):
             with suppress(OSError):
                 if other is not None and other.samefile(jobs):
-                    raise RunError(f"{other} is the file of jobs itself", "give another file with -o")
+                    raise CommandError(f"{other} is the file of jobs itself", "give another file with -o")
     if output is not None and output == errors:
-        raise RunError("answers and failures cannot go to the same file", "give another one with --errors")
+        raise CommandError(
+            "answers and failures cannot go to the same file", "give another one with --errors"
+        )
     if options.from_stdin and sys.stdin.isatty():
-        raise RunError("stdin is a terminal", "pipe jobs in, or name a file of them")
+        raise CommandError("stdin is a terminal", "pipe jobs in, or name a file of them")
     if output is None and sys.stdout.isatty() and sends:
-        raise RunError("the answers would fill the terminal", "name a file with -o, or pipe them on")
+        raise CommandError("the answers would fill the terminal", "name a file with -o, or pipe them on")
 
 
 def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD) -> int | None:
@@ -85,12 +88,12 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
             if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):
                 return None
     if not jobs:
-        raise RunError(f"{options.jobs} has no jobs", "it is empty")
+        raise CommandError(f"{options.jobs} has no jobs", "it is empty")
     return jobs
 
 
 def reach(target: Target) -> None:
-    """Raise RunError if no connection to the API can be made. Behind a proxy this is not tried."""
+    """Raise CommandError if no connection to the API can be made. Behind a proxy this is not tried."""
     host = target.parts.hostname or ""
     port = target.parts.port or (443 if target.parts.scheme == "https" else 80)
     proxies = getproxies()
@@ -100,13 +103,13 @@ def reach(target: Target) -> None:
         socket.create_connection((host, port), timeout=_CONNECT).close()
     except socket.gaierror:
         hint = "check --to for a typing error, and the network"
-        raise RunError(f"no host is called {host!r}", hint) from None
+        raise CommandError(f"no host is called {host!r}", hint) from None
     except ConnectionRefusedError:
         why = f"nothing listens at {host}:{port} (connection refused)"
-        raise RunError(why, "check --to, or start it") from None
+        raise CommandError(why, "check --to, or start it") from None
     except OSError as error:
         why = f"cannot reach {host}:{port}: {error.strerror or error}"
-        raise RunError(why, "check --to, and the network") from None
+        raise CommandError(why, "check --to, and the network") from None
 
 
 def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
@@ -124,12 +127,12 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
     name = options.key_env or usual
     key = os.environ.get(name, "").strip()
     if not key:
-        raise RunError(
+        raise CommandError(
             f"no key for {host}: the environment has no {name}",
             f"export {name}=..., or name another variable with --key-env, or give the header with --header",
         )
     if not key.isascii() or not key.isprintable():
-        raise RunError(f"the key in {name} has characters that no header can carry", "copy it again")
+        raise CommandError(f"the key in {name} has characters that no header can carry", "copy it again")
     headers[header] = f"Bearer {key}" if header == "authorization" else key
     return headers
 
@@ -141,11 +144,11 @@ def make_gate(options: RunOptions, host: str, observer: Observer) -> tuple[Dispa
     """The gate that all jobs go through, and how many may be in flight at once."""
     auto = not options.rates or "auto" in options.rates
     if auto and len(options.rates) > 1:
-        raise RunError("--rate auto stands alone", "give the rates, or none of them")
+        raise CommandError("--rate auto stands alone", "give the rates, or none of them")
     if options.store is not None:
         return _shared(options, options.store, options.store_key or host, observer)
     if options.store_key is not None:
-        raise RunError("--store-key needs a store", "write e.g. --store sqlite:///limits.db")
+        raise CommandError("--store-key needs a store", "write e.g. --store sqlite:///limits.db")
     concurrency = options.concurrency or _CONCURRENCY
     gate = Dispatch(
         host,
@@ -162,22 +165,24 @@ def make_gate(options: RunOptions, host: str, observer: Observer) -> tuple[Dispa
 def _shared(options: RunOptions, store: str, key: str, observer: Observer) -> tuple[Dispatch, int]:
     """A gate that shares the pool of this key. Limits that the command does not give stay as they are."""
     if store.partition(":")[0] == "memory":
-        raise RunError(
+        raise CommandError(
             "--store memory: is inside one process: no other could share it",
             "write sqlite:///limits.db for this machine, or redis://host/0 for several",
         )
     if "auto" in options.rates:
-        raise RunError("--rate auto cannot be shared: each process would learn for itself", "give the rates")
+        raise CommandError(
+            "--rate auto cannot be shared: each process would learn for itself", "give the rates"
+        )
     try:
         pool = asyncio.run(_look(store, key))
     except InvalidConfig as error:
-        raise RunError(f"--store {str(error).removeprefix('store=')}") from None
+        raise CommandError(f"--store {str(error).removeprefix('store=')}") from None
     except StoreError as error:
         if not options.rates:
-            raise RunError(str(error), f"check --store, {_TO_BE_FIRST}") from None
+            raise CommandError(str(error), f"check --store, {_TO_BE_FIRST}") from None
         pool = None  # a file that does not exist yet; if it is worse, Dispatch raises it below
     if pool is None and not options.rates:
-        raise RunError(
+        raise CommandError(
             f"{plain_name(store)} knows no limits for {key!r}, and limits that are shared cannot be learned",
             f"check --store and --store-key, {_TO_BE_FIRST}",
         )
@@ -198,7 +203,7 @@ def _shared(options: RunOptions, store: str, key: str, observer: Observer) -> tu
     except StoreError as error:
         file = store.startswith("sqlite:")
         hint = "it takes a file of its own, in a folder that exists" if file else "check --store, or start it"
-        raise RunError(str(error), hint) from None
+        raise CommandError(str(error), hint) from None
     return gate, min(concurrency or _CONCURRENCY, _MOST_CONCURRENCY)
 
 
@@ -223,7 +228,7 @@ def _rates(options: RunOptions, pool: Pool | None, key: str) -> list[Rate]:
     if sorted(units) == sorted(rate.unit for rate in given):
         return sorted(given, key=lambda rate: units.index(rate.unit))
     if there.members:
-        raise RunError(
+        raise CommandError(
             f"{key!r} is shared by others that count {' and '.join(units) or 'nothing'}",
             f"leave out --rate to go by theirs ({', '.join(map(str, in_force)) or 'none'}), or give as many",
         )
