@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..arguments import US_PER_S
@@ -46,10 +46,9 @@ class Bars:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self.table = Table.grid(padding=(0, 2))
-        self.table.add_column(min_width=8, no_wrap=True)
-        self.table.add_column(width=width)
-        self.table.add_column(no_wrap=True, overflow="ellipsis")
+        words = Column(no_wrap=True, overflow="ellipsis")
+        name = Column(min_width=8, no_wrap=True)
+        self.table = Table.grid(name, Column(width=width), words, padding=(0, 2))
 
     def add(self, name: Text, part: float, words: Text, colour: str) -> None:
         """A row whose bar is full when `part` is 1 or more."""
@@ -196,19 +195,17 @@ def _bars(pool: PoolView, width: int) -> Table:
 
 
 def _members(members: Sequence[MemberView], load: Use, most: int | None) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=8, no_wrap=True)
     names = ["host", "process", "in flight", "waiting", "holds", *(["bytes"] if load.limit else []), "lease"]
-    for _ in names[1:]:
-        table.add_column(justify="right", no_wrap=True)
+    figures = [Column(justify="right", no_wrap=True) for _ in names[1:]]
+    table = Table.grid(Column(min_width=8, no_wrap=True), *figures, padding=(0, 2))
     table.add_row(*names, style="dim")
     shown = members if most is None or len(members) <= most else members[: most - 1]
     for member in shown:
         host, process = who(member.name)
-        figures = [f"{member.in_flight:,}", f"{member.waiting:,}", f"{member.places:,}"]
+        row = [f"{member.in_flight:,}", f"{member.waiting:,}", f"{member.places:,}"]
         if load.limit:
-            figures.append(decimal(member.bytes))
-        table.add_row(host, process, *figures, soon(member.lease / US_PER_S))
+            row.append(decimal(member.bytes))
+        table.add_row(host, process, *row, soon(member.lease / US_PER_S))
     if len(shown) < len(members):
         table.add_row(f"and {len(members) - len(shown):,} more", style="dim")
     return table

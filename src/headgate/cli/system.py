@@ -8,13 +8,13 @@ import asyncio
 import errno
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 if sys.platform != "win32":
     import fcntl
     import resource
-from collections.abc import Callable, Coroutine
 
 _SPARE_FILES = 200
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

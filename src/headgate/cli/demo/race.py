@@ -17,7 +17,7 @@ import httpx2
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...dispatch.dispatch import Dispatch
@@ -174,11 +174,9 @@ async def _race(ways: list[Way], jobs: Path, count: int, console: Console) -> No
 
 
 def _scene(ways: list[Way], count: int, elapsed: float, width: int) -> Group:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=20)
-    table.add_column(width=max(16, min(40, width - 74)))
-    for _ in range(4):
-        table.add_column(justify="right", min_width=8)
+    bar = Column(width=max(16, min(40, width - 74)))
+    figures = [Column(justify="right", min_width=8) for _ in range(4)]
+    table = Table.grid(Column(min_width=20), bar, *figures, padding=(0, 2))
     table.add_row("", "", *(Text(name, "dim") for name in ("answered", "requests", "for each", "seconds")))
     for way in ways:
         tally = way.tally
@@ -193,8 +191,8 @@ def _scene(ways: list[Way], count: int, elapsed: float, width: int) -> Group:
             Text(f"{seconds:.1f}", "bold green" if way.seconds is not None else ""),
         )
     down = OUTAGE_AT <= elapsed < OUTAGE_AT + OUTAGE
-    note = Text("the API is overloaded and refuses everything" if down else " ", "italic yellow")
-    return Group(table, note)
+    note = "the API is overloaded and refuses everything" if down else " "
+    return Group(table, Text(note, "italic yellow"))
 
 
 def write_jobs(path: Path, count: int) -> None:

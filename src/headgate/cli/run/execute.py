@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from pathlib import Path
 
 from ... import events
 from ...gate.clock import SYSTEM
@@ -69,8 +68,7 @@ def execute(options: RunOptions) -> int:
             total=total,
         )
         allow_connections(concurrency)
-        title = f"{options.name} → {target.host}"
-        return asyncio.run(_run(options, title, make_runner, observer, journal, failures))
+        return asyncio.run(_run(options, target.host, make_runner, observer, journal, failures))
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
@@ -92,7 +90,7 @@ class _GateObserver(Meter):
 
 async def _run(
     options: RunOptions,
-    title: str,
+    host: str,
     make_runner: Callable[..., Runner],
     observer: _GateObserver,
     journal: Journal,
@@ -100,6 +98,7 @@ async def _run(
 ) -> int:
     loop = asyncio.get_running_loop()
     source: Lines | Pipe = Pipe(0, "stdin", loop) if options.from_stdin else Lines(options.jobs)
+    title = f"{options.name} → {host}"
     progress = progress_for(sys.stderr, title, as_json=options.as_json, quiet=options.quiet)
     # The courier calls the observer from its own thread.
     observer.tell = lambda text: loop.call_soon_threadsafe(progress.tell, text)
@@ -121,8 +120,9 @@ async def _run(
     with suppress(OSError):
         journal.sync()
     if not options.as_json:
-        errors = None if failures is None else failures.path
-        for line in _last_words(runner.tally, stop, errors, quiet=options.quiet, resumable=journal.resumable):
+        for line in _last_words(
+            runner.tally, stop, failures, quiet=options.quiet, resumable=journal.resumable
+        ):
             progress.tell(line)
     if stop is not None:
         return ExitStatus.STOPPED_AT_ONCE if runner.abandoned else ExitStatus.STOPPED_EARLY
@@ -151,7 +151,7 @@ def _interrupt(runner: Runner, progress: Progress, signal_number: int) -> None:
 
 
 def _last_words(
-    tally: Tally, stop: Stop | None, errors: Path | None, *, quiet: bool, resumable: bool
+    tally: Tally, stop: Stop | None, failures: Failures | None, *, quiet: bool, resumable: bool
 ) -> Iterator[str]:
     """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
     if stop is not None:
@@ -161,7 +161,7 @@ def _last_words(
         if tally.kept:
             words += f", {tally.kept:,} were answered before"
         if tally.failed:
-            where = "" if errors is None else f", see {errors}"
+            where = "" if failures is None else f", see {failures.path}"
             words += f", {tally.failed:,} failed{where}"
         yield words + "."
     if stop is not None:

@@ -39,9 +39,8 @@ def forecast(options: RunOptions) -> Forecast:
     before = answers_in(answers) if answers is not None and answers.is_file() else set()
     stats = TokenStats()
     bad: list[BadJob] = []
-    jobs = answered = bad_lines = unbounded = 0
+    jobs = answered = bad_lines = unbounded = most = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
-    most = 0
     for job in read_jobs(_lines(options), options.name, target):
         if isinstance(job, BadJob):
             bad_lines += 1

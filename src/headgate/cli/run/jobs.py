@@ -120,7 +120,9 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
     if "body" in document and ("url" in document or "custom_id" in document):
         return _openai(document, where, number, target)
     if "params" in document and "custom_id" in document:
-        return _anthropic(document, where, number, target)
+        custom_id = _custom_id(document, where)
+        address = target.whole if target.has_path else target.join("/v1/messages")
+        return _job(number, custom_id, "POST", address, document["params"], where, target, "params")
     if "custom_id" in document:
         given = document["custom_id"]
         why = "it has a `custom_id`, but neither `body` nor `params`"
@@ -135,7 +137,7 @@ def read_job(line: bytes, where: str, number: int, target: Target) -> Job:
         )
     # The content is part of the id, so that the answer to a line does not count for the line after an edit.
     custom_id = f"line-{number}-{crc32(line.strip()):08x}"
-    return _job(number, custom_id, "POST", target.whole, document, where, target)
+    return _job(number, custom_id, "POST", target.whole, document, where, target, "body")
 
 
 def quick_id(line: bytes) -> str | None:
@@ -157,18 +159,7 @@ def _openai(document: dict[str, Any], where: str, number: int, target: Target) -
     body = document["body"]
     if body is None and method.upper() in ("GET", "DELETE"):
         return Job(number, custom_id, method.upper(), address, b"", NO_SHAPE)
-    if not isinstance(body, dict):
-        raise BadJob(where, f"`body` is {_named(body)}", "write an object", custom_id)
-    return _job(number, custom_id, method.upper(), address, body, where, target)
-
-
-def _anthropic(document: dict[str, Any], where: str, number: int, target: Target) -> Job:
-    custom_id = _custom_id(document, where)
-    params = document["params"]
-    if not isinstance(params, dict):
-        raise BadJob(where, f"`params` is {_named(params)}", "write an object", custom_id)
-    address = target.whole if target.has_path else target.join("/v1/messages")
-    return _job(number, custom_id, "POST", address, params, where, target)
+    return _job(number, custom_id, method.upper(), address, body, where, target, "body")
 
 
 def _custom_id(document: dict[str, Any], where: str) -> str:
@@ -199,8 +190,10 @@ def _address(url: object, where: str, custom_id: str, target: Target) -> str:
 
 
 def _job(
-    number: int, custom_id: str, method: str, url: str, body: dict[str, Any], where: str, target: Target
+    number: int, custom_id: str, method: str, url: str, body: Any, where: str, target: Target, key: str
 ) -> Job:
+    if not isinstance(body, dict):
+        raise BadJob(where, f"`{key}` is {_named(body)}", "write an object", custom_id)
     if body.get("stream"):
         why, hint = "`stream` is set, and an answer is kept whole", "leave `stream` out of the body"
         raise BadJob(where, why, hint, custom_id)

@@ -26,7 +26,6 @@ from .jobs import Lines, Target, read_jobs
 from .options import RunOptions
 
 _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
-_CONNECT = 10.0
 _CONCURRENCY = 200
 _MOST_CONCURRENCY = 10_000
 _TO_BE_FIRST = "or be the first there and give the limits: --rate 500/minute"
@@ -44,7 +43,6 @@ _USUAL = {
     "generativelanguage.googleapis.com": ("GEMINI_API_KEY", "x-goog-api-key"),
 }
 _HEADERS = {"authorization", "x-api-key", "api-key", "x-goog-api-key"}
-_ANTHROPIC_VERSION = "2023-06-01"
 
 
 def check_files(options: RunOptions, *, sends: bool = True) -> None:
@@ -64,9 +62,8 @@ def check_files(options: RunOptions, *, sends: bool = True) -> None:
                 if other is not None and other.samefile(jobs):
                     raise CommandError(f"{other} is the file of jobs itself", "give another file with -o")
     if output is not None and output == errors:
-        raise CommandError(
-            "answers and failures cannot go to the same file", "give another one with --errors"
-        )
+        hint = "give another one with --errors"
+        raise CommandError("answers and failures cannot go to the same file", hint)
     if options.from_stdin and sys.stdin.isatty():
         raise CommandError("stdin is a terminal", "pipe jobs in, or name a file of them")
     if output is None and sys.stdout.isatty() and sends:
@@ -100,7 +97,7 @@ def reach(target: Target) -> None:
     if (target.parts.scheme in proxies or "all" in proxies) and not proxy_bypass(host):
         return
     try:
-        socket.create_connection((host, port), timeout=_CONNECT).close()
+        socket.create_connection((host, port), timeout=10).close()
     except socket.gaierror:
         hint = "check --to for a typing error, and the network"
         raise CommandError(f"no host is called {host!r}", hint) from None
@@ -121,7 +118,7 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
     host = target.parts.hostname or ""
     usual, header = _USUAL.get(host, ("", "authorization"))
     if header == "x-api-key" or "anthropic" in host:
-        headers.setdefault("anthropic-version", _ANTHROPIC_VERSION)
+        headers.setdefault("anthropic-version", "2023-06-01")
     if options.key_env is None and (_HEADERS & headers.keys() or "key=" in target.query or not usual):
         return headers
     name = options.key_env or usual

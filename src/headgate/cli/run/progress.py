@@ -14,8 +14,7 @@ from ...typing import Clock
 from ...words import duration, soon
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
-_LINE_EVERY = 5.0  # seconds
-_OBJECT_EVERY = 1.0
+_LINE_EVERY, _OBJECT_EVERY = 5.0, 1.0  # seconds
 _COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
 _LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 
@@ -78,8 +77,7 @@ class Tally:
         self.sent = 0  # requests
         self.refused = 0  # requests answered with 429 or the like
         self.retried = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
+        self.input_tokens = self.output_tokens = 0
 
     @property
     def seconds(self) -> float:

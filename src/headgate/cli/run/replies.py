@@ -95,13 +95,11 @@ def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
         document = json.loads(body)
         body.decode()
     except (ValueError, RecursionError):
-        pass
-    else:
-        if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
-            return body, document, True
-        return json.dumps(document).encode(), document, True  # it was in another encoding
-    said = body.decode("utf-8", "replace")
-    return json.dumps(said).encode(), said, False
+        said = body.decode("utf-8", "replace")
+        return json.dumps(said).encode(), said, False
+    if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
+        return body, document, True
+    return json.dumps(document).encode(), document, True  # it was in another encoding
 
 
 def _trouble(status: int, signal: Signal, document: Any) -> Trouble:
@@ -175,8 +173,7 @@ class ApiHealth:
         """Note that a job has failed, and say what follows. `random` is between 0 and 1."""
         if self._since is None:
             self._since = now
-        stop = self._hopeless(trouble)
-        if stop is not None:
+        if (stop := self._hopeless(trouble)) is not None:
             return Judgement(stop=stop)
         hold = None
         if trouble.kind == "refused":
