@@ -51,11 +51,6 @@ class Permit:
     def throttled(self) -> bool:
         return abs(self.mode) == THROTTLED
 
-    @property
-    def running(self) -> bool:
-        """Whether the permit has not been settled yet."""
-        return self.mode > SETTLED
-
     def settle(
         self,
         *,

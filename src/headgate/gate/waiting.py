@@ -43,11 +43,6 @@ class WaitingCallers:
         return self._alarms[0][1] if self._alarms else None
 
     @property
-    def unfinished(self) -> bool:
-        """Whether there may be something to wake or an alarm to set."""
-        return bool(self._to_wake or self._alarms)
-
-    @property
     def unwoken(self) -> bool:
         """Whether a caller was granted or refused and may not have been woken, after an interrupt."""
         return bool(self._to_wake)
