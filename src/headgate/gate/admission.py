@@ -64,7 +64,8 @@ class Permit:
         What is not given is taken to have cost what was estimated. Only the first call does
         anything. A verdict of `throttled(retry_after)` starts the gate's backoff window.
         """
-        gate = self.generation.gate()
+        find_gate = self.generation.gate  # by a local name, as in `Gate.take`
+        gate = find_gate()
         if gate is None:
             return  # the gate is gone, and so is what the permit held
         actual = None
