@@ -12,7 +12,10 @@ from headgate.sandbox import Sandbox
 
 
 def test_sandbox_serves_until_ctrl_c_and_reports_what_it_saw():
-    run = start("sandbox", "--requests", "2/minute", "--fault", "error,status=503,count=1", "--seed", "1")
+    run = start(
+        *("sandbox", "--requests", "2/minute", "--jitter", "0.001", "--kind", "fixed", "--window-age", "30"),
+        *("--fault", "error,status=503,count=1", "--seed", "1"),
+    )
     url = run.stdout.readline().strip()
     done = headgate_alone(
         "run", "-", "--to", f"{url}/v1/chat/completions", "--retries", "0", stdin=json.dumps(BODY)
@@ -30,6 +33,7 @@ def test_sandbox_serves_until_ctrl_c_and_reports_what_it_saw():
     [
         (["--requests", "fast"], "it has no period"),
         (["--input-tokens", "5/s"], "the openai style counts"),
+        (["--window-age", "5"], "needs kind='fixed'"),
         (["--fault", "earthquake"], "earthquake"),
         (["--fault", "storm,loud"], "'loud' says nothing"),
         (["--fault", "storm,loud=1"], "loud"),

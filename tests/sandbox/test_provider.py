@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError, InvalidCapacity, InvalidConfig, InvalidWindow
 from headgate.http import read_signal
-from headgate.sandbox import Fault, Provider
+from headgate.sandbox import FakeProvider, Fault, Provider
 from headgate.sandbox.meters import most_within
 from headgate.sandbox.steps import Cut, Data, Head, Pause
 from headgate.sandbox.styles.values import Request
+from headgate.testing import ManualClock
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -305,6 +306,90 @@ def test_a_limit_can_be_removed_and_set_again():
     assert [status(provider, 2) for _ in range(2)] == [200, 429]
     assert "requests" not in provider.report().allowed  # for a while there was no limit
     assert provider.limits()["concurrency"] == 4
+
+
+def test_limits_that_change_for_a_time_hold_exactly_that_long():
+    provider = Provider("plain", requests="60/minute burst 1", first_token=0)
+    provider.set_limits(requests="30/minute burst 1", now=0, after=60, duration=60)
+    per_minute = [
+        sum(status(provider, minute * MINUTE + i * 500 * MS) == 200 for i in range(120))
+        for minute in range(3)
+    ]
+    assert per_minute == [60, 30, 60]
+    report = provider.report()
+    assert report.allowed["requests"] == pytest.approx(1 + 60 + 30 + 59, abs=1)
+    assert provider.limits()["requests"] == "60/minute burst 1"
+
+
+def test_a_planned_change_of_limits_is_checked_at_once_and_can_remove_them():
+    provider = Provider("plain", requests="1/minute", concurrency=4, first_token=0)
+    for bad in (
+        {"requests": "fast", "after": 5},
+        {"requests": "2/s", "duration": 0},
+        {"requests": "2/s", "after": -1},
+    ):
+        with pytest.raises(HeadgateError):
+            provider.set_limits(**bad, now=0)
+    provider.set_limits(requests=None, concurrency=1, now=0, after=5, duration=5)
+    assert [status(provider, now) for now in (0, 4 * SECOND)] == [200, 429]
+    assert [status(provider, now) for now in (5 * SECOND, 5 * SECOND, 9 * SECOND)] == [200] * 3
+    assert provider.limits()["concurrency"] == 1
+    provider.catch_up(10 * SECOND)
+    assert provider.limits() == {"requests": "1/minute", "tokens": None, "concurrency": 4}
+
+
+def test_a_limit_that_changes_between_two_steps_is_stated_by_the_second():
+    clock = ManualClock(auto_advance=True)
+    api = FakeProvider("plain", requests="60/minute burst 10", first_token=2, clock=clock)
+    api.set_limits(requests="30/minute burst 5", after=1)
+    reply = api.call("GET", "/")
+    assert dict(reply.headers)["x-ratelimit-limit"] == "30"
+    assert api.limits()["requests"] == "30/minute burst 5"
+
+
+@pytest.mark.parametrize("kind", ["bucket", "fixed", "sliding"])
+def test_limits_that_start_empty_refuse_the_first_request_and_allow_the_rate_from_then_on(kind):
+    provider = Provider("plain", requests="60/minute", kind=kind, start_empty=True, first_token=0)
+    first = call(provider, 7 * SECOND)
+    assert (first.status, first.headers["x-ratelimit-remaining"]) == (429, "0")
+    counts = [sum(status(provider, (7 + second) * SECOND) == 200 for _ in range(70)) for second in (1, 60)]
+    assert counts == {"bucket": [1, 59], "fixed": [0, 60], "sliding": [0, 60]}[kind]
+
+
+def test_the_first_request_comes_into_a_fixed_window_of_the_age_that_is_asked_for():
+    provider = Provider("plain", requests="10/minute", kind="fixed", window_age=45, first_token=0)
+    provider.anchor(0, 1_800_000_007 * SECOND)
+    began = 3 * SECOND
+    moments = [began, began + 15 * SECOND - 1, began + 15 * SECOND, began + 75 * SECOND]
+    assert [sum(status(provider, now) == 200 for _ in range(12)) for now in moments] == [10, 0, 10, 10]
+    assert provider.report().allowed["requests"] == 30
+    with pytest.raises(InvalidConfig, match="kind='fixed'"):
+        Provider("plain", requests="10/minute", window_age=45)
+
+
+def test_with_jitter_a_request_is_counted_when_it_has_arrived():
+    provider = Provider("plain", requests="60/minute burst 1", jitter=0.05, first_token=0, seed=3)
+    scenario = provider.open(request("plain"), 0)
+    assert provider.report().requests == 0
+    pause = scenario.step(0)
+    assert isinstance(pause, Pause)
+    assert 0 < pause.until <= 50 * MS
+    assert finish(scenario, pause.until).status == 200
+    assert provider.report().arrivals == (pause.until / SECOND,)
+    delays = [provider.open(request("plain"), 0).step(0).until for _ in range(200)]
+    assert min(delays) < 5 * MS
+    assert 45 * MS < max(delays) <= 50 * MS
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_jittered_request_is_seen_as_abandoned():
+    provider = Provider("plain", concurrency=1, jitter=0.05, first_token=1)
+    scenario = provider.open(request("plain"), 0)
+    now = scenario.step(0).until
+    scenario.step(now)  # admitted; now it waits for its first token
+    assert provider.report().in_flight == 1
+    scenario.close()
+    report = provider.report()
+    assert (report.in_flight, report.abandoned) == (0, 1)
 
 
 # -- Every answer is understood by read_signal

@@ -480,6 +480,7 @@ def test_the_control_plane_changes_limits_and_faults_and_reports(openai_api):
         "    with urlopen(Request(sys.argv[1] + '/__sandbox/' + path, data, method=method)) as reply:\n"
         "        return json.load(reply)\n"
         "print(ask('PUT', 'limits', {'requests': '5/minute', 'concurrency': 2})['requests'])\n"
+        "ask('PUT', 'limits', {'tokens': '5/minute', 'after': 600, 'duration': 5})\n"
         "print(ask('POST', 'faults', {'kind': 'storm', 'count': 1, 'retry_after': 3})[0]['kind'])\n"
         "print(ask('GET', 'report')['requests'], 'arrivals' in ask('GET', 'report?times'))\n"
     )

@@ -32,8 +32,15 @@ _FAULTS = "e.g. storm,after=10,duration=5 or error,status=500,probability=0.01. 
 @_limits("--kind", "How they are counted.", _KIND, default="bucket")
 @_limits("--per-key", "For each API key.")
 @_limits("--per-model", "For each model.")
+@_limits("--start-empty", "The first request finds nothing left.")
+@_limits(
+    "--window-age SECONDS",
+    "Of the first window of --kind fixed.  [default: by the wall clock]",
+    _NOT_NEGATIVE,
+)
 @_limits("--no-headers", "Do not tell where limits stand.")
 @_limits("--no-retry-after", "Do not tell when to come back.")
+@_answers("--jitter SECONDS", "Until a request arrives, at most.", _NOT_NEGATIVE, default=0)
 @_answers("--first-token SECONDS", "Until an answer begins.", _NOT_NEGATIVE, default=0.005)
 @_answers("--spread SIGMA", "How much that varies (lognormal).", _NOT_NEGATIVE, default=0)
 @_answers("--tokens-per-second N", "How fast it goes on.  [default: at once]", _MORE_THAN_ZERO)

@@ -20,7 +20,7 @@ _HELP = {
     "GET report": "the report; report?times with every moment",
     "POST reset": "start counting again",
     "GET limits": "the limits in force",
-    "PUT limits": 'others, e.g. {"requests": "300/minute", "concurrency": null}',
+    "PUT limits": 'others, e.g. {"requests": "300/minute", "concurrency": null, "duration": 10}',
     "GET faults": "the faults that are not over",
     "POST faults": 'one more, e.g. {"kind": "storm", "duration": 5}',
     "DELETE faults": "remove all faults",
@@ -29,6 +29,7 @@ _HELP = {
 
 def control(provider: Provider, request: Request, now: int) -> tuple[int, bytes]:
     """Status and body for a request to the control plane."""
+    provider.catch_up(now)
     try:
         status, said = _answer(provider, request, now)
     except (InvalidLimit, TypeError) as error:

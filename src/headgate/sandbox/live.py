@@ -14,7 +14,7 @@ from ..gate.clock import SYSTEM
 from ..typing import Clock, Seconds
 from .control import control
 from .faults import Fault
-from .provider import Limits, Provider
+from .provider import Change, Limits, Provider
 from .referee import Report
 from .steps import Scenario, Step
 from .styles.values import Request
@@ -26,6 +26,9 @@ class Options(Limits, total=False):
     kind: str
     per_key: bool
     per_model: bool
+    start_empty: bool
+    window_age: Seconds | None
+    jitter: Seconds
     refusals_count: bool | None
     headers: bool
     retry_after: bool
@@ -42,13 +45,16 @@ class LiveScenario:
     """A scenario on a clock. Any thread may step it."""
 
     scenario: Scenario
+    provider: Provider
     clock: Clock
     lock: threading.Lock
 
     def step(self) -> Step | None:
         """The next step; None when there is no more."""
         with self.lock:
-            return self.scenario.step(self.clock.now())
+            now = self.clock.now()
+            self.provider.catch_up(now)
+            return self.scenario.step(now)
 
     def close(self) -> None:
         with self.lock:
@@ -83,12 +89,17 @@ class Live:
     def limits(self) -> dict[str, str | int | None]:
         """The limits in force."""
         with self._lock:
+            self.provider.catch_up(self._clock.now())
             return self.provider.limits()
 
-    def set_limits(self, **limits: Unpack[Limits]) -> None:
-        """Set other limits from now on. Those left out stay as they are; None removes a limit."""
+    def set_limits(self, **change: Unpack[Change]) -> None:
+        """Set other limits. Those left out stay as they are; None removes a limit.
+
+        They hold from now on or from `after` seconds on, and with `duration` for that many seconds only:
+        `set_limits(requests="300/minute", after=4, duration=10)`.
+        """
         with self._lock:
-            self.provider.set_limits(now=self._clock.now(), **limits)
+            self.provider.set_limits(now=self._clock.now(), **change)
 
     def fault(self, fault: str | Fault, **details: Any) -> None:
         """Misbehave from now on: `fault("storm", duration=5)`. See Fault for the kinds and their details."""
@@ -116,7 +127,7 @@ class Live:
         return self.on_clock(scenario)
 
     def on_clock(self, scenario: Scenario) -> LiveScenario:
-        return LiveScenario(scenario, self._clock, self._lock)
+        return LiveScenario(scenario, self.provider, self._clock, self._lock)
 
     def control(self, request: Request) -> tuple[int, bytes]:
         """Status and body for a request to the control plane."""

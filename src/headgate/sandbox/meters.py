@@ -154,15 +154,15 @@ class Fixed(Meter):
 
     def __init__(self, rate: Rate, epoch: int) -> None:
         super().__init__(rate)
-        self._epoch = epoch  # the wall clock when `now` was zero
+        self.epoch = epoch  # windows turn where `now + epoch` is a multiple of the period
         self._window = 0
 
     def retune(self, rate: Rate, now: int) -> None:
         super().retune(rate, now)
-        self._window = (now + self._epoch) // rate.per_ns
+        self._window = (now + self.epoch) // rate.per_ns
 
     def _update(self, now: int) -> None:
-        window = (now + self._epoch) // self.rate.per_ns
+        window = (now + self.epoch) // self.rate.per_ns
         if window > self._window:
             self._window = window
             self._used = 0
@@ -170,7 +170,7 @@ class Fixed(Meter):
     def _until(self, cost: int, now: int) -> int:
         if self._used + cost <= self.rate.amount:
             return 0
-        return (self._window + 1) * self.rate.per_ns - (now + self._epoch)
+        return (self._window + 1) * self.rate.per_ns - (now + self.epoch)
 
 
 class Sliding(Meter):

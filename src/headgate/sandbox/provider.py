@@ -8,20 +8,22 @@ carries out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from heapq import heappop, heappush
 from math import ceil, log
 from random import Random
 from typing import TypedDict, Unpack, cast
 
-from ..arguments import SECOND, positive_int, seconds_to_ns
+from ..arguments import SECOND, positive_int, positive_seconds_to_ns, seconds_to_ns
 from ..errors import InvalidConfig
 from ..limits import Rate
 from ..typing import Seconds
 from .answers import Answers, Case
 from .faults import REFUSING, Fault, Planned
-from .meters import KINDS, meter_for, read_rate, write_rate
+from .meters import KINDS, Meter, meter_for, read_rate, write_rate
 from .referee import Customer, Referee, Report
-from .steps import Scenario
+from .steps import Pause, Scenario, Steps
 from .styles import STYLES
 from .styles.reading import key_of
 from .styles.style import Style
@@ -41,6 +43,13 @@ class Limits(TypedDict, total=False):
     concurrency: int | None
 
 
+class Change(Limits, total=False):
+    """Other limits, from *after* seconds on and for *duration* seconds (None: until they are changed)."""
+
+    after: Seconds
+    duration: Seconds | None
+
+
 class Provider:
     """One API: its limits, its latencies, its faults, and the account of what it saw.
 
@@ -49,6 +58,10 @@ class Provider:
     `kind` says how they are kept: "bucket" (refilled evenly; holds the whole amount, or as in
     "600/minute burst 20"), "fixed" (windows of the wall clock) or "sliding" (the exact log). They hold for
     all requests together, or for each key and each model with `per_key=True` and `per_model=True`.
+
+    `start_empty=True`: the first request finds buckets empty and windows used up. `window_age=45`: it comes
+    45 s after the start of a fixed window, whatever the wall clock says. `jitter` is the longest time that a
+    request takes to arrive; each takes a part of it, at random, and limits count when it has arrived.
 
     `refusals_count`: does a refused request cost a request? (OpenAI: yes.) `headers=False` leaves out the
     state of the budgets, `retry_after=False` the time to try again.
@@ -66,6 +79,9 @@ class Provider:
         kind: str = "bucket",
         per_key: bool = False,
         per_model: bool = False,
+        start_empty: bool = False,
+        window_age: Seconds | None = None,
+        jitter: Seconds = 0.0,
         refusals_count: bool | None = None,
         headers: bool = True,
         retry_after: bool = True,
@@ -87,6 +103,13 @@ class Provider:
         self._concurrency: int | None = None
         self._per_key = per_key
         self._per_model = per_model
+        self._start_empty = start_empty
+        self._jitter = seconds_to_ns(jitter, "jitter", error=InvalidConfig)
+        self._window_age: int | None = None
+        if window_age is not None:
+            self._window_age = seconds_to_ns(window_age, "window_age", error=InvalidConfig)
+            if kind != "fixed":
+                raise InvalidConfig(f"window_age={window_age!r} needs kind='fixed', and kind={kind!r}")
         self._refusals_count = self.style.refusals_count if refusals_count is None else refusals_count
         self._reply_tokens = positive_int(reply_tokens, "reply_tokens", example=16)
         if isinstance(seed, bool) or not isinstance(seed, int):
@@ -110,6 +133,8 @@ class Provider:
             piece_tokens=positive_int(piece_tokens, "piece_tokens", example=4),
         )
         self._history: dict[str, list[tuple[int, Rate | None]]] = {}
+        self._changes: list[tuple[int, int, dict[str, Rate | int | None], int | None]] = []  # a heap
+        self._planned = 0  # how many there have been
         self._origin = 0
         self._epoch = 1_800_000_000 * SECOND  # until a server anchors it: 15 January 2027, 8 o'clock
         self.set_limits(now=0, **limits)
@@ -122,13 +147,21 @@ class Provider:
 
     # -- Limits
 
-    def set_limits(self, *, now: int, **limits: Unpack[Limits]) -> None:
-        """Set other limits from now on. Those left out stay as they are; None removes a limit."""
-        changed: dict[str, Rate | None] = {}
-        for unit, value in limits.items():
+    def set_limits(self, *, now: int, **change: Unpack[Change]) -> None:
+        """Set other limits. Those left out stay as they are; None removes a limit.
+
+        They hold from now on, or from *after* seconds on; if *duration* is given, those that held before
+        hold again after that many seconds.
+        """
+        start = now + seconds_to_ns(change.pop("after", 0.0), "after")
+        duration = change.pop("duration", None)
+        length = None if duration is None else positive_seconds_to_ns(duration, "duration")
+        changed: dict[str, Rate | int | None] = {}
+        for unit, value in change.items():
             if unit == "concurrency":
                 if value is not None:
                     positive_int(value, "concurrency", example=8)
+                changed[unit] = cast("int | None", value)
             elif unit not in UNITS:
                 known = ", ".join(UNITS)
                 raise TypeError(f"{unit}={value!r} is not a limit; write one of {known}, concurrency")
@@ -139,9 +172,25 @@ class Provider:
             else:
                 counted = f"the {self.style.name} style counts {', '.join(self.style.units)}"
                 raise InvalidConfig(f"{unit}={value!r}: {counted}; write one of these")
-        self._concurrency = limits.get("concurrency", self._concurrency)
-        for unit, rate in changed.items():
-            self._set_limit(unit, rate, now)
+        self._plan(start, changed, length)
+        self.catch_up(now)
+
+    def _plan(self, start: int, changed: dict[str, Rate | int | None], length: int | None) -> None:
+        self._planned += 1
+        heappush(self._changes, (start, self._planned, changed, length))
+
+    def catch_up(self, now: int) -> None:
+        """Make the changes of limits that are due, each at its own moment."""
+        while self._changes and self._changes[0][0] <= now:
+            at, _, changed, length = heappop(self._changes)
+            if length is not None:
+                held: dict[str, Rate | int | None] = {**self._limits, "concurrency": self._concurrency}
+                self._plan(at + length, {unit: held[unit] for unit in changed}, None)
+            for unit, limit in changed.items():
+                if unit == "concurrency":
+                    self._concurrency = cast("int | None", limit)
+                else:
+                    self._set_limit(unit, cast("Rate | None", limit), at)
 
     def _set_limit(self, unit: str, rate: Rate | None, now: int) -> None:
         before = self._limits[unit]
@@ -155,7 +204,11 @@ class Provider:
             elif unit in customer.meters and before is not None and before.strict == rate.strict:
                 customer.meters[unit].retune(rate, now)
             else:
-                customer.meters[unit] = meter_for(rate, self.kind, now, self._epoch)
+                customer.meters[unit] = self._meter(rate, now)
+
+    def _meter(self, rate: Rate, now: int) -> Meter:
+        epoch = self._epoch if self._window_age is None else self._window_age - now
+        return meter_for(rate, self.kind, now, epoch)
 
     def limits(self) -> dict[str, str | int | None]:
         """The limits in force, as they could be written."""
@@ -187,7 +240,7 @@ class Provider:
         """A copy of all that a report needs, and a function that computes the report from it later."""
         customers = [customer.copy() for customer in self._customers.values() if customer.admissions]
         history = {unit: tuple(limits) for unit, limits in self._history.items()}
-        return partial(self._referee.copy().report, customers, history, self._origin, self._epoch)
+        return partial(self._referee.copy().report, customers, history, self._origin)
 
     def reset_report(self) -> None:
         """Start counting again. Levels and requests in flight stay as they are."""
@@ -198,16 +251,29 @@ class Provider:
     # -- Requests
 
     def open(self, request: Request, now: int) -> Scenario:
-        """Decide about a request that has arrived."""
+        """A request that was sent: it arrives, now or with jitter a little later, and is decided."""
         self._serial += 1
+        random = Random(self._seed * 1_000_003 + self._serial)  # noqa: S311 - repeatable, not secret
+        if not self._jitter:
+            return self._decide(request, self._serial, random, now)
+        return Scenario(self._arrive(request, self._serial, random, now))
+
+    def _arrive(self, request: Request, serial: int, random: Random, now: int) -> Steps:
+        now = yield Pause(now + round(self._jitter * random.random()))
+        with closing(self._decide(request, serial, random, now)) as scenario:
+            while (step := scenario.step(now)) is not None:
+                now = yield step
+
+    def _decide(self, request: Request, serial: int, random: Random, now: int) -> Scenario:
+        """Decide about a request that has arrived."""
+        self.catch_up(now)
         referee, answers = self._referee, self._answers
         referee.arrivals.append(now)
         name = request.headers.get("x-sandbox-id")
         if name is not None:
             referee.ids[name] += 1
         ask = self.style.read(request)
-        output = Output(self._serial, (self._epoch + now) // SECOND)
-        random = Random(self._seed * 1_000_003 + self._serial)  # noqa: S311 - repeatable, not secret
+        output = Output(serial, (self._epoch + now) // SECOND)
         case = Case(request, ask, output, random, self._epoch)
         fault = case.fault = self._strike(case, now)
         if fault is not None and fault.kind in REFUSING:
@@ -253,7 +319,10 @@ class Provider:
         customer = self._customers.get(name)
         if customer is None:
             limits = ((unit, rate) for unit, rate in self._limits.items() if rate is not None)
-            meters = {unit: meter_for(rate, self.kind, now, self._epoch) for unit, rate in limits}
+            meters = {unit: self._meter(rate, now) for unit, rate in limits}
+            if self._start_empty:
+                for meter in meters.values():
+                    meter.take(meter.most, now)
             customer = self._customers[name] = Customer(meters)
         return customer
 

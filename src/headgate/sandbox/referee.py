@@ -98,7 +98,7 @@ class Customer:
             return self.outputs
         return [(at, 1) for at, _ in self.admissions] if unit == "requests" else self.admissions
 
-    def permitted(self, unit: str, limits: History, epoch: int) -> float | None:
+    def permitted(self, unit: str, limits: History) -> float | None:
         """The most units that a limit allowed from the first admission to the last, both included.
 
         None if there was no limit for a while.
@@ -109,7 +109,7 @@ class Customer:
         first, last = self.admissions[0][0], self.admissions[-1][0]
         if unit == "output_tokens" and self.outputs:
             last = max(last, self.outputs[-1][0])
-        offset = epoch if isinstance(meter, Fixed) else -first
+        offset = meter.epoch if isinstance(meter, Fixed) else -first
         before: Rate | None = None
         ends = [since for since, _ in limits[1:]]
         for (since, rate), until in zip(limits, [*ends, last + 1], strict=True):
@@ -160,9 +160,7 @@ class Referee:
         self.open_streams -= stream
         self.abandoned += not finished
 
-    def report(
-        self, customers: Sequence[Customer], history: Mapping[str, History], origin: int, epoch: int
-    ) -> Report:
+    def report(self, customers: Sequence[Customer], history: Mapping[str, History], origin: int) -> Report:
         """The report about customers that had admissions."""
         admissions = sorted(admission for customer in customers for admission in customer.admissions)
         allowed: dict[str, float] = {}
@@ -174,7 +172,7 @@ class Referee:
             if rate is None or not admissions:
                 continue
             peak[unit] = max(most_within(events, rate.per_ns) for events in taken)
-            shares = [customer.permitted(unit, limits, epoch) for customer in customers]
+            shares = [customer.permitted(unit, limits) for customer in customers]
             total = sum(share for share in shares if share is not None)
             if None not in shares and total > 0:
                 allowed[unit] = total
