@@ -13,6 +13,8 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]" --group test --group bench
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/openai2 \
+	    "openai<3" distro tqdm   # litellm and openai-agents ask for openai 2; the rest of what it needs is there
 	touch $@
 
 test: lint types

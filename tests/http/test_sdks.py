@@ -278,15 +278,15 @@ def test_the_middleware_sees_the_retry_count_of_the_anthropic_sdk(anthropic_sdk,
 # Refusals of the gate
 
 
-def test_openai_passes_refusals_of_the_gate_on_unchanged(open_sdk, openai_api):
+def test_openai_passes_refusals_of_the_gate_on_if_they_are_to_be_raised(open_sdk, openai_api):
     gate = gated()
     gate.close()
     with pytest.raises(Closed):
-        open_sdk.ask(openai_api, gate, chat)
+        open_sdk.ask(openai_api, gate, chat, refusals="raise")
     assert openai_api.report().requests == 0
 
 
-def test_anthropic_passes_refusals_on_from_a_middleware_and_wraps_them_from_a_transport(
+def test_anthropic_passes_refusals_on_from_a_middleware_and_raises_its_own_error_from_a_transport(
     anthropic_sdk, anthropic_api
 ):
     gate = gated()
@@ -295,8 +295,10 @@ def test_anthropic_passes_refusals_on_from_a_middleware_and_wraps_them_from_a_tr
         with pytest.raises(Closed):
             anthropic_sdk.ask(anthropic_api, gate, message)
     else:
+        with pytest.raises(anthropic.RateLimitError, match="was closed"):
+            anthropic_sdk.ask(anthropic_api, gate, message)
         with pytest.raises(anthropic.APIConnectionError) as caught:
-            anthropic_sdk.ask(anthropic_api, gate, message, max_retries=0)
+            anthropic_sdk.ask(anthropic_api, gate, message, max_retries=0, refusals="raise")
         assert isinstance(caught.value.__cause__, Closed)
     assert anthropic_api.report().requests == 0
 

@@ -26,7 +26,7 @@ from ..gate.forks import reset_in_child
 from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
 from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
-from ..retries.classify import verdict_of
+from ..retries.classify import refusal_of, verdict_of
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Counter, Probe
 from .nesting import INSIDE, Inside, is_around, still_running
 
@@ -365,6 +365,7 @@ class CircuitBreaker(Closing):
             isinstance(error, Exception)
             and isinstance(error, self._expected)
             and not isinstance(error, (HeadgateError, *self._ignore))
+            and refusal_of(error) is None
             and verdict_of(error).kind not in ("throttled", "exhausted")
         )
 

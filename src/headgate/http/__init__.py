@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..responses import parse_retry_after, read_signal
 from ..responses.scopes import Scope
 from ..responses.signals import Signal
+from ..retries.classify import refusal_of
 from .gates import Request, per_credential, per_host, per_model
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "per_host",
     "per_model",
     "read_signal",
+    "refusal_of",
 ]

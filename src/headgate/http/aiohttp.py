@@ -24,7 +24,7 @@ T = TypeVar("T")
 def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMiddlewareType:
     """A middleware that sends no faster than the gate admits.
 
-    `gate` is that of `headgate.http.httpx.Transport`, and so are the options.
+    `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
     """
     sender = GatedSender(gate, **options)
 

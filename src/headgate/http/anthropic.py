@@ -26,8 +26,8 @@ def middleware(
 ) -> Callable[[Any, Callable[[Any], Any]], Any]:
     """A middleware for Anthropic that sends no faster than the gate admits.
 
-    `gate` is that of `headgate.http.httpx.Transport`, and so are the options. The SDK does not tell a
-    middleware the `base_url` of the client: if you set one, give a gate.
+    `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
+    The SDK does not tell a middleware the `base_url` of the client: if you set one, give a gate.
     """
     sender = GatedSender(gate, **options)
 

@@ -13,11 +13,14 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 from urllib.request import getproxies, proxy_bypass
 
+from ..errors import InvalidConfig, Refused
+from ..retries.classify import REFUSAL
 from .exchange import GatedSender, SendOptions
 from .gates import Gates
+from .refusals import response_to, wraps_exceptions
 from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ else:
 
 
 T = TypeVar("T")
+Refusals: TypeAlias = Literal["auto", "raise", "respond"]
 
 
 class _Gated(Generic[T]):
@@ -44,7 +48,17 @@ class _Gated(Generic[T]):
 
     _kind: str
 
-    def __init__(self, gate: Gates = None, *, inner: T | None = None, **options: Unpack[SendOptions]) -> None:
+    def __init__(
+        self,
+        gate: Gates = None,
+        *,
+        inner: T | None = None,
+        refusals: Refusals = "auto",
+        **options: Unpack[SendOptions],
+    ) -> None:
+        if refusals not in ("auto", "raise", "respond"):
+            raise InvalidConfig(f'refusals={refusals!r} is unknown; write "auto", "raise" or "respond"')
+        self._refusals = refusals
         self._sender = GatedSender(gate, **options)
         self._inner: Any = inner
         self._routes = _Routes(self._kind)
@@ -56,6 +70,12 @@ class _Gated(Generic[T]):
     def _transports(self) -> list[Any]:
         return self._routes.transports() if self._inner is None else [self._inner]
 
+    def _refused(self, refusal: Refused, library: ModuleType, request: Any) -> Any:
+        """The response that a refused request gets, or the refusal is raised."""
+        if self._refusals == "raise" or (self._refusals == "auto" and not wraps_exceptions(request.headers)):
+            raise refusal
+        return response_to(refusal, library, request)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._sender!r}>"
 
@@ -65,8 +85,14 @@ class Transport(_Gated[InnerTransport], _Sync):
 
     `gate` is a Dispatch or a function of a `Request` that returns one; without it there is a Dispatch for
     every host, which learns its limits. `inner` is a transport of the same library; without it, one like
-    the client's own, by way of the proxies that the environment names. The options are those of
-    `headgate.http.exchange.SendOptions`.
+    the client's own, by way of the proxies that the environment names.
+
+    If the gate refuses a request, its exception is raised. An SDK that would hide it behind an
+    APIConnectionError (OpenAI's, Anthropic's, recognised by their headers) gets a response with status 429
+    instead, and raises its RateLimitError with the sentence of the gate; `headgate.http.refusal_of(error)`
+    is the exception. `refusals="raise"` and `refusals="respond"` decide it for all requests.
+
+    The other options are those of `headgate.http.exchange.SendOptions`.
     """
 
     _kind = "HTTPTransport"
@@ -74,13 +100,16 @@ class Transport(_Gated[InnerTransport], _Sync):
     def handle_request(self, request: Any) -> Any:
         library = library_of(request)
         inner = self._to(library, request)
-        answer = self._sender.run(
-            request.method,
-            str(request.url),
-            request.headers,
-            _body_of(library, request),
-            lambda: HttpxAnswer(library, inner.handle_request(request)),
-        )
+        try:
+            answer = self._sender.run(
+                request.method,
+                str(request.url),
+                request.headers,
+                _body_of(library, request),
+                lambda: HttpxAnswer(library, inner.handle_request(request)),
+            )
+        except Refused as refusal:
+            return self._refused(refusal, library, request)
         return answer.response
 
     def close(self) -> None:
@@ -111,9 +140,12 @@ class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
         async def send() -> AsyncHttpxAnswer:
             return AsyncHttpxAnswer(library, await inner.handle_async_request(request))
 
-        answer = await self._sender.run_async(
-            request.method, str(request.url), request.headers, _body_of(library, request), send
-        )
+        try:
+            answer = await self._sender.run_async(
+                request.method, str(request.url), request.headers, _body_of(library, request), send
+            )
+        except Refused as refusal:
+            return self._refused(refusal, library, request)
         return answer.response
 
     async def aclose(self) -> None:
@@ -198,11 +230,13 @@ def proxy_for(url: Any) -> str | None:
 
 
 class _AnyHttpxAnswer(Answer):
-    """A response of either library."""
+    """A response of either library. Raises what a gate further inside refused: the server said nothing."""
 
     _stream_kind: str
 
     def __init__(self, library: ModuleType, response: Any) -> None:
+        if REFUSAL in response.extensions:
+            raise response.extensions[REFUSAL]
         super().__init__(response)
         self._library = library
 

@@ -24,7 +24,7 @@ from .response import MOST_OF_ERROR, Answer, OpenResponse
 class Adapter(BaseAdapter):
     """Sends by `inner`, an HTTPAdapter unless you give another, no faster than the gate admits.
 
-    `gate` is that of `headgate.http.httpx.Transport`, and so are the options.
+    `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ classes, so that none has to be installed.
 from __future__ import annotations
 
 from ..arguments import SECOND
-from ..errors import HeadgateError
+from ..errors import HeadgateError, Refused
 from ..hints import Any, Iterator
 from ..verdict import EXHAUSTED, REJECTED, Verdict, failed, overloaded, throttled
 
@@ -46,6 +46,8 @@ _BEFORE_SENDING = {
 # Errors about the certificate or the address. A retry repeats them, though some derive from those above.
 _PERMANENT = {"SSLCertVerificationError", "CertificateError", "ClientConnectorCertificateError", "InvalidURL"}
 _LONGEST_RETRY_AFTER = 31 * 86_400.0
+# Where a response that an adapter made of a refusal has it. A server cannot write into the extensions.
+REFUSAL = "headgate"
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 
 
@@ -64,7 +66,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 
 def _verdict_of(error: BaseException, depth: int) -> Verdict:
-    if isinstance(error, HeadgateError) or not isinstance(error, Exception):
+    if isinstance(error, HeadgateError) or not isinstance(error, Exception) or refusal_of(error) is not None:
         return REJECTED  # headgate did not send it, or it was interrupted: the far side said nothing
     if isinstance(error, ExceptionGroup) and depth < 8:
         inside = [_verdict_of(one, depth + 1) for one in error.exceptions]
@@ -91,6 +93,21 @@ def _verdict_of(error: BaseException, depth: int) -> Verdict:
     ):
         return failed(retry_after, may_have_run=not names & _BEFORE_SENDING and not _is_idempotent(error))
     return REJECTED if retry_after is None else throttled(retry_after)
+
+
+def refusal_of(error: object) -> Refused | None:
+    """The refusal of a gate that an SDK turned into an error of its own; None if the server was asked.
+
+    A refusal is returned as it is, and so is that of a response.
+    """
+    if isinstance(error, Refused):
+        return error
+    try:
+        extensions = getattr(getattr(error, "response", error), "extensions", None)
+    except Exception:  # noqa: BLE001 - reading an attribute of an exception may raise anything
+        return None
+    refusal = extensions.get(REFUSAL) if isinstance(extensions, dict) else None
+    return refusal if isinstance(refusal, Refused) else None
 
 
 def _wrapped(error: BaseException) -> BaseException | None:
@@ -203,7 +220,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 def never_sent(error: BaseException) -> bool:
     """Did it, or an exception that it wraps, happen before anything was sent?"""
-    return _any_is_named(error, _BEFORE_SENDING)
+    return _any_is_named(error, _BEFORE_SENDING) or any(isinstance(each, Refused) for each in _chain(error))
 
 
 def is_permanent(error: BaseException) -> bool:
