@@ -86,8 +86,12 @@ class Rules:
                 load *= weight.penalty
         if mode == REFUSED:
             return REFUSED
-        if places is not None and not (places.fits() if mode == ADMITTED else places.fits_throttled()):
-            return REFUSED
+        if places is not None:
+            if mode == THROTTLED:
+                if not places.fits_throttled():
+                    return REFUSED
+            elif places.limit is not None and places.in_flight >= places.limit:  # as `not places.fits()`
+                return REFUSED
         if weight is not None:  # as `weight.fits`, without the call
             need = load if load < weight.whole else weight.whole  # noqa: FURB136 - nor that of `min`
             if weight.in_flight + need > weight.budget:

@@ -633,10 +633,14 @@ class Gate:
     def _undo_locked(self, what: Permit | Ticket, actual: Cost | None) -> bool:
         """Undo a permit or a ticket, once. True if a call was settled by it."""
         if isinstance(what, Permit):
+            mode = what.mode
             if what.generation is not self._generation:
-                what.mode = -abs(what.mode)  # given out before a fork, by the parent
-            elif what.mode > SETTLED:
-                self._settle_locked(what, actual)
+                what.mode = -abs(mode)  # given out before a fork, by the parent
+            elif mode > SETTLED:
+                if actual is not None:
+                    self._correct_locked(what, actual)
+                self.rules.leave(what.cost, mode)
+                what.mode = -mode
                 return True
         elif what.generation is not self._generation:
             what.state = DONE  # it stood in the line of the parent, before a fork
@@ -651,15 +655,11 @@ class Gate:
                 correct(what, self.rules.size((0,) * len(what.cost)))
         return False
 
-    def _settle_locked(self, permit: Permit, actual: Cost | None) -> None:
-        if actual is not None:
-            self.rules.correct(permit.cost, actual, permit.taken_at, self._now())
-            ticket = getattr(permit, "ticket", None)
-            if ticket is not None:
-                correct(ticket, self.rules.size(actual))
-        mode = permit.mode
-        self.rules.leave(permit.cost, mode)
-        permit.mode = -mode
+    def _correct_locked(self, permit: Permit, actual: Cost) -> None:
+        self.rules.correct(permit.cost, actual, permit.taken_at, self._now())
+        ticket = getattr(permit, "ticket", None)
+        if ticket is not None:
+            correct(ticket, self.rules.size(actual))
 
     def detach(self, permit: Permit, count: Callable[[], object]) -> None:
         """Let a call go on without its permit: its place is free, and `count()` counts it, under the lock."""
