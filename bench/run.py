@@ -24,6 +24,7 @@ PARTS = {
     "waiters": "Fifty thousand waiters",
     "contention": "Sixty-four threads",
     "keys": "A million keys",
+    "exchange": "One HTTP call",
     "resilience": "Retries and circuit breakers, when nothing fails",
     "sharing": "A shared limit that is far away",
     "swarm": "A swarm while the API gives less",
