@@ -4,21 +4,38 @@ import asyncio
 import functools
 import gc
 import inspect
+from datetime import timedelta
+from enum import IntEnum
 
 import pytest
 
 from headgate import (
+    Backoff,
+    BackoffWindow,
+    BreakerRegistry,
     CircuitBreaker,
     Dispatch,
+    DistributedLimiter,
+    InvalidCapacity,
     InvalidConfig,
+    InvalidLimit,
+    InvalidWindow,
+    MemoryLimiter,
+    Rate,
     RateLimiter,
+    ResilienceConfig,
     ResilientClient,
+    TokenBudget,
+    WindowRegistry,
     retry,
     retry_with_backoff,
     retry_with_backoff_async,
 )
-from headgate.arguments import is_async
+from headgate.arguments import is_async, shown
+from headgate.responses import read_signal
+from headgate.swarm.bus.memory import MemoryBus
 from headgate.testing import ManualClock, run
+from headgate.verdict import throttled
 
 DECORATORS = {
     "RateLimiter": lambda: RateLimiter(clock=ManualClock()),
@@ -181,3 +198,207 @@ class Ask:
 )
 def test_is_async_says_whether_a_call_gives_a_coroutine(fn, expected):
     assert is_async(fn, "retry") is expected
+
+
+# -- durations: one ceiling, checked where they are given
+
+
+def limiter_of_one():
+    limiter = MemoryLimiter(clock=ManualClock())
+    limiter.set_capacity("api", 1, 60)
+    limiter.acquire("api")
+    return limiter
+
+
+def swarm(**options):
+    return DistributedLimiter(bus=MemoryBus(), agent_id="a", **options)
+
+
+DURATIONS = {
+    "BackoffWindow.set": lambda t: BackoffWindow().set(t),
+    "BackoffWindow.wait": lambda t: BackoffWindow().wait(timeout=t),
+    "BackoffWindow.ceiling": lambda t: BackoffWindow(ceiling=t),
+    "BackoffWindow.spread": lambda t: BackoffWindow(spread=t),
+    "WindowRegistry.ceiling": lambda t: WindowRegistry(ceiling=t),
+    "Dispatch.backoff_window": lambda t: Dispatch(backoff_window=t),
+    "Dispatch.set_backoff": lambda t: Dispatch().set_backoff(t),
+    "Dispatch.admit": lambda t: Dispatch().admit(timeout=t),
+    "Rate": lambda t: Rate(1, t),
+    "RateLimiter.acquire": lambda t: RateLimiter().acquire(timeout=t),
+    "MemoryLimiter.acquire": lambda t: limiter_of_one().acquire("api", timeout=t),
+    "MemoryLimiter.slot": lambda t: limiter_of_one().slot("api", timeout=t),
+    "MemoryLimiter.set_capacity": lambda t: MemoryLimiter().set_capacity("api", 1, t),
+    "MemoryLimiter.recovery_interval": lambda t: MemoryLimiter(recovery_interval=t),
+    "Backoff.base": lambda t: Backoff(t, cap=None),
+    "Backoff.cap": lambda t: Backoff(1, cap=t),
+    "Backoff.delay": lambda t: Backoff(1, jitter="decorrelated").delay(1, previous=t),
+    "retry.base_delay": lambda t: retry(base_delay=t),
+    "retry.max_delay": lambda t: retry(max_delay=t),
+    "retry.deadline": lambda t: retry(deadline=t),
+    "throttled": lambda t: throttled(t),
+    "CircuitBreaker.recovery_timeout": lambda t: CircuitBreaker(recovery_timeout=t),
+    "CircuitBreaker.max_recovery_timeout": lambda t: CircuitBreaker(max_recovery_timeout=t),
+    "CircuitBreaker.slow_after": lambda t: CircuitBreaker(slow_after=t),
+    "CircuitBreaker.probe_timeout": lambda t: CircuitBreaker(probe_timeout=t),
+    "CircuitBreaker.window": lambda t: CircuitBreaker(window=t),
+    "ResilienceConfig.recovery": lambda t: ResilientClient(ResilienceConfig(circuit_recovery_timeout=t)),
+    "ResilienceConfig.deadline": lambda t: ResilientClient(ResilienceConfig(deadline=t)),
+    "TokenBudget.windows": lambda t: TokenBudget(windows={t: 100}),
+    "DistributedLimiter.lease": lambda t: swarm(lease=t),
+    "DistributedLimiter.forget_after": lambda t: swarm(forget_after=t),
+    "DistributedLimiter.recovery_interval": lambda t: swarm(recovery_interval=t),
+    "ManualClock.advance": lambda t: ManualClock().advance(t),
+}
+
+
+@pytest.mark.parametrize("given", [1e300, 10**400, 10**5000, 1e11, timedelta.max], ids=shown)
+@pytest.mark.parametrize("entry", DURATIONS)
+def test_a_duration_of_more_than_146_years_is_refused_where_it_is_given(entry, given):
+    with pytest.raises(InvalidLimit, match=r"146 years|not a stretch of time"):
+        DURATIONS[entry](given)
+
+
+@pytest.mark.parametrize("entry", DURATIONS)
+def test_a_negative_duration_of_any_length_is_refused(entry):
+    with pytest.raises(InvalidLimit, match=r"is negative|not a stretch of time"):
+        DURATIONS[entry](-(10**5000))
+
+
+@pytest.mark.parametrize("duration", [1e300, 10**400, 10**5000], ids=shown)
+def test_a_window_that_was_given_an_absurd_duration_has_not_changed(duration):
+    clock = ManualClock()
+    window = BackoffWindow(clock=clock)
+    window.set(5)
+    before = window.remaining, window.generation
+    with pytest.raises(InvalidWindow, match="longer than 146 years"):
+        window.set(duration)
+    assert (window.remaining, window.generation) == before
+    clock.advance(5)
+    assert not window.should_backoff()
+    assert window.wait(timeout=0)
+
+
+def test_a_hundred_years_are_a_duration():
+    clock = ManualClock()
+    window = BackoffWindow(clock=clock)
+    window.set(100 * 365 * 86400)
+    assert window.remaining == 100 * 365 * 86400
+
+
+@pytest.mark.parametrize("number", [10**400, 10**5000], ids=shown)
+def test_an_absurd_capacity_is_refused_with_a_message_that_can_be_printed(number):
+    for act in (
+        lambda: Dispatch(concurrency=number),
+        lambda: Dispatch(byte_budget=number),
+        lambda: RateLimiter(number),
+        lambda: Rate(number, 60),
+        lambda: Rate(1, 60, burst=number),
+        lambda: MemoryLimiter().set_capacity("api", number, 60),
+        lambda: Dispatch(concurrency=-number),
+    ):
+        with pytest.raises(InvalidCapacity, match=r"10\*\*\d+ or more"):
+            act()
+
+
+def test_the_largest_capacity_is_two_to_the_sixty_fourth():
+    assert Dispatch(concurrency=2**64, byte_budget=2**64).try_admit() is not None
+
+
+@pytest.mark.parametrize(
+    "sent_at", [float("nan"), float("inf"), 1e300, 10**5000, True, "now", None], ids=shown
+)
+def test_a_sent_at_that_is_not_a_moment_changes_nothing(sent_at):
+    dispatch = Dispatch("api", rates="auto", clock=ManualClock())
+    limiter = swarm(clock=ManualClock())
+    limiter.set_capacity("api", 100, 60)
+    signal = read_signal(429, {"retry-after": "30"})
+    for act in (
+        lambda: dispatch.observe(signal, sent_at=sent_at),
+        lambda: dispatch.window.set(30, sent_at=sent_at),
+        lambda: limiter.announce_reduced("api", "429", sent_at=sent_at),
+    ):
+        if sent_at is None:
+            act()
+        else:
+            with pytest.raises(InvalidWindow, match="is not a moment"):
+                act()
+    assert dispatch.snapshot().backoff_active is (sent_at is None)
+    assert (limiter.get_capacity("api").total == 100) is (sent_at is not None)
+    limiter.close()
+
+
+# -- priorities, tenants and observers
+
+
+class Level(IntEnum):
+    LOW = 0
+    HIGH = 10
+
+
+def test_a_member_of_an_intenum_is_a_priority():
+    order = []
+
+    async def call(gate, priority):
+        async with gate.admit(priority=priority):
+            order.append(priority)
+
+    async def main(clock):
+        gate = Dispatch("api", concurrency=1, clock=clock)
+        async with gate.admit():
+            waiting = [asyncio.create_task(call(gate, p)) for p in (Level.LOW, 5, Level.HIGH)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+
+    run(main)
+    assert order == [Level.HIGH, 5, Level.LOW]
+
+
+@pytest.mark.parametrize("priority", [True, 1.5, "high", None])
+def test_a_priority_that_is_not_a_whole_number_is_refused(priority):
+    with pytest.raises(InvalidConfig, match="higher goes first"):
+        Dispatch("api").admit(priority=priority)
+
+
+def test_a_tenant_that_cannot_be_hashed_is_refused_although_no_caller_waits():
+    gate = Dispatch("api", concurrency=1)
+    for act in (gate.admit, gate.try_admit):
+        with pytest.raises(InvalidConfig, match=r"tenant=\['team'\] is not hashable"):
+            act(tenant=["team"])
+    assert gate.snapshot().in_flight == 0
+
+
+async def async_observer(_event): ...
+
+
+class AsyncObserver:
+    async def __call__(self, _event): ...
+
+
+OBSERVED = {
+    "Dispatch": lambda o: Dispatch("api", observer=o),
+    "RateLimiter": lambda o: RateLimiter(observer=o),
+    "MemoryLimiter": lambda o: MemoryLimiter(observer=o),
+    "BackoffWindow": lambda o: BackoffWindow(observer=o),
+    "WindowRegistry": lambda o: WindowRegistry(observer=o),
+    "CircuitBreaker": lambda o: CircuitBreaker(observer=o),
+    "BreakerRegistry": lambda o: BreakerRegistry(observer=o),
+    "ResilientClient": lambda o: ResilientClient(observer=o),
+    "DistributedLimiter": lambda o: swarm(observer=o),
+}
+
+
+@pytest.mark.parametrize(
+    "observer",
+    [async_observer, AsyncObserver(), functools.partial(async_observer)],
+    ids=["def", "object", "partial"],
+)
+@pytest.mark.parametrize("kind", OBSERVED)
+def test_an_async_observer_is_refused_because_it_would_never_run(kind, observer):
+    with pytest.raises(InvalidConfig, match="is async, and it would not be awaited"):
+        OBSERVED[kind](observer)
+
+
+@pytest.mark.parametrize("kind", OBSERVED)
+def test_an_observer_that_cannot_be_called_is_refused(kind):
+    with pytest.raises(InvalidConfig, match="cannot be called; give a function of one event"):
+        OBSERVED[kind](7)

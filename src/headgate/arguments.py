@@ -10,11 +10,18 @@ from math import isfinite
 from types import CoroutineType
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from .hints import Any, Callable, Seconds
+from .hints import Any, Callable, Hashable, Observer, Seconds
 
 SECOND = 1_000_000_000  # nanoseconds
 NS_PER_US = 1_000
 US_PER_S = 1_000_000
+
+# The longest duration, some 146 years: a moment plus such a duration is exact in every clock and store.
+LONGEST = 1 << 62
+_LONGEST_SECONDS = LONGEST / SECOND
+
+# The largest number that says how much a limit holds.
+_LARGEST = 1 << 64
 
 Coroutine = CoroutineType  # the class of what an `async def` function returns
 
@@ -27,7 +34,9 @@ def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = Inva
     if isinstance(seconds, float) and not isfinite(seconds):
         raise error(f"{what}={value!r} would never end; write a finite number of seconds, e.g. {what}=60")
     if seconds < 0:
-        raise error(f"{what}={value!r} is negative; write zero or more seconds, e.g. {what}=1.5")
+        raise error(f"{what}={shown(value)} is negative; write zero or more seconds, e.g. {what}=1.5")
+    if seconds > _LONGEST_SECONDS:
+        raise error(f"{what}={shown(value)} is longer than 146 years; write seconds, e.g. {what}=60")
     return seconds * SECOND if isinstance(seconds, int) else round(seconds * SECOND)
 
 
@@ -39,16 +48,34 @@ def positive_seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimi
     return ns
 
 
+def moment_to_ns(value: float, what: str) -> int:
+    """A moment on the clock of a gate or limiter, given in seconds, in nanoseconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LONGEST_SECONDS:
+        raise InvalidWindow(
+            f"{what}={shown(value)} is not a moment; write clock.seconds(), e.g. {what}=time.monotonic()"
+        )
+    return round(value * SECOND)
+
+
 def positive_int(value: object, what: str, *, example: int) -> int:
     """A whole number of at least one, e.g. a number of places, bytes or units."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}={example}")
     if value < 1:
         raise InvalidCapacity(
-            f"{what}={value!r} would let nothing through; write at least 1, e.g. {what}={example}, "
+            f"{what}={shown(value)} would let nothing through; write at least 1, e.g. {what}={example}, "
             "or close() to stop everything"
         )
+    if value > _LARGEST:
+        raise InvalidCapacity(f"{what}={shown(value)} is more than 2**64; write e.g. {what}={example}")
     return value
+
+
+def shown(value: object) -> str:
+    """A value for an error message. Python refuses to print integers of more than 4,300 digits."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"{'-' if value < 0 else ''}10**{value.bit_length() * 30103 // 100_000} or more"
+    return repr(value)
 
 
 def amount(value: object, what: str) -> int:
@@ -56,7 +83,7 @@ def amount(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}=1200")
     if value < 0:
-        raise InvalidCapacity(f"{what}={value!r} is negative; a call costs zero or more")
+        raise InvalidCapacity(f"{what}={shown(value)} is negative; a call costs zero or more")
     return value
 
 
@@ -120,6 +147,30 @@ def must_be_plain(fn: object, what: str, takes: str) -> None:
         raise InvalidConfig(
             f"{what}={name_of(fn)} is async, and it would not be awaited; give a plain function"
         )
+
+
+def read_priority(priority: int) -> int:
+    """A priority that is not exactly an int, as an int: a member of an IntEnum, for example."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidConfig(f"priority={priority!r} is not a whole number; higher goes first, 0 is usual")
+    return int(priority)
+
+
+def check_tenant(tenant: Hashable) -> None:
+    """Raise unless the tenant can be told from others: a list or a dict cannot."""
+    try:
+        hash(tenant)
+    except TypeError:
+        raise InvalidConfig(
+            f'tenant={tenant!r} is not hashable; write e.g. tenant="team" or a tuple'
+        ) from None
+
+
+def read_observer(observer: Observer | None) -> Observer | None:
+    """The observer as it is. Raises unless it is None or a sync function."""
+    if observer is not None:
+        must_be_plain(observer, "observer", "one event")
+    return observer
 
 
 def name_of(fn: object) -> str:

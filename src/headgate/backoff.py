@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from .arguments import SECOND, amount, positive_seconds_to_ns, seconds_to_ns, within_bounds
+from .arguments import LONGEST, SECOND, amount, positive_seconds_to_ns, seconds_to_ns, within_bounds
 from .errors import InvalidConfig, InvalidWindow
 from .frozen import Frozen
 from .hints import Callable, Jitter, Seconds
 
 _STRATEGIES = ("exponential", "linear", "constant")
 _JITTERS = '"none", "full", "decorrelated", ("factor", 0.25), ("additive", 0.1) or ("range", 0.75, 1.0)'
-
-# The longest delay, where a cap is not given: some 146 years.
-_LONGEST_DELAY = 1 << 62
 
 
 class Backoff(Frozen):
@@ -47,7 +44,7 @@ class Backoff(Frozen):
         jitter: Jitter = "none",
     ) -> None:
         base_ns = positive_seconds_to_ns(base, "base")
-        cap_ns = _LONGEST_DELAY if cap is None else min(seconds_to_ns(cap, "cap"), _LONGEST_DELAY)
+        cap_ns = LONGEST if cap is None else seconds_to_ns(cap, "cap")
         if cap_ns < base_ns:
             raise InvalidWindow(
                 f"cap={cap!r} is less than base={base!r}, the first wait; raise the cap or lower the base"
@@ -121,7 +118,7 @@ class Backoff(Frozen):
         raise InvalidConfig(f"jitter={self.jitter!r} is unknown; write {_JITTERS}")
 
     def __repr__(self) -> str:
-        cap = None if self.cap_ns == _LONGEST_DELAY else self.cap_ns / SECOND
+        cap = None if self.cap_ns == LONGEST else self.cap_ns / SECOND
         factor = "" if self.factor == 2 else f", factor={self.factor!r}"
         return (
             f"Backoff({self.base_ns / SECOND!r}, cap={cap}, strategy={self.strategy!r}{factor},"

@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from .arguments import SECOND, seconds_to_ns
+from .arguments import SECOND, moment_to_ns, seconds_to_ns
 from .events import Event
 from .gate.clock import OWN_THREADS, SystemTimer
 from .gate.parking import LoopParker, ThreadParker
@@ -59,7 +59,7 @@ class ManualClock:
         self.sleeps: list[float] = []
         self.timers_set = 0  # how many timers were ever set
         self.on_timer: Callable[[], object] | None = None  # called after a timer was set
-        self._now = round(start * SECOND)
+        self._now = moment_to_ns(start, "start")
         self._lock = threading.RLock()  # a finalizer may set a timer while its thread is in here
         self._due: list[tuple[int, int, ManualTimer]] = []
 
@@ -92,7 +92,7 @@ class ManualClock:
 
     def at(self, when: float, act: Callable[[], object]) -> None:
         """Have `act()` called when the clock reaches that many seconds."""
-        self.call_at(round(when * SECOND), act)
+        self.call_at(moment_to_ns(when, "when"), act)
 
     def call_at(self, at: int, act: Callable[[], object]) -> ManualTimer:
         """Have `act()` called when the clock reaches that nanosecond. `advance` raises its errors."""

@@ -18,6 +18,7 @@ from ..arguments import (
     not_awaitable,
     positive_seconds_to_ns,
     ratio,
+    read_observer,
 )
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
 from ..gate.clock import SYSTEM, default_random
@@ -154,13 +155,11 @@ class CircuitBreaker(Closing):
                 f"expected_exceptions={expected_exceptions!r}: nothing would count; write e.g. (Exception,)"
             )
         self._ignore = _kinds(ignore, "ignore")
-        if observer is not None and not callable(observer):
-            raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
         if not callable(random):
             raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
         self._key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
-        self._observer = observer
+        self._observer = read_observer(observer)
         self._clock = clock
         self._now = clock.now
         self._random = random

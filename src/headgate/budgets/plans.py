@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from ..arguments import amount, positive_int, positive_seconds_to_ns
+from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
 from ..errors import InvalidConfig, InvalidWindow
 from ..limits import Rate
 from ..typing import Seconds
@@ -60,9 +60,7 @@ def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> lis
         try:
             positive_seconds_to_ns(period, what)
         except InvalidWindow:
-            raise InvalidWindow(
-                f"{what}={windows!r}: {period!r} is not a stretch of time; {example}"
-            ) from None
+            raise InvalidWindow(f"{what}: {shown(period)} is not a stretch of time; {example}") from None
         most = positive_int(given, f"{what}[{period!r}]", example=100_000)
         limit = Limit(most, column, Rate(most, period, unit="tokens", strict=True))
         if limits.setdefault(limit.key, limit) is not limit:

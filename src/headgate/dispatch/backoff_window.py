@@ -6,12 +6,11 @@ Dispatch that uses it, obeys.
 
 from __future__ import annotations
 
-from math import isfinite
 from weakref import ref
 
 from .. import events
-from ..arguments import SECOND, positive_seconds_to_ns, seconds_to_ns
-from ..errors import CapacityExhausted, InvalidConfig, InvalidWindow, WaitTimeout
+from ..arguments import SECOND, moment_to_ns, positive_seconds_to_ns, read_observer, seconds_to_ns
+from ..errors import CapacityExhausted, InvalidConfig, WaitTimeout
 from ..events import Event
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
@@ -80,7 +79,7 @@ class BackoffWindow(Closing):
         self.key: Hashable = key
         self.kept = False  # by its registry, because the window is active
         self._spread = seconds_to_ns(spread, "spread")
-        self._observer = observer
+        self._observer = read_observer(observer)
         self._registry: WindowRegistry | None = None
         self._watchers: tuple[ref[Gate], ...] = ()
         self._gate = Gate("window", Rules(window=self.rule, reentry=self.reentry()), clock=clock)
@@ -119,9 +118,8 @@ class BackoffWindow(Closing):
         refused had been sent: refusals of calls sent before the window started are echoes of
         the same episode, not new ones.
         """
-        self.signal(
-            seconds_to_ns(duration, "duration"), reason, None if sent_at is None else _moment(sent_at)
-        )
+        sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
+        self.signal(seconds_to_ns(duration, "duration"), reason, sent)
 
     def signal(self, duration: int, reason: str, sent_at: int | None, *, origin: object = None) -> None:
         """As `set`, in nanoseconds. `origin` is what brought the signal from another process."""
@@ -291,11 +289,3 @@ class BackoffWindow(Closing):
 
     def __repr__(self) -> str:
         return f"<BackoffWindow {self.key!r}, {self.remaining:.3f} s remaining>"
-
-
-def _moment(seconds: float) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isfinite(seconds):
-        raise InvalidWindow(
-            f"sent_at={seconds!r} is not a moment; write clock.seconds(), e.g. time.monotonic()"
-        )
-    return round(seconds * SECOND)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ..arguments import SECOND, Coroutine, never_awaited, not_awaitable, positive_int, seconds_to_ns
+from ..arguments import (
+    SECOND,
+    Coroutine,
+    moment_to_ns,
+    never_awaited,
+    not_awaitable,
+    positive_int,
+    read_observer,
+    seconds_to_ns,
+)
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
@@ -140,7 +149,7 @@ class Dispatch(Gate, Closing):
             columns=columns,
             max_waiting=max_waiting,
             weights=weights,
-            observer=observer,
+            observer=read_observer(observer),
             clock=clock,
         )
         self.window = window
@@ -245,7 +254,7 @@ class Dispatch(Gate, Closing):
         """
         now = self.clock.now()
         before = self._learner.rates()
-        sent = now if sent_at is None else min(now, round(sent_at * SECOND))
+        sent = now if sent_at is None else min(now, moment_to_ns(sent_at, "sent_at"))
         if signal.limited and signal.reason not in ("quota_exhausted", "too_large"):
             self._start_backoff(signal, now, sent)
         pause = self.look(lambda now: self._learn_locked(signal, now, sent))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from .. import events
-from ..arguments import positive_int, seconds_to_ns
+from ..arguments import check_tenant, positive_int, read_priority, seconds_to_ns
 from ..errors import InvalidConfig, Refused
 from ..hints import (
     Any,
@@ -127,8 +127,6 @@ class Gate:
     ) -> None:
         if max_waiting is not None and max_waiting != 0:
             positive_int(max_waiting, "max_waiting", example=1000)
-        if observer is not None and not callable(observer):
-            raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
         self.key = key
         self.rules = rules
         self.columns = columns
@@ -226,7 +224,9 @@ class Gate:
         admission.tenant = tenant
         admission.permit = None
         if type(priority) is not int:
-            raise InvalidConfig(f"priority={priority!r} is not a whole number; higher goes first, 0 is usual")
+            admission.priority = read_priority(priority)
+        if tenant is not None:
+            check_tenant(tenant)
         return admission
 
     def try_admit(
@@ -247,6 +247,8 @@ class Gate:
             price = read_cost(self.columns, bytes, tokens, cost)
         else:
             price = self.unit_cost
+        if tenant is not None:
+            check_tenant(tenant)
         # As `take`, without the call.
         kind, read_clock = self._permit_kind, self._now
         permit = kind()

@@ -6,7 +6,7 @@ from _thread import allocate_lock
 from itertools import islice
 
 from .. import events
-from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
+from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, read_observer, seconds_to_ns
 from ..errors import Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
@@ -70,8 +70,6 @@ class MemoryLimiter(Closing):
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        if observer is not None and not callable(observer):
-            raise InvalidConfig(f"observer={observer!r} cannot be called; give a function of one event")
         self._factor = (
             None
             if reduce_factor is None
@@ -85,7 +83,7 @@ class MemoryLimiter(Closing):
         # Keys of the template that no caller waits for are only buckets. A strict rate cannot be stored so.
         simple = self._template and not any(rate.strict for rate in self._template)
         self._keyed = KeyedRates(self._template, self._columns) if simple else None
-        self._observer = observer
+        self._observer = read_observer(observer)
         self._clock = clock
         self._now = clock.now
         self._resources: dict[str, Resource] = {}  # those that have a gate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from ..arguments import Coroutine, is_async, never_awaited, positive_int
+from ..arguments import Coroutine, is_async, never_awaited, positive_int, read_observer
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.decision import Rules, successors
@@ -57,7 +57,9 @@ class RateLimiter:
                 f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'
             )
         rates = successors((), (read,), COLUMNS, 0)
-        self._gate = Gate(read.name, Rules(rates=rates, final=True), observer=observer, clock=clock)
+        self._gate = Gate(
+            read.name, Rules(rates=rates, final=True), observer=read_observer(observer), clock=clock
+        )
 
     def acquire(self, *, timeout: Seconds | None = None) -> None:
         """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""

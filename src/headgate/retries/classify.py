@@ -266,4 +266,4 @@ def _own_retry_after(error: BaseException) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         return None
-    return min(float(value), _LONGEST_RETRY_AFTER)
+    return float(min(value, _LONGEST_RETRY_AFTER))

@@ -12,7 +12,14 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from ..arguments import SECOND, must_be_plain, positive_int, positive_seconds_to_ns, ratio, seconds_to_ns
+from ..arguments import (
+    moment_to_ns,
+    must_be_plain,
+    positive_int,
+    positive_seconds_to_ns,
+    ratio,
+    seconds_to_ns,
+)
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..limiters.memory_limiter import MemoryLimiter
@@ -205,7 +212,7 @@ class DistributedLimiter(MemoryLimiter):
         seconds.
         """
         pause = 0 if retry_after is None else seconds_to_ns(retry_after, "retry_after")
-        sent = None if sent_at is None else round(sent_at * SECOND)
+        sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
         self._agent.announce(resource, str(reason), pause, sent)
 
     # -- looking
