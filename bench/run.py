@@ -2,7 +2,8 @@
 
 Each part is a program of its own and runs in its own process, so that none inherits the heap,
 the threads or the loaded modules of another. A part prints Markdown; it is passed on as it comes.
-RESULTS.md is only written by a complete run at full length: figures of a quick look would mislead.
+RESULTS.md is only written by runs at full length: figures of a quick look would mislead. A part that runs
+alone, by `--only`, replaces its own chapter and says when and where it was measured.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "RESULTS.md"
 
 PARTS = {
+    "goodput": "The same jobs through a limited API, beside other clients",
     "importing": "Import",
     "admission": "One admission, uncontended",
     "waiters": "Fifty thousand waiters",
@@ -74,6 +77,16 @@ def run(part: str, *, quick: bool) -> tuple[str, int]:
     return "".join(lines), process.returncode
 
 
+def replace_chapter(results: str, title: str, text: str) -> str:
+    """RESULTS.md with another text in one of its chapters, or with that chapter at the end."""
+    preface, *chapters = results.split("\n## ")
+    texts = dict(chapter.split("\n", 1) for chapter in chapters)
+    texts[title] = f"\n{text.rstrip()}\n"
+    order = [name for name in PARTS.values() if name in texts]
+    order += [name for name in texts if name not in order]
+    return "\n## ".join((preface, *(f"{name}\n{texts[name]}" for name in order)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, metavar="NAME", help=f"one part: {', '.join(PARTS)}")
@@ -96,8 +109,13 @@ def main() -> int:
     if failed:
         print(f"error: {', '.join(failed)} did not run to the end; RESULTS.md is unchanged", file=sys.stderr)
         return 1
-    if arguments.only is None and not arguments.quick:
-        (HERE / "RESULTS.md").write_text("\n".join(chapters) + "\n", encoding="utf-8")
+    if not arguments.quick:
+        results = "\n".join(chapters) + "\n"
+        if arguments.only is not None:
+            before = RESULTS.read_text(encoding="utf-8")
+            alone = f"Measured by itself:\n\n{chapters[1]}\n\n{text}"
+            results = replace_chapter(before, PARTS[arguments.only], alone)
+        RESULTS.write_text(results, encoding="utf-8")
         print("written to bench/RESULTS.md")
     return 0
 
