@@ -21,6 +21,7 @@ from headgate import (
     ResilienceConfig,
     ResilientClient,
     RetryBudget,
+    StoreError,
     TokenBudget,
     WaitTimeout,
     verdict,
@@ -362,6 +363,33 @@ def test_budget_may_be_a_function_of_the_arguments():
     client.call(far_side.ask, "bob")
     with pytest.raises(BudgetExceeded):
         client.call(far_side.ask, "ann")
+
+
+def test_a_retry_that_the_budget_refuses_names_the_failure_before_it_as_its_cause(call_of_kind):
+    clock = jumping()
+    failure = Broken()
+    far_side = FarSide(clock, failure)
+    with pytest.raises(BudgetExceeded) as caught:
+        call_of_kind(client_on(clock, budget=TokenBudget(150, clock=clock), tokens=100), far_side)
+    assert caught.value.__cause__ is failure
+    assert far_side.sent == [0.0]
+
+
+def test_a_retry_whose_budget_cannot_ask_its_store_names_the_failure_before_it():
+    clock = jumping()
+    failure = Broken()
+    budget = TokenBudget(1_000, clock=clock)
+
+    def lost(*_arguments):
+        raise StoreError("redis://limits.internal/0 cannot be reached")
+
+    def ask():
+        budget.account.usage.take = lost
+        raise failure
+
+    with pytest.raises(StoreError) as caught:
+        client_on(clock, budget=budget, tokens=100).call(ask)
+    assert caught.value.__cause__ is failure
 
 
 def test_ten_concurrent_calls_on_a_budget_for_two_make_two():

@@ -23,12 +23,11 @@ from .arguments import (
     positive_seconds_to_ns,
 )
 from .breaker.breaker import CircuitBreaker
-from .breaker.nesting import come_out, go_in
 from .breaker.registry import BreakerRegistry
 from .budgets.budget import Reservation, TokenBudget
 from .dispatch.backoff_window import BackoffWindow
 from .dispatch.dispatch import Dispatch
-from .errors import CircuitBreakerOpen, InvalidConfig, Refused
+from .errors import BudgetExceeded, CircuitBreakerOpen, HeadgateError, InvalidConfig, Refused
 from .gate.admission import Permit
 from .gate.clock import SYSTEM, default_random, sleep, sleep_async
 from .gate.closing import Closing
@@ -44,7 +43,7 @@ from .verdict import Verdict
 
 if TYPE_CHECKING:
     from .breaker.circuit import Probe
-    from .breaker.nesting import Inside
+    from .nesting import Inside
 
 # The calls that waited for the end of a backoff window are admitted over this many seconds after it.
 _SPREAD = 1.0
@@ -229,21 +228,22 @@ class ResilientClient(Closing):
         """
         call = self._begin(fn, args, kwargs)
         while True:
-            call.check_circuit()
-            if call.budget is not None:
-                call.reservation = call.budget.reserve(call.tokens)
-            with call, self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
-                call.begin_attempt(permit)
-                try:
-                    result = fn(*args, **kwargs)
-                except BaseException as error:
-                    if not call.is_retried_after(error):
-                        raise
-                else:
-                    if result.__class__ is Coroutine:
-                        raise never_awaited(result, "call")
-                    call.succeeded(result)
-                    return result
+            with call:
+                call.check_circuit()
+                if call.budget is not None:
+                    call.reservation = call.budget.reserve(call.tokens)
+                with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
+                    call.begin_attempt(permit)
+                    try:
+                        result = fn(*args, **kwargs)
+                    except BaseException as error:
+                        if not call.is_retried_after(error):
+                            raise
+                    else:
+                        if result.__class__ is Coroutine:
+                            raise never_awaited(result, "call")
+                        call.succeeded(result)
+                        return result
             if call.delay:
                 sleep(self._clock, call.delay)
 
@@ -251,10 +251,10 @@ class ResilientClient(Closing):
         """Call the function with these arguments and await its result. Raises what `call` raises."""
         call = self._begin(fn, args, kwargs)
         while True:
-            call.check_circuit()
-            if call.budget is not None:
-                call.reservation = await call.budget.reserve_async(call.tokens)
             with call:
+                call.check_circuit()
+                if call.budget is not None:
+                    call.reservation = await call.budget.reserve_async(call.tokens)
                 async with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
                     call.begin_attempt(permit)
                     try:
@@ -336,16 +336,13 @@ class _Call:
     # -- before an attempt
 
     def __enter__(self) -> None:
-        """Begin to wait for a permit."""
+        """Begin to wait for the budget and for a permit."""
 
     def check_circuit(self) -> None:
         """Raise if the circuit is open, before the call waits for anything."""
         self.delay = 0
         self.permit = None
-        try:
-            self.breaker.check()
-        except CircuitBreakerOpen as refusal:
-            raise self._caused_by_failure(refusal) from refusal.__cause__
+        self.breaker.check()
 
     def left(self) -> float | None:
         """Seconds until the deadline; None if there is none."""
@@ -354,21 +351,16 @@ class _Call:
 
     def begin_attempt(self, permit: Permit) -> None:
         """The call is admitted. Raise if the circuit opened while it waited."""
-        self.inside = go_in(self.breaker)
+        self.inside = self.breaker.go_in()
         if self.inside is not None:
             try:
                 self.entry = self.breaker.enter()
-            except CircuitBreakerOpen as refusal:
+            except CircuitBreakerOpen:
                 permit.settle(tokens=0, cost=0)
-                raise self._caused_by_failure(refusal) from refusal.__cause__
+                raise
         self.permit = permit
         self.retried.begin_attempt()
         self.sent_at = self.clock.now()
-
-    def _caused_by_failure(self, refusal: CircuitBreakerOpen) -> CircuitBreakerOpen:
-        if self.last_failure is not None:
-            refusal.__cause__ = self.last_failure
-        return refusal
 
     # -- after an attempt
 
@@ -429,10 +421,14 @@ class _Call:
         return True
 
     def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
-        """Give back what the attempt still holds. If a retry was refused, raise what made it necessary."""
+        """Give back what the attempt still holds.
+
+        If the gate refused a retry, raise what made the retry necessary. If the budget, its store or the
+        breaker did, that is the cause of the refusal.
+        """
         self.retried.end_attempt()
         if self.inside is not None:
-            come_out(self.inside)
+            self.breaker.come_out(self.inside)
             self.inside = None
         if self.entry is not None:
             self.breaker.abandoned(self.entry)
@@ -441,7 +437,9 @@ class _Call:
             if self.permit is None:  # never sent
                 self.reservation.refund()
             self.reservation = None
-        refused = isinstance(error, Refused) and not isinstance(error, CircuitBreakerOpen)
-        if refused and self.permit is None and self.last_failure is not None:
+        if self.permit is not None or self.last_failure is None or not isinstance(error, HeadgateError):
+            return
+        if isinstance(error, Refused) and not isinstance(error, (BudgetExceeded, CircuitBreakerOpen)):
             Stop(self.last_failure, self.retried.state.retries, f"no place for another: {error}").annotate()
             raise self.last_failure
+        error.__cause__ = self.last_failure

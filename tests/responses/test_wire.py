@@ -307,6 +307,14 @@ def test_the_local_clock_replaces_an_implausible_date_header(date):
         ("2027-01-15T08:00:00", "Friday, 15-Jan-27 08:00:20 GMT", 20.0),
         ("2027-01-15T08:00:00", "Thursday, 15-Jan-26 08:00:20 GMT", 0.0),
         ("2027-01-15T08:00:00", "Friday, 15-Jan-77 08:00:00 GMT", MONTH),  # 2077, fifty years ahead
+        (
+            "2027-01-15T08:00:00",
+            "Saturday, 15-Jan-77 08:00:01 GMT",
+            0.0,
+        ),  # 1977, fifty years and a second ahead
+        ("2027-01-15T08:00:00", "Friday, 15-Jan-77 08:00:01 GMT", None),  # Saturday in 1977, so not a date
+        ("2026-11-16T00:00:00", "Friday, 31-Dec-76 23:59:59 GMT", 0.0),  # 1976
+        ("2028-02-29T12:00:00", "Monday, 28-Feb-78 12:00:00 GMT", MONTH),  # 2078, without a 29 February
         ("2027-01-15T08:00:00", "Sunday, 15-Jan-78 08:00:00 GMT", 0.0),  # 1978
         ("2001-01-01T00:00:00", "Friday, 31-Dec-99 23:59:59 GMT", 0.0),  # 1999
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import random
 import sys
@@ -15,6 +16,7 @@ from headgate import (
     InvalidConfig,
     RetryBudget,
     retry,
+    retrying,
 )
 from headgate.testing import ManualClock, run
 from patience import PATIENCE
@@ -124,6 +126,77 @@ def test_nested_layers_on_one_budget_do_not_multiply_attempts(layers, quiet):
 def test_two_layers_on_one_budget_stay_below_two_fifths_more_attempts(quiet):
     """Without a budget there would be nine attempts for a call."""
     assert nested(1_000, layers=2) <= 1_400
+
+
+def earned_by(calls, budget):
+    """Retries that become available by that many good calls, after all were spent."""
+    hammer(50, fail, max_retries=1, retry_budget=budget)
+    assert budget.available == 0
+    hammer(calls, lambda: None, max_retries=1, retry_budget=budget)
+    return budget.available
+
+
+@pytest.mark.parametrize("end", ["open", "dropped", "closed elsewhere"])
+def test_the_reader_of_a_stream_inside_an_attempt_earns_for_its_calls(end, quiet):
+    """A stream that is read, or was abandoned, is no reason not to count the calls of its reader."""
+    budget = RetryBudget(0.5, burst=10)
+
+    async def stream():
+        async for attempt in retrying(retry_budget=budget):
+            with attempt:
+                yield 1
+                yield 2
+
+    async def main():
+        pieces = stream()
+        async for _ in pieces:
+            break
+        if end == "closed elsewhere":
+            await asyncio.create_task(pieces.aclose())
+        if end == "dropped":
+            del pieces
+        return earned_by(100, budget)
+
+    assert asyncio.run(main()) == 10
+
+
+def test_an_attempt_that_ends_in_another_context_is_over_in_all(quiet):
+    budget = RetryBudget(0.5, burst=10)
+    stack = contextlib.ExitStack()
+    stack.enter_context(next(iter(retrying(retry_budget=budget))))
+    contextvars.copy_context().run(stack.close)
+    assert earned_by(100, budget) == 10
+
+
+def test_a_task_that_outlives_the_attempt_that_started_it_earns(quiet):
+    budget = RetryBudget(0.5, burst=10)
+    tasks = []
+
+    async def later(over):
+        await over.wait()
+        return earned_by(100, budget)
+
+    @retry(retry_budget=budget)
+    async def start(over):
+        tasks.append(asyncio.create_task(later(over)))
+
+    async def main():
+        over = asyncio.Event()
+        await start(over)
+        over.set()
+        return await tasks[0]
+
+    assert asyncio.run(main()) == 10
+
+
+def test_calls_within_an_attempt_earn_nothing_for_its_budget_but_for_others(quiet):
+    budget, other = RetryBudget(0.5, burst=10), RetryBudget(0.5, burst=10)
+    for attempt in retrying(retry_budget=budget):
+        with attempt:
+            assert earned_by(100, other) == 10
+            hammer(50, fail, max_retries=1, retry_budget=budget)
+            hammer(100, lambda: None, max_retries=1, retry_budget=budget)
+            assert budget.available == 0
 
 
 def test_an_empty_budget_raises_the_last_error_without_a_delay(ask):

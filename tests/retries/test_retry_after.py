@@ -1,5 +1,8 @@
 """Retry-After: no attempt is earlier than the far side said, with the errors of every HTTP client."""
 
+from types import SimpleNamespace
+
+import google.genai.errors
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +77,57 @@ def test_a_retry_after_attribute_of_true_is_ignored(ask):
     far = FarSide(Busy, "hello")
     ask(far, exceptions=Busy, base_delay=0.25, jitter=False)
     assert far.waits == [0.25]
+
+
+RETRY_INFO = {
+    "code": 429,
+    "message": "You exceeded your current quota",
+    "status": "RESOURCE_EXHAUSTED",
+    "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "21.5s"}],
+}
+
+
+@pytest.mark.parametrize("body", [{"error": RETRY_INFO}, [{"error": RETRY_INFO}], RETRY_INFO])
+def test_the_retry_delay_of_gemini_is_read_from_the_error_of_its_sdk(ask, body):
+    """The error has no response if aiohttp sent the request, or if it was pickled."""
+    far = FarSide(google.genai.errors.ClientError(429, body), "hello")
+    assert ask(far, jitter=False).result == "hello"
+    assert far.waits == [21.5]
+
+
+def test_the_retry_delay_of_google_is_read_from_the_messages_of_its_api_clients(ask):
+    """google.api_core gives the details as messages of google.rpc."""
+
+    class ResourceExhausted(Exception):
+        code = 429
+
+    delay = SimpleNamespace(seconds=21, nanos=500_000_000)
+    ResourceExhausted.details = [SimpleNamespace(reason="RATE"), SimpleNamespace(retry_delay=delay)]
+    far = FarSide(ResourceExhausted, "hello")
+    assert ask(far, jitter=False).result == "hello"
+    assert far.waits == [21.5]
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "21s",
+        [None],
+        [SimpleNamespace(retry_delay="21s")],
+        {},
+        {"error": "busy"},
+        {"error": {"details": 3}},
+        lambda: "x",
+    ],
+)
+def test_details_that_say_nothing_about_a_delay_are_ignored(ask, details):
+    class Busy(Exception):
+        code = 429
+
+    Busy.details = details
+    far = FarSide(Busy, "hello")
+    assert ask(far, jitter=False).result == "hello"
+    assert far.waits == [1.0]
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])

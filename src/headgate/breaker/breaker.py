@@ -6,6 +6,7 @@ An outcome that is not the far side's fault does not count: its "slow down", our
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from enum import Enum
 from weakref import ref
 
@@ -27,9 +28,9 @@ from ..gate.forks import reset_in_child
 from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
 from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
+from ..nesting import Inside, come_out, go_in, is_around, still_running
 from ..retries.classify import refusal_of, verdict_of
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Counter, Probe
-from .nesting import INSIDE, Inside, is_around, still_running
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 else:
     BreakerRegistry = later("headgate.breaker.registry", "BreakerRegistry")
 
-_inside = INSIDE  # Python calls the methods of an imported name more slowly than those of a module's own
+# The calls through breakers that the running code is part of.
+_inside: ContextVar[Inside | None] = ContextVar("headgate_inside_breakers", default=None)
 
 # A probe that takes longer than this makes room for another, unless the recovery time is longer still.
 _SHORTEST_LEASE = 30 * SECOND
@@ -304,6 +306,15 @@ class CircuitBreaker(Closing):
         self._finish()
         if not circuit.would_admit(self._now()):
             raise self._refusal()
+
+    def go_in(self) -> Inside | None:
+        """Calls made from now on belong to this one. None: it belongs to an outer call of this breaker."""
+        return go_in(_inside, self)
+
+    @staticmethod
+    def come_out(inside: Inside) -> None:
+        """The call that went in is over."""
+        come_out(_inside, inside)
 
     def enter(self) -> int | Probe:
         """Let a call in, or raise CircuitBreakerOpen. The answer is to be handed in with the outcome."""

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeGuard
 
@@ -331,6 +331,7 @@ _RFC3339 = re.compile(
     r"(?:[Zz]|([+-])([0-9]{2}):?([0-5][0-9]))?"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = 8_000 * 365 * DAY  # the year 9964: a clock that is later is taken for this
 
 
 def http_date(text: str, base: int) -> int | None:
@@ -339,12 +340,18 @@ def http_date(text: str, base: int) -> int | None:
     if match is None:
         return None
     year = int(match["year"])
+    parts = (
+        _MONTHS.index(match["month"].lower()) + 1,
+        *map(int, match.group("day", "hour", "minute", "second")),
+    )
     if len(match["year"]) == 2:
-        # The latest year with these two digits that is at most fifty years ahead.
-        horizon = _year(base) + 50
+        # RFC 9110: the latest moment with these two digits that is at most fifty years ahead.
+        present = _EPOCH + timedelta(microseconds=min(max(base, 0), _LATEST) // 1000)
+        horizon = present.year + 50
         year = horizon - (horizon - year) % 100
-    month = _MONTHS.index(match["month"].lower()) + 1
-    moment = _moment(year, month, *(int(match[part]) for part in ("day", "hour", "minute", "second")))
+        if year == horizon and parts > present.timetuple()[1:6]:
+            year -= 100
+    moment = _moment(year, *parts)
     if moment is None or not _DAYS[moment.weekday()].startswith(match["weekday"].lower()):
         return None
     return (moment - _EPOCH) // timedelta(seconds=1) * SECOND
@@ -368,8 +375,3 @@ def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:  # 30 February, 25:00 or a leap second
         return None
-
-
-def _year(base: int) -> int:
-    day = _EPOCH.toordinal() + base // DAY
-    return date.fromordinal(min(max(day, 1), date.max.toordinal())).year

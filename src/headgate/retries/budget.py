@@ -8,10 +8,11 @@ from contextvars import ContextVar
 from ..arguments import positive_int, ratio
 from ..errors import InvalidConfig
 from ..gate.forks import reset_in_child
+from ..nesting import Inside, come_out, go_in, is_around, still_running
 from .state import Allowance
 
-# The budgets that the running call has earned for: several layers of retries around one call count it once.
-_earning: ContextVar[tuple[RetryBudget, ...]] = ContextVar("headgate_earning_budgets", default=())
+# The attempts that the running code is part of: several layers of retries around one call count it once.
+_attempts: ContextVar[Inside | None] = ContextVar("headgate_attempts", default=None)
 
 
 class RetryBudget:
@@ -54,21 +55,18 @@ class RetryBudget:
 
     def earn(self) -> None:
         """Count a call, unless it is made within an attempt of a call that was counted already."""
-        if self not in _earning.get():
+        if not is_around(self, still_running(_attempts.get())):
             with self._lock:
                 self._allowance.earn()
 
-    def begin_attempt(self) -> tuple[RetryBudget, ...]:
+    def begin_attempt(self) -> Inside | None:
         """From here on, calls made by this thread or task earn nothing. Give the result to `end_attempt`."""
-        before = _earning.get()
-        _earning.set((*before, self))
-        return before
+        return go_in(_attempts, self)
 
     @staticmethod
-    def end_attempt(before: tuple[RetryBudget, ...]) -> None:
-        """The attempt is over: calls count again."""
-        # Not `reset(token)`: an attempt may end in another context than it began in.
-        _earning.set(before)
+    def end_attempt(attempt: Inside) -> None:
+        """The attempt is over, in the context that it began in or in another: calls count again."""
+        come_out(_attempts, attempt)
 
     def spend(self) -> bool:
         """Take one retry if there is one."""

@@ -7,6 +7,7 @@ observer, and the note on the exception.
 from __future__ import annotations
 
 from ..events import tell
+from ..nesting import Inside
 from ..typing import Clock
 from .budget import RetryBudget
 from .classify import retry_after_of, verdict_of
@@ -40,7 +41,7 @@ class RetriedCall:
         self._clock = policy.clock if clock is None else clock
         self._on_retry = policy.on_retry if on_retry is None else on_retry
         self._budget = policy.retry_budget
-        self._before: tuple[RetryBudget, ...] | None = None
+        self._attempt: Inside | None = None
         self.state = RetryState(policy, key, self._clock.now())
         self.delay = 0
         if self._budget is not None:
@@ -59,13 +60,13 @@ class RetriedCall:
     def begin_attempt(self) -> None:
         """Calls made within the attempt do not count for the same retry budget again."""
         if self._budget is not None:
-            self._before = self._budget.begin_attempt()
+            self._attempt = self._budget.begin_attempt()
 
     def end_attempt(self) -> None:
         """The attempt is over, whatever came of it. May be called without an attempt."""
-        if self._before is not None and self._budget is not None:
-            self._budget.end_attempt(self._before)
-            self._before = None
+        if self._attempt is not None:
+            RetryBudget.end_attempt(self._attempt)
+            self._attempt = None
 
     def succeeded(self) -> None:
         """The last attempt succeeded: if it was a retry, the retry budget gets it back."""

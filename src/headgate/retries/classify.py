@@ -166,8 +166,13 @@ def _body_of(error: BaseException, response: object) -> object:
     try:
         content = getattr(response, "content", None)
     except Exception:  # noqa: BLE001 - the content of a stream that was not read raises
+        content = None
+    if isinstance(content, (bytes, str)):
+        return content
+    details = getattr(error, "details", None)  # google-genai keeps the parsed body there
+    if not isinstance(details, dict):
         return None
-    return content if isinstance(content, (bytes, str)) else None
+    return details if "error" in details else {"error": details}
 
 
 def _verdict_on(signal: Signal, error: BaseException) -> Verdict:
@@ -253,9 +258,14 @@ def retry_after_of(error: BaseException, verdict: Verdict) -> int | None:
 
 
 def _own_retry_after(error: BaseException) -> float | None:
-    """The attribute `retry_after` of an exception in seconds: a number, a timedelta, or text of a header."""
+    """The attribute `retry_after` of an exception in seconds: a number, a timedelta, or text of a header.
+
+    Exceptions of Google's API clients have a RetryInfo among their `details` instead.
+    """
     try:
         value: Any = getattr(error, "retry_after", None)
+        if value is None:
+            value = _google_retry_delay(getattr(error, "details", None))
         if isinstance(value, str):
             from ..responses import parse_retry_after  # noqa: PLC0415 - slow to import
 
@@ -267,3 +277,9 @@ def _own_retry_after(error: BaseException) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         return None
     return float(min(value, _LONGEST_RETRY_AFTER))
+
+
+def _google_retry_delay(details: object) -> float | None:
+    """The longest `retry_delay` in a list of messages of google.rpc, in seconds."""
+    delays = [getattr(each, "retry_delay", None) for each in details] if isinstance(details, list) else []
+    return max((each.seconds + each.nanos / SECOND for each in delays if each is not None), default=None)

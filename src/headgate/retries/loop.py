@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, currentframe
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -19,6 +20,8 @@ from ..typing import Clock, P, R, Seconds, T
 from .budget import RetryBudget
 from .call import RetriedCall
 from .policy import Exceptions, OnRetry, RetryPolicy, default_backoff
+
+_GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 class RetryOptions(TypedDict, total=False):
@@ -252,7 +255,10 @@ class Attempt:
         if self.state != "waiting":
             raise RuntimeError("an attempt is entered once; the loop gives another for every try")
         self.state = "running"
-        self._call.begin_attempt()
+        block = currentframe()
+        # Between the pieces of a generator its reader makes calls of its own, in the same context.
+        if block is None or block.f_back is None or not block.f_back.f_code.co_flags & _GENERATOR:
+            self._call.begin_attempt()
         return self
 
     def __exit__(
