@@ -149,3 +149,17 @@ def test_periods_that_have_no_name_are_named_by_their_length():
     assert Rate(1, 90).name == "requests/90s"
     assert Rate(1, 0.5).name == "requests/500ms"
     assert Rate(1, 60, unit="token").name == "tokens/minute"
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("1000 tokens/minute", 10_000),
+        ("1000/day", 1000),
+        ("1000/day burst 5000", 5000),
+        ("10/s strict", 6000),
+        ("1000/day strict", 1000),
+    ],
+)
+def test_the_debt_of_one_call_is_at_most_a_period_a_burst_or_ten_minutes(text, most):
+    assert Rate.parse(text).most_debt == most

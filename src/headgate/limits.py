@@ -26,6 +26,7 @@ _PERIODS = {
     "d": 86400 * SECOND,
     "day": 86400 * SECOND,
 }
+_LONGEST_DEBT = 600 * SECOND
 _PERIOD_NAMES = {_PERIODS[name]: name for name in ("ns", "us", "ms", "second", "minute", "hour", "day")}
 
 
@@ -107,6 +108,15 @@ class Rate(Frozen):
     def per(self) -> float:
         """The period in seconds."""
         return self.per_ns / SECOND
+
+    @property
+    def most_debt(self) -> int:
+        """How many units more than its estimate one call is charged at most, whatever it says that it used.
+
+        What the rate allows in one period, at once, or in ten minutes, whichever is most: one absurd figure
+        does not close a gate for longer, and a large call is still paid in full.
+        """
+        return max(self.amount, self.burst, self.amount * _LONGEST_DEBT // self.per_ns)
 
     @property
     def name(self) -> str:

@@ -521,3 +521,17 @@ def test_after_any_window_calls_come_at_the_rate_and_no_sooner_than_without_one(
                 since += amount
                 if window.until is not None:
                     assert (since - first) * SECOND <= earned
+
+
+def test_correct_charges_at_most_the_debt_that_one_call_can_have_and_says_so():
+    """
+    Ten minutes of 100 a second is the most that one call can owe.
+    """
+    rules = Rules(rates=[RateRule(Rate(100, burst=50), 0), StrictRule(Rate(1000, 60, strict=True), 1)])
+    assert rules.enter((1, 2, 0), 0)
+
+    assert rules.correct((1, 2, 0), (1, 10**18, 7), 0, 0) == (1, 10_002, 7)
+
+    assert [rate.level(0) for rate in rules.rates] == [49, 1000 - 10_002]
+    actual = (60_001, 10, 0)
+    assert rules.correct((1, 10_002, 0), actual, 0, 0) is actual

@@ -250,12 +250,24 @@ class Rules:
 
     # -- after the call
 
-    def correct(self, cost: tuple[int, ...], actual: tuple[int, ...], taken_at: int, now: int) -> None:
-        """Replace what was estimated by what it was."""
+    def correct(
+        self, cost: tuple[int, ...], actual: tuple[int, ...], taken_at: int, now: int
+    ) -> tuple[int, ...]:
+        """Replace what was estimated by what it was. Return that, where it is too much to be true reduced.
+
+        A rate takes on no more debt at once than `Rate.most_debt`.
+        """
+        charged = actual
         for rate in self.rates:
             column = rate.column
             if column < len(cost):
-                rate.settle(cost[column], actual[column], taken_at, now)
+                units = actual[column]
+                # No rate has a bound below its amount.
+                if units - cost[column] > rate.rate.amount and units - cost[column] > rate.rate.most_debt:
+                    units = cost[column] + rate.rate.most_debt
+                    charged = (*charged[:column], min(units, charged[column]), *charged[column + 1 :])
+                rate.settle(cost[column], units, taken_at, now)
+        return charged
 
     def leave(self, cost: tuple[int, ...], mode: int) -> None:
         """Give back what was held. Without a call, as it was taken."""
@@ -303,6 +315,9 @@ def successors(
                     followed[i] = other
                     left.remove(other)
                     break
-    for i, other in followed.items():
-        rules[i].follow(other, now)
+    for i, rule in enumerate(rules):
+        if i in followed:
+            rule.follow(followed[i], now)
+        elif isinstance(rule, RateRule):
+            rule.made_at = now
     return tuple(rules)

@@ -101,6 +101,7 @@ class Gate:
         "_seam",
         "_to_tell",
         "_told",
+        "_warned",
         "_watched",
         "_weights",
         "clock",
@@ -135,6 +136,7 @@ class Gate:
         self.closed = False
         self.supply: Supply | None = None  # what the gate is shared through
         self._to_tell: deque[Callable[[], object]] = deque()  # left by finalizers, which tell nothing
+        self._warned = False  # of a settled cost that is too large to be true
         self._max_waiting = max_waiting
         self._weights = None if weights is None else _read_weights(weights)
         self._learn = learn
@@ -658,10 +660,19 @@ class Gate:
         return False
 
     def _correct_locked(self, permit: Permit, actual: Cost) -> None:
-        self.rules.correct(permit.cost, actual, permit.taken_at, self._now())
+        charged = self.rules.correct(permit.cost, actual, permit.taken_at, self._now())
+        if charged is not actual:
+            self._leave_warning(actual, charged)
         ticket = getattr(permit, "ticket", None)
         if ticket is not None:
-            correct(ticket, self.rules.size(actual))
+            correct(ticket, self.rules.size(charged))
+
+    def _leave_warning(self, actual: Cost, charged: Cost) -> None:
+        """Under the lock: have the end of this public call, or of the next one, warn of a reduced debt."""
+        if not self._warned:
+            self._warned = True
+            self._to_tell.append(lambda: reports.warn_of_debt(self.key, self.columns, actual, charged))
+            self._choose_fast_path()
 
     def detach(self, permit: Permit, count: Callable[[], object]) -> None:
         """Let a call go on without its permit: its place is free, and `count()` counts it, under the lock."""

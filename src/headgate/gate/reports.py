@@ -120,3 +120,21 @@ def warn_of_dropped_permit(key: Hashable) -> None:
         ResourceWarning,
         stacklevel=4,
     )
+
+
+def warn_of_debt(
+    key: Hashable, units: Iterable[str], actual: tuple[int, ...], charged: tuple[int, ...]
+) -> None:
+    import logging  # noqa: PLC0415 - only a mistake needs it
+
+    reduced = ", ".join(
+        f"{told:,} {unit} are charged as {taken:,}"
+        for unit, told, taken in zip(units, actual, charged, strict=False)
+        if told != taken
+    )
+    logging.getLogger("headgate").warning(
+        "settle() told %r a cost that is too large to be true: %s. The debt of one call is at most what its "
+        "rate earns in a period or in ten minutes, or its burst. This is said once for each gate",
+        key,
+        reduced,
+    )
