@@ -176,3 +176,15 @@ def test_set_rates_ends_the_learning_of_rates():
     dispatch.observe(read_signal(429, {}, RATE_LIMITED))
     assert [level.name for level in dispatch.snapshot().rates] == [Rate(10, 1).name]
     assert dispatch.snapshot().rates[0].limit == 10
+
+
+def test_what_remains_of_a_lower_limit_goes_through_a_strict_rate():
+    """A strict 60/minute hears that 29 of 30 remain: 29 more calls go in that minute."""
+    dispatch = api(ManualClock(), rates=["60/minute strict"])
+    dispatch.try_admit().settle()
+    dispatch.observe(read_signal(200, headers(30, 29, "2s")))
+    admitted = 0
+    while (permit := dispatch.try_admit()) is not None:
+        permit.settle()
+        admitted += 1
+    assert admitted == 29

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headgate.gate import strict as rates
 from headgate.gate.bucket import RateRule
-from headgate.gate.decision import rule_for
+from headgate.gate.decision import rule_for, successors
 from headgate.gate.strict import StrictRule
-from headgate.limits import Rate
+from headgate.limits import COLUMNS, Rate
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -69,7 +69,7 @@ def a_rule(amount, per_ns=SECOND):
 def state(rule):
     """Everything the rule remembers, as values."""
     return {
-        name: [tuple(entry) for entry in value] if name in ("_groups", "_moments") else value
+        name: [tuple(entry) for entry in value] if name in ("_caps", "_groups", "_moments") else value
         for name in StrictRule.__slots__
         for value in [getattr(rule, name)]
     }
@@ -515,22 +515,28 @@ def test_a_strict_rate_that_follows_another_still_counts_its_calls():
     assert old.level(600_000_000) == 3
 
 
-def test_a_strict_rate_that_follows_a_bucket_admits_no_more_than_the_level_of_the_bucket():
+def test_a_strict_rate_that_follows_a_bucket_which_was_fully_used_goes_on_at_its_pace():
     """
-    Sixty a minute with a burst of one, just used: nothing is left. Made strict, it must not
-    let fifty-nine through at once after the sixty of the last minute.
+    Sixty a minute with a burst of one, each used: made strict, it must not let fifty-nine through
+    at once after the sixty of the last minute. Any minute has sixty, before and after the change.
     """
-    old, new = RateRule(Rate(60, 60, burst=1), 0), a_rule(60, MINUTE)
+    old, new, log = RateRule(Rate(60, 60, burst=1), 0), a_rule(60, MINUTE), Log(60, MINUTE)
     for now in range(0, MINUTE, SECOND):
         assert old.enter((1,), now) == 1
-    assert old.level(59 * SECOND) == 0
+        log.charge(1, now)
+    now = 59 * SECOND + SECOND // 2
+    new.follow(old, now)
 
-    new.follow(old, 59 * SECOND)
+    assert new.level(now) == 0
+    while now < 3 * MINUTE:
+        if new.enter((1,), now):
+            log.charge(1, now)
+        now += SECOND // 4
+    assert log.most_in_any_window() == 60
+    assert 58 <= sum(MINUTE <= at < 2 * MINUTE for at, _ in log.charges) <= 60
 
-    assert new.level(59 * SECOND) <= 0
 
-
-def test_a_strict_rate_that_follows_a_bucket_has_the_level_of_the_bucket():
+def test_a_strict_rate_counts_what_the_bucket_before_it_used():
     old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
     assert old.enter((20,), 0) == 1
     new.follow(old, 0)
@@ -538,7 +544,43 @@ def test_a_strict_rate_that_follows_a_bucket_has_the_level_of_the_bucket():
 
     smaller = a_rule(30, MINUTE)
     smaller.follow(old, 0)
-    assert smaller.level(0) == 30
+    assert smaller.level(0) == 10
+
+
+def test_units_that_the_bucket_has_earned_back_leave_the_strict_window_when_they_would_have_left_it():
+    """
+    A bucket of sixty a minute: forty used at 0 s are earned back at 40 s, but were used in that minute.
+    """
+    old, new = RateRule(Rate(60, 60, burst=60), 0), a_rule(60, MINUTE)
+    old.made_at = 0
+    assert old.enter((40,), 0) == 1
+    assert old.full(45 * SECOND)
+
+    new.follow(old, 45 * SECOND)
+
+    assert new.level(45 * SECOND) == 20
+    assert new.level(MINUTE - 1) == 20
+    assert new.level(MINUTE) == 60
+
+
+def test_a_strict_rate_that_follows_a_bucket_that_was_never_used_has_all_of_its_amount():
+    old, new = RateRule(Rate(1000, 86_400), 0), a_rule(1000, DAY)
+    assert old.level(0) == 1
+    new.follow(old, 0)
+    assert new.level(0) == 1000
+
+
+def test_a_strict_rate_that_follows_a_bucket_used_for_ten_minutes_has_nearly_all_of_its_amount():
+    """
+    1000 a day, evenly. Three calls in 200 s: no more than four can have been admitted in that time.
+    """
+    (old,) = successors((), (Rate(1000, 86_400),), COLUMNS, 0)
+    for now in (0, 100 * SECOND, 200 * SECOND):
+        assert old.enter((1,), now) == 1
+    (new,) = successors((old,), (Rate(1000, 86_400, strict=True),), COLUMNS, 200 * SECOND)
+
+    assert new.level(200 * SECOND) in (996, 997)
+    assert new.level(DAY + 200 * SECOND) == 1000
 
 
 def test_a_strict_rate_that_follows_a_bucket_keeps_its_debt():
@@ -552,19 +594,241 @@ def test_a_strict_rate_that_follows_a_bucket_keeps_its_debt():
     assert new.level(0) == -15
 
 
-def test_raising_a_strict_limit_creates_nothing():
+def test_a_raised_strict_limit_is_there_at_once_less_what_was_used():
     """
-    Ten a minute, all used; made six hundred a minute: the ten leave the window when they would
-    have left it, and until then there is no more than before.
+    Ten a minute, all used; made six hundred a minute: the ten still count, and nothing else does.
     """
     old, new = a_rule(10, MINUTE), a_rule(600, MINUTE)
     assert old.enter((10,), 0) == 1
 
     new.follow(old, SECOND)
 
-    assert new.level(SECOND) == 0
-    assert new.level(MINUTE) == 10
-    assert new.level(MINUTE + SECOND) == 600
+    assert new.level(SECOND) == 590
+    assert new.level(MINUTE) == 600
+
+
+def test_changing_a_strict_rate_back_and_forth_costs_nothing():
+    rule = a_rule(100, MINUTE)
+    for amount in (50, 100, 50):
+        before, rule = rule, a_rule(amount, MINUTE)
+        rule.follow(before, 0)
+
+    assert rule.level(0) == 50
+
+
+@pytest.mark.parametrize("used", [0, 7])
+def test_changing_from_strict_to_a_bucket_and_back_counts_what_was_used_and_nothing_else(used):
+    rule = rule_for(Rate(60, 60, strict=True))
+    assert rule.enter((used,), 0) == 1
+    for _ in range(3):
+        for rate in (Rate(60, 60, burst=60), Rate(60, 60, strict=True)):
+            (rule,) = successors((rule,), (rate,), COLUMNS, 0)
+
+    assert rule.level(0) == 60 - used
+    assert rule.level(MINUTE) == 60
+
+
+def test_a_pause_outlasts_a_change_to_a_bucket_and_back():
+    rule = rule_for(Rate(60, 60, strict=True))
+    rule.hold_until(30 * SECOND, 0)
+    (bucket,) = successors((rule,), (Rate(60, 60, burst=60),), COLUMNS, 0)
+    (again,) = successors((bucket,), (Rate(60, 60, strict=True),), COLUMNS, SECOND)
+
+    assert bucket.earliest((1, 0, 0), 0) == 30 * SECOND
+    assert again.earliest((1, 0, 0), SECOND) == 30 * SECOND
+    assert again.level(30 * SECOND) >= 1
+    assert again.level(2 * MINUTE) == 60
+
+
+# -- caps: what the far side says
+
+
+def test_a_lowered_level_is_what_may_still_go_and_not_usage():
+    """
+    Sixty a minute, one used; the far side says that 29 remain. 29 more go within the minute. After it
+    there are as many as have left the window.
+    """
+    rule = a_rule(60, MINUTE)
+    assert rule.enter((1,), 0) == 1
+    rule.lower(29, SECOND)
+
+    assert rule.used(SECOND) == 1
+    assert rule.level(SECOND) == 29
+    assert rule.enter((29,), 2 * SECOND) == 1
+    assert rule.enter((1,), 2 * SECOND) == 0
+    assert rule.earliest((1,), 2 * SECOND) == MINUTE  # the first one leaves the window
+    assert rule.earliest((2,), 2 * SECOND) == MINUTE + SECOND  # the cap ends
+    assert rule.level(MINUTE + SECOND) == 31
+
+
+def test_a_lower_limit_and_what_remains_of_it_are_not_both_subtracted():
+    """
+    Sixty a minute; the far side says that 29 of 30 remain, and the rate becomes thirty a minute.
+    """
+    old, new = a_rule(60, MINUTE), a_rule(30, MINUTE)
+    assert old.enter((1,), 0) == 1
+    old.lower(29, 0)
+    new.follow(old, 0)
+
+    assert new.level(0) == 29
+
+
+def test_lowering_never_raises_the_level_and_never_makes_debt():
+    rule = a_rule(10)
+    assert rule.enter((8,), 0) == 1
+    for level in (5, 2, 9, 10**30, 0, -5, 1):
+        before = rule.level(0)
+        rule.lower(level, 0)
+        assert rule.level(0) == max(0, min(before, level))
+    assert rule.level(SECOND) == 10
+
+
+def test_a_pause_leaves_nothing_and_takes_nothing():
+    rule = a_rule(10)
+    assert rule.enter((3,), 0) == 1
+    rule.hold_until(5 * SECOND, 0)
+
+    assert rule.level(0) == 0
+    assert rule.earliest((1,), 0) == 5 * SECOND
+    assert rule.enter((0,), 0) == 1
+    assert rule.level(5 * SECOND) == 10
+    rule.hold_until(4 * SECOND, 5 * SECOND)
+    assert rule.level(5 * SECOND) == 10
+
+
+def test_a_call_that_used_less_than_estimated_does_not_raise_what_the_far_side_said_is_left():
+    """
+    The far side says that 5 are left, whatever a call of before was estimated to use.
+    """
+    rule = a_rule(100)
+    assert rule.enter((80,), 0) == 1
+    rule.lower(5, 10)
+    rule.settle(80, 10, 0, 20)
+
+    assert rule.used(20) == 10
+    assert rule.level(20) == 5
+
+
+def test_a_call_sent_after_the_far_side_said_what_is_left_is_refunded_in_full():
+    rule = a_rule(100)
+    rule.lower(50, 0)
+    assert rule.enter((40,), 10) == 1
+    rule.settle(40, 10, 10, 20)
+
+    assert rule.level(20) == 40
+
+
+def test_for_one_period_a_rate_that_grew_keeps_to_the_amount_before():
+    rule = a_rule(100, MINUTE)
+    assert rule.enter((10,), 0) == 1
+    rule.keep_to(50, SECOND)
+
+    assert rule.level(SECOND) == 40
+    assert rule.level(MINUTE) == 50
+    assert rule.level(MINUTE + SECOND) == 100
+
+
+class Model(Log):
+    """All facts and all caps, none forgotten."""
+
+    def __init__(self, amount, per_ns):
+        super().__init__(amount, per_ns)
+        self.caps = []
+
+    def limit(self, now):
+        return min([self.amount, *(most for until, most, _ in self.caps if now < until)])
+
+    def fits(self, units, now):
+        return not units or self.used(now) + units <= self.limit(now)
+
+    def level(self, now):
+        left = self.amount - self.used(now)
+        return left if left < 0 else max(0, min(left, self.limit(now) - self.used(now)))
+
+    def earliest(self, units, now):
+        moments = [now, *(at + self.per_ns for at, _ in self.charges), *(until for until, _, _ in self.caps)]
+        return min(moment for moment in moments if moment >= now and self.fits(units, moment))
+
+    def lower(self, level, now):
+        self.caps.append([now + self.per_ns, level + self.used(now), now])
+
+    def settle(self, entry, estimate, actual, now):
+        entry[1] = min(estimate, actual)
+        if actual > estimate:
+            self.charge(actual - estimate, now)
+        for cap in self.caps:
+            if entry[0] <= cap[2] < entry[0] + self.per_ns:
+                cap[1] = max(0, cap[1] - max(0, estimate - actual))
+
+
+what_happens = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "take", "take", "settle", "lower", "hold", "change"]),
+        st.tuples(st.sampled_from([0, 0, 1, 8, 128, 512, 1000, 1023, 1024]), st.integers(-1, 1)),
+        st.integers(0, 20),
+        st.integers(0, 99),
+    ),
+    max_size=40,
+)
+
+
+@given(st.one_of(amounts, large_amounts), periods, what_happens)
+@settings(deadline=None, max_examples=200)
+def test_any_history_of_calls_caps_and_changes_answers_as_a_list_of_facts_and_a_list_of_caps_do(
+    first_amount, per_ns, steps
+):
+    """
+    Never more than the limit of the moment in a window that ends then, and never idle while there is room.
+    """
+    rule, model = a_rule(first_amount, per_ns), Model(first_amount, per_ns)
+    now, permits = 0, []
+    for kind, (parts, little), sixteenths, which in steps:
+        amount = model.amount
+        now += max(0, per_ns * parts // 1024 + little)
+        cost = amount * sixteenths // 16
+        if kind == "take":
+            cost = max(cost, which % 3)
+            room = model.fits(cost, now)
+            assert rule.enter((cost,), now) == room
+            if room:
+                permits.append((cost, model.charge(cost, now)))
+                assert not cost or model.used(now) <= model.limit(now)
+        elif kind == "settle" and permits:
+            estimate, entry = permits.pop(which % len(permits))
+            rule.settle(estimate, cost, entry[0], now)
+            model.settle(entry, estimate, cost, now)
+        elif kind == "lower":
+            rule.lower(cost, now)
+            model.lower(cost, now)
+        elif kind == "hold":
+            until = now + per_ns * sixteenths // 4
+            rule.hold_until(until, now)
+            model.caps.append([until, 0, now])
+        elif kind == "change":
+            model.amount = [max(1, amount // 2), amount * 2, first_amount][which % 3]
+            before, rule = rule, a_rule(model.amount, per_ns)
+            rule.follow(before, now)
+            # A cap that leaves all of the amount is not remembered for a larger one.
+            model.caps = [cap for cap in model.caps if cap[1] < amount]
+        assert rule.level(now) == model.level(now)
+        for need in (0, 1, model.amount // 2, model.amount):
+            assert rule.fits((need,), now) == model.fits(need, now)
+            assert rule.earliest((need,), now) == model.earliest(need, now)
+
+
+def test_five_thousand_caps_are_remembered_in_130_and_end_at_most_a_128th_late():
+    """
+    Every 12 ms of a minute the far side says that one more is left than before.
+    """
+    rule, model = a_rule(10**6, MINUTE), Model(10**6, MINUTE)
+    for k in range(5000):
+        rule.lower(k, k * MINUTE // 5000)
+        model.lower(k, k * MINUTE // 5000)
+    assert len(rule._caps) <= 130
+    model.caps = [cap for k, cap in enumerate(model.caps) if k % 50 == 0]
+    late = MINUTE // 128 + MINUTE // 100
+    for now in range(MINUTE, 2 * MINUTE + late, MINUTE // 99):
+        assert model.level(now - late) - 50 <= rule.level(now) <= model.level(now) + 50
 
 
 # -- exact while there are few, and beyond by at most one part in 128

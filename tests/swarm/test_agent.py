@@ -107,6 +107,24 @@ def test_a_strict_rate_is_shared_strictly():
     assert [sum(agent.try_acquire("api") for _ in range(20)) for agent in agents] == [5, 5]
 
 
+def test_an_agent_whose_strict_share_grows_waits_until_what_the_others_used_has_left_the_window():
+    """Two agents use five of ten a minute each; one leaves. Any minute has ten calls, not fifteen."""
+    clock, bus = ManualClock(), MemoryBus()
+    agents = [DistributedLimiter(bus=bus, agent_id=f"agent-{n}", clock=clock) for n in range(2)]
+    for agent in agents:
+        agent.set_rates("api", Rate(10, 60, strict=True))
+    clock.advance(60)
+    calls = [clock.seconds() for agent in agents for _ in range(20) if agent.try_acquire("api")]
+    assert len(calls) == 10
+    agents[1].close()
+    for _ in range(180):
+        clock.advance(1)
+        calls += [clock.seconds() for _ in range(20) if agents[0].try_acquire("api")]
+
+    assert max(sum(at <= other < at + 60 for other in calls) for at in calls) == 10
+    assert sum(at > 180 for at in calls) >= 10
+
+
 # -- turns
 
 

@@ -42,10 +42,10 @@ class AnyRate(Protocol):
         """Return whether nothing is missing."""
 
     def lower(self, level: int, now: int) -> None:
-        """Leave at most this many units."""
+        """Leave at most this many units. That is not usage: a rate that follows this one may have more."""
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:
         """Leave nothing before that moment, and this many units then."""
 
     def follow(self, old: AnyRate, now: int) -> None:
-        """Continue where the rate that this one replaces stands."""
+        """Count what the rate that this one replaces has used, and go by what was said to it."""

@@ -37,6 +37,7 @@ class RateRule:
         "held_until",
         "low_ticks",
         "low_times",
+        "made_at",
         "most_ticks",
         "name",
         "rate",
@@ -55,6 +56,7 @@ class RateRule:
         self.most_ticks = max(rate.amount, rate.burst) * self.unit_ticks  # what one call may take
         self.earned_at = LONG_AGO  # in ticks
         self.held_until = LONG_AGO  # until then nothing is left, whatever the rate
+        self.made_at = LONG_AGO  # before that it admitted nothing
         # For refunds: how low the backlog has been since a permit was given out. When the
         # bucket was last found full, and each take that found the backlog lower than every
         # later one did; times ascend and so do the ticks. What is older than the full bucket
@@ -208,6 +210,15 @@ class RateRule:
         backlog = max(0, self.earned_at - now * self.ticks_per_ns)
         return (self.burst_ticks - backlog) // self.unit_ticks
 
+    def last_use(self, now: int) -> tuple[int, int | None]:
+        """When something was last taken, and what was missing after it; None if it was never used."""
+        if self.earned_at == LONG_AGO:
+            return LONG_AGO, None
+        last = min(now, max([self.full_at, *self.low_times[-1:]]))
+        if self.held_until > last:
+            return last, 0  # it is held back, and what is missing says nothing about what was used
+        return last, max(0, -(-(self.earned_at - last * self.ticks_per_ns) // self.unit_ticks))
+
     def follow(self, old: AnyRate, now: int) -> None:
         """Continue where the rule this one replaces stands: a change of limits creates nothing.
 
@@ -221,7 +232,13 @@ class RateRule:
             self.earned_at = now * self.ticks_per_ns + missing * self.unit_ticks
             self.low_times.append(mark)
             self.low_ticks.append(0)  # nothing of the old window can be refunded here
+            if old.full(now):
+                self.made_at = now
+            held_until = getattr(old, "held_until", LONG_AGO)
+            if held_until > now:
+                self.hold_until(held_until, now)
             return
+        self.made_at = old.made_at
         # What a bucket that is held will have at the end, it has then at any rate.
         self.held_until = old.held_until
         since = max(now, old.held_until)

@@ -1,4 +1,8 @@
-"""Pure. A rate that never admits more than its amount in any stretch of its period."""
+"""Pure. A rate that never admits more than its amount in any stretch of its period.
+
+What was used is a fact, and only calls make facts. A level that the far side states, a pause, and what is
+unknown about the rate before this one are caps: until a certain time, less may count than the rate allows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections import deque
 
 from ..hints import AnyRate, Sequence
 from ..limits import Rate
-from .bucket import LONG_AGO
+from .bucket import LONG_AGO, RateRule
 
 # How many groups a strict window remembers. Calls close together share one; those that are only
 # known by it leave the window with the last of them: under-use of at most one part in this many.
@@ -14,6 +18,12 @@ _MOST_GROUPS = 128
 
 # How many moments it remembers besides, each by itself. Up to here, it is exact.
 _MOST_MOMENTS = 256
+
+# How many caps it remembers by themselves. Beyond, those that end close together end as one, a little later.
+_MOST_CAPS = 64
+
+# In how many steps a cap is lifted that stands for what a bucket may have admitted.
+_STEPS = 32
 
 
 class StrictRule:
@@ -23,11 +33,14 @@ class StrictRule:
     are few whatever happens; and one by one, for the latest moments. While those are all there
     are, every answer is exact. Of older ones it is only known that they belong to their group,
     and such a group counts until the last of its calls has left the window.
+
+    A cap is [until, most, since]: before `until` no more than `most` may count. It was set at `since`, as a
+    number of units beyond what counted then; so a refund of an older call makes it smaller.
     """
 
     __slots__ = (
+        "_caps",
         "_groups",
-        "_held_until",
         "_latest",
         "_merged",
         "_moments",
@@ -46,7 +59,7 @@ class StrictRule:
         self._groups: deque[list[int]] = deque()  # [first, last, amount], oldest first
         self._moments: deque[list[int]] = deque()  # [moment, amount], the latest of what is in the groups
         self._merged = LONG_AGO  # up to here, calls are known by their group only
-        self._held_until = LONG_AGO  # the far side says that nothing is left before
+        self._caps: list[list[int]] = []  # [until, most, since], in no order
         self._used = 0  # by all groups
         self._latest = LONG_AGO  # a clock that goes back grants nothing again
 
@@ -65,7 +78,16 @@ class StrictRule:
     def earliest(self, cost: tuple[int, ...], now: int) -> int:
         """When the cost could be taken, if no other call came. At or before now: at once."""
         need = cost[self.column]
-        return max(self._held_until, self.down_to(self.rate.amount - need, now)) if need else now
+        if not need:
+            return now
+        at = now
+        if self._caps:
+            for until, most in self._limits(now):
+                fits_at = max(at, self.down_to(most - need, now)) if need <= most else until
+                if fits_at < until:
+                    return fits_at
+                at = until
+        return max(at, self.down_to(self.rate.amount - need, now))
 
     def down_to(self, most: int, now: int) -> int:
         """When no more than `most` will count, if no other call came. At or before now: at once."""
@@ -104,6 +126,8 @@ class StrictRule:
             self.charge(actual - estimate, now)
             return
         back = estimate - actual
+        if self._caps:
+            self._correct_caps(back, taken_at)
         if taken_at > self._merged:
             moment = next((known for known in reversed(self._moments) if known[0] <= taken_at), None)
             if moment is None or moment[0] < taken_at:
@@ -126,10 +150,11 @@ class StrictRule:
         gone = max(now, self._latest) - self.rate.per_ns
         while amount and self._groups and self._groups[-1][1] > gone:
             group = self._groups[-1]
-            back = min(amount, group[2])
+            back, taken_at = min(amount, group[2]), group[1]
             if self._moments:  # they are the latest of all there is
                 moment = self._moments[-1]
-                if moment[0] <= gone:
+                taken_at = moment[0]
+                if taken_at <= gone:
                     return
                 back = min(back, moment[1])
                 moment[1] -= back
@@ -138,6 +163,7 @@ class StrictRule:
             group[2] -= back
             self._used -= back
             amount -= back
+            self._correct_caps(back, taken_at)
             if not group[2]:
                 self._groups.pop()
 
@@ -148,15 +174,57 @@ class StrictRule:
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative when more was used than estimated."""
         level = self.rate.amount - self.used(now)
-        return min(level, 0) if now < self._held_until else level
+        if self._caps and level > 0:
+            most = min((most for until, most, _since in self._caps if now < until), default=self.rate.amount)
+            return max(0, level + min(0, most - self.rate.amount))
+        return level
 
     def lower(self, level: int, now: int) -> None:
-        """Leave at most `level` units. Never raises what there is."""
-        self.charge(max(0, self.level(now) - level), now)
+        """For one period leave at most `level` units more than count now. Never raises what there is."""
+        self._cap(now + self.rate.per_ns, max(0, level) + self.used(now), now)
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - of every rate
-        """Nothing is left before that moment, which is no further off than the window is long."""
-        self._held_until = max(self._held_until, min(at, now + self.rate.per_ns))
+        """Leave nothing before that moment; what there is then was not changed by the pause."""
+        self._cap(at, 0, now)
+
+    def keep_to(self, amount: int, now: int) -> None:
+        """For one period let no more than this count: more was not allowed before, and others may have it."""
+        self._cap(now + self.rate.per_ns, amount, now)
+
+    @property
+    def held_until(self) -> int:
+        """Nothing is left before that moment; LONG_AGO if there was no pause."""
+        return max((until for until, most, _since in self._caps if not most), default=LONG_AGO)
+
+    def _cap(self, until: int, most: int, since: int) -> None:
+        """Until then, no more than `most` may count."""
+        caps = [cap for cap in self._caps if since < cap[0] and (cap[0] > until or cap[1] < most)]
+        if most < self.rate.amount and until > since:
+            caps.append([until, most, since])
+        if len(caps) > _MOST_CAPS:
+            by_end: dict[int, list[int]] = {}
+            for cap in caps:
+                end = cap[0] + -cap[0] % self._quantum
+                other = by_end.setdefault(end, cap)
+                by_end[end] = [end, min(cap[1], other[1]), max(cap[2], other[2])]
+            caps = list(by_end.values())
+        self._caps = caps
+
+    def _limits(self, now: int) -> list[tuple[int, int]]:
+        """Until when how much may count, from now on; after the last of them, the amount."""
+        limits: list[tuple[int, int]] = []
+        most = self.rate.amount
+        for until, bound, _since in sorted(self._caps, reverse=True):
+            most = min(most, bound)
+            if until > now:
+                limits.append((until, most))
+        return limits[::-1]
+
+    def _correct_caps(self, units: int, taken_at: int) -> None:
+        """A call of that moment used less: caps that were set while it counted were set too high."""
+        for cap in self._caps:
+            if taken_at <= cap[2] < taken_at + self.rate.per_ns:
+                cap[1] = max(0, cap[1] - units)
 
     def used(self, now: int) -> int:
         """Units that still count."""
@@ -186,6 +254,8 @@ class StrictRule:
         gone = now - self.rate.per_ns
         if groups and groups[0][0] <= gone:
             self._drop(gone)
+        if self._caps:
+            self._caps = [cap for cap in self._caps if cap[0] > now]
         self._used += taken
         if groups and (now <= groups[-1][1] or now < groups[-1][0] + self._quantum):
             groups[-1][1] = now
@@ -222,10 +292,33 @@ class StrictRule:
     # -- changing the limit, and coming back after a restart
 
     def follow(self, old: AnyRate, now: int) -> None:
-        """Continue where the rule this one replaces stands: a change of limits creates nothing."""
+        """Count what the rate that this one replaces is known to have used, and go by its caps.
+
+        A bucket does not remember calls that it has earned back. What it may have admitted in the window is a
+        cap; but what it would admit now, this rate admits too.
+        """
         if isinstance(old, StrictRule):
             self.carry_on(old)
-        self.charge(max(0, self.level(now) - old.level(now)), now)
+        elif isinstance(old, RateRule):
+            self._follow_bucket(old, now)
+        else:
+            self.lower(old.level(now), now)
+
+    def _follow_bucket(self, old: RateRule, now: int) -> None:
+        last, used = old.last_use(now)
+        if used is None:
+            return  # it was never used
+        self.charge(used, last)
+        if old.held_until > now:
+            self.hold_until(old.held_until, now)
+        amount, per = self.rate.amount, self.rate.per_ns
+        at_least = self.used(now) + max(0, old.level(now))
+        end = last + per  # by then, all that the bucket admitted has left the window
+        begin = max(now, old.made_at + per)
+        ends = [begin, *(begin + (end - begin) * step // _STEPS for step in range(1, _STEPS + 1))]
+        for start, until in zip([now, *ends], ends, strict=False):
+            earned = -(-max(0, last - max(start - per, old.made_at)) * old.rate.amount // old.rate.per_ns)
+            self._cap(until, max(at_least, amount - earned), now)
 
     def carry_on(self, old: StrictRule) -> None:
         """Count what the other counts, and nothing else: what was used stays used."""
@@ -234,7 +327,7 @@ class StrictRule:
         self._merged = old._merged
         self._used = old._used
         self._latest = old._latest
-        self._held_until = old._held_until
+        self._caps = [list(cap) for cap in old._caps]
 
     def mend(self) -> None:
         """After a change that was broken off half way: whatever a group holds, counts."""

@@ -16,6 +16,7 @@ from ..gate.admission import Permit
 from ..gate.decision import successors
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
+from ..gate.strict import StrictRule
 from ..gate.window import Reentry
 from ..limiters.resource import Capacity, Resource
 from ..limits import COLUMNS, REQUESTS, Rate, columns_for
@@ -259,6 +260,8 @@ class SharedResource(Resource):
             if before is not None:
                 left.remove(before)
                 rule.follow(before, now)
+                if isinstance(rule, StrictRule) and before.rate.amount < rate.amount:
+                    rule.keep_to(before.rate.amount, now)  # the agents that had the rest may have used it
             if new_round and isinstance(rule, TurnRule):
                 rule.begin_round_after(now, rate.per_ns * target.share // (rate.amount * WHOLE))
             if joins:
