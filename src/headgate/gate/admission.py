@@ -12,7 +12,7 @@ from types import TracebackType
 from weakref import ref
 
 from ..hints import Hashable, Mapping, Self, Verdict, later
-from ..limits import read_actual_cost, read_cost
+from ..limits import read_actual_cost
 from .decision import THROTTLED
 from .line import Ticket
 
@@ -179,26 +179,21 @@ _IN_USE = "this admission is in use already; call admit() once for every call"
 class Admission:
     """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
 
-    __slots__ = ("bytes", "cost", "gate", "permit", "priority", "tenant", "timeout", "tokens")
-    bytes: int
-    cost: int | Mapping[str, int] | None
+    __slots__ = ("gate", "permit", "price", "priority", "tenant", "timeout")
     gate: Gate
     permit: Permit | None
+    price: tuple[int, ...]
     priority: int
     tenant: Hashable
     timeout: int | None
-    tokens: int
 
     def __enter__(self) -> Permit:
         if self.permit is not None:
             raise RuntimeError(_IN_USE)
         gate = self.gate
-        price = gate.unit_cost
-        if self.bytes or self.tokens or self.cost is not None:
-            price = read_cost(gate.columns, self.bytes, self.tokens, self.cost)
-        permit = gate.take(price, self.tenant)
+        permit = gate.take(self.price, self.tenant)
         if permit is None:
-            ticket = gate.ticket(price, self.priority, self.tenant)
+            ticket = gate.ticket(self.price, self.priority, self.tenant)
             parker = ticket.parker = gate.clock.thread_parker(gate.ring, ticket)
             self.permit = _ON_ITS_WAY
             try:
@@ -218,12 +213,9 @@ class Admission:
         if self.permit is not None:
             raise RuntimeError(_IN_USE)
         gate = self.gate
-        price = gate.unit_cost
-        if self.bytes or self.tokens or self.cost is not None:
-            price = read_cost(gate.columns, self.bytes, self.tokens, self.cost)
-        permit = gate.take(price, self.tenant)
+        permit = gate.take(self.price, self.tenant)
         if permit is None:
-            ticket = gate.ticket(price, self.priority, self.tenant)
+            ticket = gate.ticket(self.price, self.priority, self.tenant)
             parker = ticket.parker = gate.clock.loop_parker(gate.ring, ticket)
             self.permit = _ON_ITS_WAY
             try:

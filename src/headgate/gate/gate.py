@@ -218,9 +218,10 @@ class Gate:
         """
         admission = Admission()
         admission.gate = self
-        admission.bytes = bytes
-        admission.tokens = tokens
-        admission.cost = cost
+        if bytes or tokens or cost is not None:
+            admission.price = read_cost(self.columns, bytes, tokens, cost)
+        else:
+            admission.price = self.unit_cost
         admission.timeout = None if timeout is None else seconds_to_ns(timeout, "timeout")
         admission.priority = priority
         admission.tenant = tenant

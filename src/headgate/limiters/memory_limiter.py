@@ -213,7 +213,7 @@ class MemoryLimiter(Closing):
         slot = Slot()
         slot.find = self._find
         slot.resource = resource
-        slot.bytes = slot.tokens = slot.priority = 0
+        slot.priority = 0
         slot.cost = cost
         slot.patience = None if timeout is None else seconds_to_ns(timeout, "timeout")
         slot.tenant = slot.permit = None

@@ -9,8 +9,8 @@ from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule
-from ..hints import AnyRate, Callable, Sequence
-from ..limits import REQUESTS, Rate
+from ..hints import AnyRate, Callable, Mapping, Sequence
+from ..limits import REQUESTS, Rate, read_cost
 
 
 class Capacity(Frozen):
@@ -101,7 +101,8 @@ class Slot(Admission):
     the resource was removed or forgotten, the caller goes on at the gate that `find` gives then.
     """
 
-    __slots__ = ("find", "known", "patience", "resource")
+    __slots__ = ("cost", "find", "known", "patience", "resource")
+    cost: int | Mapping[str, int]
     find: Callable[[str, bool], Resource]
     known: Resource
     patience: int | None
@@ -144,17 +145,20 @@ class Slot(Admission):
 
     def _begin(self) -> int:
         """Go to the gate of the resource, and return the time."""
-        self.known = self.find(self.resource, False)
-        self.gate = self.known.gate
+        self._go_to(self.find(self.resource, False))
         self.timeout = self.patience
         return self.gate.clock.now()
 
     def _go_on(self, began: int) -> None:
         """Go to the gate that replaces one that was closed; the time that was waited counts."""
-        self.known = self.find(self.resource, True)
-        self.gate = self.known.gate
+        self._go_to(self.find(self.resource, True))
         if self.patience:
             self.timeout = max(1, self.patience - (self.gate.clock.now() - began))
+
+    def _go_to(self, known: Resource) -> None:
+        self.known = known
+        self.gate = known.gate
+        self.price = read_cost(self.gate.columns, 0, 0, self.cost)
 
 
 def check_name(resource: object) -> None:
