@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -453,3 +454,37 @@ def test_the_end_of_a_window_is_reported_with_its_own_generation(clock):
     clock.advance(10)
     window.set(0)
     assert seen.of(events.WindowEnded)[0].generation == 1
+
+
+def test_clearing_a_window_takes_as_long_among_many_active_ones_as_among_few():
+    def time_per_clear(many):
+        registry = WindowRegistry(clock=ManualClock())
+        windows = [registry.for_key(i) for i in range(many)]
+        for i, window in enumerate(windows):
+            window.set(60 + i)
+        sample = windows[:: many // 100]
+        began = time.perf_counter()
+        for window in sample:
+            window.clear()
+        return time.perf_counter() - began
+
+    few, many = (min(time_per_clear(n) for _ in range(3)) for n in (200, 6400))
+    assert many < 4 * few  # it was 30 times as long
+
+
+def test_windows_that_are_set_and_cleared_a_thousand_times_leave_nothing_behind(clock):
+    registry = WindowRegistry(clock=clock)
+    for i in range(1000):
+        registry.for_key(i % 7).set(3600)
+        registry.for_key(i % 7).clear()
+    assert len(registry) == 0
+    window = registry.for_key(0)
+    window.set(1)
+    window.set(3600)
+    del window
+    clock.advance(1800)
+    gc.collect()
+    assert registry.for_key(0).remaining == 1800.0
+    clock.advance(1800.01)
+    gc.collect()
+    assert len(registry) == 0

@@ -77,7 +77,7 @@ class BackoffWindow(Closing):
         self.rule = Window(None if ceiling is None else positive_seconds_to_ns(ceiling, "ceiling"))
         self.clock = clock
         self.key: Hashable = key
-        self.kept = False  # by its registry, because the window is active
+        self.kept: int | None = None  # while it is active: when its registry looks at it
         self._spread = seconds_to_ns(spread, "spread")
         self._observer = read_observer(observer)
         self._registry: WindowRegistry | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from weakref import WeakValueDictionary
 
 from ..errors import InvalidConfig
@@ -15,6 +15,10 @@ from .backoff_window import BackoffWindow
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar
+
+
+# Windows that end within the same 10 ms are forgotten together.
+_SLICE = 10_000_000
 
 
 class WindowRegistry:
@@ -37,7 +41,7 @@ class WindowRegistry:
         "_generation",
         "_lock",
         "_observer",
-        "_serial",
+        "_slices",
         "_spread",
         "_windows",
     )
@@ -58,8 +62,10 @@ class WindowRegistry:
         self._clock = clock
         self._make()  # raises at once if the arguments cannot make a window
         self._windows: WeakValueDictionary[Hashable, BackoffWindow] = WeakValueDictionary()
-        self._active: list[tuple[int, int, BackoffWindow]] = []  # kept alive until their end, a heap by end
-        self._serial = 0
+        # Active windows are kept alive. They are grouped by the time slice in which they end, so that one of
+        # them is let go in a step; the heap has each slice once, also if all of its windows were cleared.
+        self._active: dict[int, set[BackoffWindow]] = {}
+        self._slices: list[int] = []
         self._generation = 0  # of the latest signal: a window that is made again goes on from there
         self._lock = allocate_lock()
         reset_in_child(self)
@@ -81,7 +87,7 @@ class WindowRegistry:
     def for_key(self, key: Hashable) -> BackoffWindow:
         """The window of that key: every caller that asks gets the same object."""
         with self._lock:
-            if self._active:
+            if self._slices:
                 self._forget_ended_locked()
             window = self._windows.get(key)
             if window is None:
@@ -102,28 +108,32 @@ class WindowRegistry:
             self._forget_ended_locked()
             self._generation = max(self._generation, window.generation)
             until = window.rule.until
-            if not window.kept and until is not None:
-                window.kept = True
-                self._serial += 1
-                heappush(self._active, (until, self._serial, window))
+            if window.kept is None and until is not None:
+                self._keep_locked(window, until)
 
     def let_go(self, window: BackoffWindow) -> None:
         """A window was cleared: it need not be kept any longer."""
         with self._lock:
-            if window.kept:
-                window.kept = False
-                self._active = [entry for entry in self._active if entry[2] is not window]
-                heapify(self._active)
+            if window.kept is not None:
+                self._active[window.kept].discard(window)
+                window.kept = None
+
+    def _keep_locked(self, window: BackoffWindow, until: int) -> None:
+        window.kept = ends_in = -(-until // _SLICE)
+        windows = self._active.get(ends_in)
+        if windows is None:
+            windows = self._active[ends_in] = set()
+            heappush(self._slices, ends_in)
+        windows.add(window)
 
     def _forget_ended_locked(self) -> None:
         now = self._clock.now()
-        while self._active and self._active[0][0] <= now:
-            _, serial, window = heappop(self._active)
-            until = window.rule.until
-            if until is not None and until > now:  # it was extended since
-                heappush(self._active, (until, serial, window))
-            else:
-                window.kept = False
+        while self._slices and self._slices[0] * _SLICE <= now:
+            for window in self._active.pop(heappop(self._slices)):
+                window.kept = None
+                until = window.rule.until
+                if until is not None and until > now:  # it was extended since
+                    self._keep_locked(window, until)
 
     def after_fork(self) -> None:
         """In a forked child: the lock is free."""
