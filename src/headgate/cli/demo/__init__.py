@@ -1,1 +1,1 @@
-"""`headgate demo`: the same jobs sent three ways, side by side, with a table and plots at the end."""
+"""`headgate demo`: the same jobs sent four ways, side by side, with a table and plots at the end."""

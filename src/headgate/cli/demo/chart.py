@@ -12,11 +12,12 @@ _INK, _FAINT, _GRID, _SHADE = "#262c38", "#808896", "#e5e8ee", "#f4ead2"
 
 
 class Series(NamedTuple):
-    """A line of a chart: its colour as `#rrggbb`, and its points by time."""
+    """A line of a chart: its colour as `#rrggbb`, its points by time, and a few words for the legend."""
 
     name: str
     colour: str
     points: Sequence[Point]
+    does: str = ""
 
     def at(self, time: float) -> float:
         """The value of the last point before a time."""
@@ -56,11 +57,15 @@ def draw(title: str, note: str, panels: Sequence[Panel], shade: Shade | None = N
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     rows = ceil(len(panels) / 2)
-    height = 1.5 + 2.7 * rows
+    lines = panels[0].series
+    labels = [f"{line.name}: {line.does}" if line.does else line.name for line in lines]
+    entries = len(lines) + (shade is not None)
+    columns = 1 if any(line.does for line in lines) else entries
+    legend = 0.2 * ceil(entries / columns)
+    height = 1.3 + legend + 2.7 * rows
     figure = Figure(figsize=(10, height), dpi=130, facecolor="white")
-    figure.subplots_adjust(
-        left=0.075, right=0.965, top=1 - 1.75 / height, bottom=0.4 / height, wspace=0.22, hspace=0.48
-    )
+    top = 1 - (1.55 + legend) / height
+    figure.subplots_adjust(left=0.075, right=0.965, top=top, bottom=0.4 / height, wspace=0.22, hspace=0.48)
     figure.text(0.03, 1 - 0.42 / height, title, size=16, weight="bold", color=_INK)
     figure.text(0.03, 1 - 0.68 / height, note, size=9.5, color=_FAINT)
     last = max(panel.last for panel in panels)
@@ -69,7 +74,7 @@ def draw(title: str, note: str, panels: Sequence[Panel], shade: Shade | None = N
         _draw_panel(axis, panel, last, shade)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
-    handles, labels = figure.axes[0].get_legend_handles_labels()
+    handles = figure.axes[0].get_legend_handles_labels()[0]
     if shade is not None:
         handles, labels = [*handles, Patch(color=_SHADE)], [*labels, shade.name]
     figure.legend(
@@ -77,7 +82,7 @@ def draw(title: str, note: str, panels: Sequence[Panel], shade: Shade | None = N
         labels,
         loc="upper left",
         bbox_to_anchor=(0.022, 1 - 0.74 / height),
-        ncols=len(labels),
+        ncols=columns,
         frameon=False,
         fontsize=9.5,
         labelcolor=_INK,

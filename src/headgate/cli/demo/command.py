@@ -13,14 +13,15 @@ _what = section("What")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(cls=Command, short_help="The same jobs three ways, and a picture of how it went.")
+@click.command(cls=Command, short_help="The same jobs four ways, and a picture of how it went.")
 @_what("--jobs N", "How many.", click.IntRange(30, 100_000), default=600)
 @_what("--plot FILE", "Where a picture goes, a PNG. Needs matplotlib.  [default: none]", _FILE)
 def demo(jobs: int, plot: Path | None) -> None:
-    """Send the same jobs three ways, side by side, through the same limited API on this machine.
+    """Send the same jobs four ways, side by side, through the same limited API on this machine.
 
-    Without a gate, by trying again; with a limiter and retries as they are usually set up; and by headgate.
-    Takes less than a minute and no network. Ends with a table and two plots, and a picture if FILE is given.
+    By trying again; with a limiter for requests, and with one for tokens too, as they are usually set up; and
+    by headgate. Takes less than a minute and no network. Ends with a table and two plots, and a picture if
+    FILE is given.
     """
     from .race import show  # noqa: PLC0415 - loads what --help can do without
 

@@ -1,6 +1,6 @@
-"""The race of the demo: three ways to send the same jobs, at the same time, each with an API of its own.
+"""The race of the demo: four ways to send the same jobs, at the same time, each with an API of its own.
 
-Nothing is made up: the figures are those of the sandbox, which counts what each of the three has sent.
+Nothing is made up: the figures are those of the sandbox, which counts what each of the four has sent.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ OUTAGE_AT, OUTAGE = 6.0, 2.0
 LONGEST = 45.0  # seconds after which the race ends
 
 
-# -- three ways, each written as it would be outside of a demo
+# -- four ways, each written as it would be outside of a demo
 
 
 class Way:
@@ -99,34 +99,46 @@ class Naive(Way):
     """Send, and after a failure wait a little longer each time and send again."""
 
     name, colour, style = "trying again", "#e2583e", "red"
-    does = "64 workers; after a failure wait 0.25, 0.5, 1 … 8 s, and at most 10 tries"
+    does = "after a failure each worker waits 0.25, 0.5, 1 … 8 s"
 
     def _delay(self, attempt: int, reply: httpx2.Response) -> float:  # noqa: ARG002 - it does not look at it
         return min(8.0, 0.25 * 2.0**attempt) * (0.5 + self._random())
 
 
 class Usual(Way):
-    """As careful programs do it: a limiter for the requests a minute, and retries that heed Retry-After."""
+    """As most programs do it: a limiter for the requests a minute, and retries that heed Retry-After.
+
+    The limiter is a bucket that holds one second's worth, as a gate of headgate does by default.
+    """
 
     name, colour, style = "limiter and retries", "#dea026", "yellow"
-    does = "64 workers behind a limiter set to the requests a minute; retries heed Retry-After"
+    does = "a limiter for requests; retries heed Retry-After"
+    _spacing = 60 / REQUESTS
     _next = 0.0
 
     async def _wait_for_turn(self) -> None:
         now = monotonic()
-        self._next = max(now, self._next + 60 / REQUESTS)
-        await asyncio.sleep(self._next - now)
+        self._next = max(now - 1.0, self._next) + self._spacing
+        await asyncio.sleep(max(0.0, self._next - now))
 
     def _delay(self, attempt: int, reply: httpx2.Response) -> float:
         wait = parse_retry_after(reply.headers, default=min(8.0, 0.5 * 2.0**attempt))
         return wait * (1 + 0.25 * self._random())
 
 
+class Careful(Usual):
+    """As careful programs do it: the limiter counts tokens too, and so is told what headgate is told."""
+
+    name, colour, style = "two limiters", "#5b8def", "blue"
+    does = "limiters for requests and for tokens; the same retries"
+    _spacing = max(60 / REQUESTS, 60 * TOKENS_PER_JOB / TOKENS)
+
+
 class Gated(Way):
     """As `headgate run --rate 3600/minute --rate '1_440_000 tokens/minute'` does it."""
 
     name, colour, style = "headgate", "#168a80", "cyan"
-    does = "as `headgate run` does it, with --rate for requests and for tokens"
+    does = "as `headgate run`, with --rate for requests and for tokens"
 
     async def _send_all(self, jobs: Path, url: str) -> None:
         gate = Dispatch(
@@ -143,6 +155,8 @@ class Gated(Way):
             self.tally = runner.tally
             await runner.run()
 
+
+WAYS: list[type[Way]] = [Naive, Usual, Careful, Gated]
 
 # -- the race
 
@@ -214,12 +228,12 @@ def ideal_seconds(count: int) -> float:
 def show(count: int, plot_to: Path | None) -> int:
     """Run the race and show it. The exit status."""
     console = Console(highlight=False)
-    ways: list[Way] = [Naive(), Usual(), Gated()]
+    ways = [way() for way in WAYS]
     ideal = ideal_seconds(count)
-    console.print(f"[bold]{count} jobs of {TOKENS_PER_JOB} tokens, three ways at the same time.[/]")
+    console.print(f"[bold]{count} jobs of {TOKENS_PER_JOB} tokens, four ways at the same time.[/]")
     console.print(
-        f"Each has an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens a minute, "
-        f"and is overloaded for {OUTAGE:g} s.\n"
+        f"Each has {_WORKERS} workers and an API that allows {REQUESTS:,} requests and {TOKENS:,} tokens "
+        f"a minute, and is overloaded for {OUTAGE:g} s.\n"
     )
     table = Table.grid(padding=(0, 0, 0, 2))
     for way in ways:
@@ -251,7 +265,7 @@ def _write_picture(path: Path, count: int, panels: list[Panel]) -> str:
     note = f"{count} jobs of {TOKENS_PER_JOB} tokens, through {limits}"
     outage = Shade(OUTAGE_AT, OUTAGE_AT + OUTAGE, "overloaded")
     try:
-        path.write_bytes(draw("The same jobs, three ways", note, panels, outage))
+        path.write_bytes(draw("The same jobs, four ways", note, panels, outage))
     except OSError as error:
         return f"The picture could not be written to {path}: {error.strerror}"
     return f"The same as a picture: [bold]{path}[/]"
@@ -294,7 +308,8 @@ def _panels(ways: list[Way]) -> list[Panel]:
         admitted = [moment - start for moment, _tokens in report.admissions]
         arrived = [moment - start for moment in report.arrivals]
         name, colour = way.name, way.colour
-        answered.append(Series(name, colour, [(0.0, 0.0), *((at, n + 1.0) for n, at in enumerate(admitted))]))
+        steps = [(0.0, 0.0), *((at, n + 1.0) for n, at in enumerate(admitted))]
+        answered.append(Series(name, colour, steps, way.does))
         in_vain = [(0.0, 0.0), *((at, n + 1.0 - bisect_right(admitted, at)) for n, at in enumerate(arrived))]
         refused.append(Series(name, colour, in_vain))
         sent.append(Series(name, colour, _each_second(arrived)))
