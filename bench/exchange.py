@@ -126,7 +126,7 @@ USUAL = [
 # What is stated, and what the gate is configured for, is so much that no call waits.
 MOST = 60_000_000
 RATES = [f"{MOST}/minute", f"{1000 * MOST} tokens/minute"]
-VARIANTS = 509
+VARIANTS = 2_003
 
 
 def openai_limits(i: int) -> list[tuple[str, str]]:
@@ -135,8 +135,8 @@ def openai_limits(i: int) -> list[tuple[str, str]]:
         ("x-ratelimit-limit-tokens", "15000000000"),
         ("x-ratelimit-remaining-requests", str(29_999_000 + i)),
         ("x-ratelimit-remaining-tokens", str(14_999_000_000 + 400 * i)),
-        ("x-ratelimit-reset-requests", f"{2 + i % 7}ms"),
-        ("x-ratelimit-reset-tokens", f"{i % 3}s" if i % 2 else f"{6 + i}ms"),
+        ("x-ratelimit-reset-requests", f"{2 + i}ms"),
+        ("x-ratelimit-reset-tokens", f"{i // 40}.{i % 1000:03}s"),
     ]
 
 

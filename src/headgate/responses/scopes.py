@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 from . import wire
-from .wire import Document, Fields, amount, at, entries, longest, readings
+from .wire import Document, Fields, Present, amount, at, entries, readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Scope:
     reset_after: float | None = None
 
 
+# The name of a scope, its limit, what remains of it, and seconds until its reset.
+_Claim: TypeAlias = tuple[str, float | None, float | None, float | None]
+
 _KIND = "(limit|remaining|reset)"
 _DIMENSION = re.compile(rf"x-ratelimit-{_KIND}-(.+)")
 _UNIFIED = re.compile(r"anthropic-ratelimit-unified-(.+)-(utilization|reset)")
@@ -35,40 +39,53 @@ _TRIAL = re.compile(r"x-trial-endpoint-call-(limit|remaining)")
 _USED_OF = re.compile(r"([0-9]+)/([0-9]+)")
 
 
-def scopes_of(fields: Fields, document: Document, present: int, provider: str) -> tuple[Scope, ...]:
-    """What a response states about each budget; `present` is the server's time in nanoseconds."""
-    # Groq's plain "requests" are requests per day.
-    daily = provider.lower() == "groq" or any(field.startswith("x-groq-") for field in fields)
-    claims = [*_body_claims(document, present, daily=daily)]
-    if not any(age > 0 for age in readings(fields.get("age", ()), wire.number)):
+def scopes_of(fields: Fields, document: Document, present: Present, provider: str) -> tuple[Scope, ...]:
+    """What a response states about each budget."""
+    if not document and fields.keys() <= _DATES:  # nearly always
+        return ()
+    daily = provider.lower() == "groq" or wire.GROQ in fields  # Groq's plain "requests" are those of a day
+    claims: list[_Claim] = []
+    if "age" not in fields or not any(age > 0 for age in readings(fields["age"], wire.number)):
         # The headers of a cached response describe the budget of an earlier caller.
-        claims = [*_header_claims(fields, present, daily=daily), *claims]
+        claims += _header_claims(fields, present, daily=daily)
+    if document:
+        claims += _body_claims(document, present, daily=daily)
 
-    merged: dict[str, Scope] = {}
+    merged: dict[str, _Claim] = {}
     for claim in claims:
-        known = merged.get(claim.name, claim)
-        merged[claim.name] = Scope(
-            claim.name,
-            _least(known.limit, claim.limit),
-            _least(known.remaining, claim.remaining),
-            longest((known.reset_after, claim.reset_after)),
-        )
-    return tuple(scope for scope in merged.values() if _says_anything(scope))
+        known = merged.get(claim[0])
+        merged[claim[0]] = claim if known is None else _both(known, claim)
+    return tuple([Scope(*claim) for claim in merged.values() if _says_anything(claim)])
 
 
-def _says_anything(scope: Scope) -> bool:
-    return scope.limit is not None or scope.remaining is not None or bool(scope.reset_after)
+_DATES = {"date", "age"}
 
 
-def _least(*amounts: float | None) -> float | None:
-    return min((amount for amount in amounts if amount is not None), default=None)
+def _both(one: _Claim, other: _Claim) -> _Claim:
+    """What two claims about a scope say together: the most restrictive figures."""
+    name, limit, remaining, reset = one
+    _, other_limit, other_remaining, other_reset = other
+    if limit is None or (other_limit is not None and other_limit < limit):
+        limit = other_limit
+    if remaining is None or (other_remaining is not None and other_remaining < remaining):
+        remaining = other_remaining
+    if reset is None or (other_reset is not None and other_reset > reset):
+        reset = other_reset
+    return name, limit, remaining, reset
 
 
-def _header_claims(fields: Fields, present: int, *, daily: bool) -> Iterator[Scope]:
-    resource = next(filter(None, fields.get("x-ratelimit-resource", ())), "core")
-    plain = "requests" if resource.lower() == "core" else _scope_name(resource)
+def _says_anything(claim: _Claim) -> bool:
+    _, limit, remaining, reset = claim
+    return limit is not None or remaining is not None or bool(reset)
+
+
+def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator[_Claim]:
+    plain = "requests"
+    if "x-ratelimit-resource" in fields:
+        resource = next(filter(None, fields["x-ratelimit-resource"]), "core")
+        plain = plain if resource.lower() == "core" else _scope_name(resource)
     for field, values in fields.items():
-        if subject := _subject(field, plain, daily=daily):
+        if subject := _subject(field, plain, daily):
             yield _claim(*subject, values, present)
         elif field == "x-shopify-shop-api-call-limit":
             yield from _used_of_claims(values)
@@ -80,7 +97,8 @@ def _header_claims(fields: Fields, present: int, *, daily: bool) -> Iterator[Sco
                     yield _claim(_scope_name(item), "limit", [parameters.get("q", "")], present)
 
 
-def _subject(field: str, plain: str, *, daily: bool) -> tuple[str, str] | None:
+@lru_cache(maxsize=1_024)
+def _subject(field: str, plain: str, daily: bool) -> tuple[str, str] | None:
     """The scope that a header field describes, and the kind of figure it holds."""
     if match := _DIMENSION.fullmatch(field):
         return _dimension(match[2], daily=daily), match[1]
@@ -100,26 +118,27 @@ def _subject(field: str, plain: str, *, daily: bool) -> tuple[str, str] | None:
     return ("requests_month", "limit") if field == "x-endpoint-monthly-call-limit" else None
 
 
-def _claim(name: str, kind: str, values: list[str], present: int) -> Scope:
+def _claim(name: str, kind: str, values: list[str], present: Present) -> _Claim:
     if kind == "reset":
-        return Scope(name, reset_after=longest(readings(values, partial(wire.when, base=present))))
+        return name, None, None, max(readings(values, partial(wire.when, present=present)), default=None)
     if kind == "policies":  # in early drafts a list: the limit in force, then the policies behind it
         values = [wire.trimmed(re.split("[,;]", value)[0]) for value in values]
     counts = readings(values, wire.number)
+    if not counts:
+        return name, None, None, None
     if kind == "utilization":
-        used = longest(counts)
-        return Scope(name) if used is None else Scope(name, 1, max(0, round(1 - used, 9)))
-    return Scope(name, remaining=_least(*counts)) if kind == "remaining" else Scope(name, _least(*counts))
+        return name, 1, max(0, round(1 - max(counts), 9)), None
+    return (name, None, min(counts), None) if kind == "remaining" else (name, min(counts), None, None)
 
 
-def _used_of_claims(values: list[str]) -> Iterator[Scope]:
+def _used_of_claims(values: list[str]) -> Iterator[_Claim]:
     for match in filter(None, map(_USED_OF.fullmatch, values)):
         used, limit = map(wire.number, match.groups())
         if used is not None and limit is not None:
-            yield Scope("requests", limit, max(0, limit - used))
+            yield "requests", limit, max(0, limit - used), None
 
 
-def _structured_claims(values: list[str], present: int) -> Iterator[Scope]:
+def _structured_claims(values: list[str], present: Present) -> Iterator[_Claim]:
     """RateLimit is a list of named items; one draft had a dictionary instead."""
     items = wire.structured_list(values)
     if items is None:
@@ -147,14 +166,14 @@ def _dimension(text: str, *, daily: bool) -> str:
     return "requests_day" if daily and name == "requests" else name.removesuffix("_minute")
 
 
-def _body_claims(document: Document, present: int, *, daily: bool) -> Iterator[Scope]:
+def _body_claims(document: Document, present: Present, *, daily: bool) -> Iterator[_Claim]:
     for violation in violations_in(document):
-        yield Scope(_quota_name(violation), amount(violation.get("quotaValue")), 0)
+        yield _quota_name(violation), amount(violation.get("quotaValue")), 0, None
     # OpenRouter repeats the headers here, for clients that lose them.
     repeated = wire.fields_of(at(document, "error", "metadata", "headers"))
     yield from _header_claims(repeated, present, daily=daily)
     cost = at(document, "extensions", "cost", "throttleStatus")
-    yield Scope("cost", amount(at(cost, "maximumAvailable")), amount(at(cost, "currentlyAvailable")))
+    yield "cost", amount(at(cost, "maximumAvailable")), amount(at(cost, "currentlyAvailable")), None
 
 
 def violations_in(document: Document) -> list[Document]:

@@ -6,7 +6,6 @@ How values are written on the wire is the subject of `wire`; this file decides w
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from . import wire
 from .scopes import Scope, is_daily, scopes_of, violations_in
-from .wire import Document, Fields, amount, at, entries, longest, readings
+from .wire import Document, Fields, Present, amount, at, entries, longest, readings
 
 Reason = Literal[
     "ok",
@@ -49,24 +48,38 @@ class Signal:
     reason: Reason = "ok"
 
 
+# What is said by a response without an error that states no limits.
+SUCCESS = Signal()
+
+
 def retry_after_of(headers: object, now: object) -> float | None:
     """Seconds to wait according to the headers, None if they do not say."""
     fields = wire.fields_of(headers)
-    return _retry_after_in_headers(fields, _present(fields, now))
+    return _retry_after_in_headers(fields, Present(fields.get("date", ()), now))
 
 
 def signal_of(status: object, headers: object, body: object, *, now: object, provider: object) -> Signal:
     """What `headgate.responses.read_signal` returns at the wall-clock time `now`."""
     code = _status(status)
     fields = wire.fields_of(headers)
-    read = partial(_signal, code, fields, present=_present(fields, now), provider=wire.text_of(provider))
+    present = Present(fields.get("date", ()), now)
+    if body is None and code < 400 and _NOT_PLAIN.isdisjoint(fields):  # nearly always
+        scopes = _applying(scopes_of(fields, {}, present, wire.text_of(provider)))
+        return Signal(scopes=scopes) if scopes else SUCCESS
+    read = partial(_signal, code, fields, present=present, provider=wire.text_of(provider))
     try:
         return read(_error_document(body, code))
     except Exception:  # noqa: BLE001 - a body object may raise anything when touched; the rest still holds
         return read({})
 
 
-def _signal(status: int, fields: Fields, document: Document, *, present: int, provider: str) -> Signal:
+# The fields beside those of scopes that mean something in a success.
+_STEERING_FIELDS = ("x-should-retry", "stripe-should-retry")
+_CODE_FIELDS = ("stripe-rate-limited-reason", "x-amzn-errortype")
+_NOT_PLAIN = frozenset(_STEERING_FIELDS + _CODE_FIELDS)
+
+
+def _signal(status: int, fields: Fields, document: Document, *, present: Present, provider: str) -> Signal:
     status = status if status >= 400 else _status_inside(document) or status
     details = _ErrorDetails(document, fields)
     retry_after = _retry_after_in_headers(fields, present)
@@ -75,8 +88,7 @@ def _signal(status: int, fields: Fields, document: Document, *, present: int, pr
     reason = _reason(status, details, scopes, stated=retry_after is not None)
     limited = reason in _LIMITED
     if not limited:
-        # A limit of zero on an admitted call marks a budget that does not apply to it.
-        scopes = tuple(scope for scope in scopes if scope.limit != 0)
+        scopes = _applying(scopes)
     if reason in _FINAL or not (limited or status >= 400):
         retry_after = None
     elif retry_after is None:
@@ -91,7 +103,14 @@ def _signal(status: int, fields: Fields, document: Document, *, present: int, pr
     return Signal(limited, retry_after, scopes, should_retry, reason)
 
 
+def _applying(scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """The scopes of an admitted call: a limit of zero marks a budget that does not apply to it."""
+    return tuple([scope for scope in scopes if scope.limit != 0])
+
+
 def _status(status: Any) -> int:
+    if type(status) is int:  # nearly always
+        return status
     with suppress(Exception):
         return int(status)
     return 200  # the status says nothing, so the rest must
@@ -110,30 +129,15 @@ def _error_document(body: object, status: int) -> Document:
     return document if status >= 400 or tells_of_error or document.get("type") == "error" else {}
 
 
-def _present(fields: Fields, now: Any) -> int:
-    """The server's present in nanoseconds: its Date header if that is plausible, else `now`.
-
-    Measuring dates from it cancels the error of the local clock. The earliest of several dates gives the
-    longest wait.
-    """
-    here = 0  # where `now` is not a number: every date is then far off, which errs towards waiting
-    with suppress(Exception):
-        local = float(now)
-        whole = math.floor(local)
-        here = whole * wire.SECOND + math.floor((local - whole) * wire.SECOND)
-    dates = (wire.http_date(text, here) for text in fields.get("date", ()))
-    return min((date for date in dates if date is not None and abs(date - here) <= wire.DAY), default=here)
-
-
 # How long to wait
 
 _MILLISECOND_FIELDS = ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after")
 _OTHER_DELAY_FIELDS = ("x-retry-after", "x-ratelimit-retry-after")
 
 
-def _retry_after_in_headers(fields: Fields, present: int) -> float | None:
+def _retry_after_in_headers(fields: Fields, present: Present) -> float | None:
     """The first kind of field that states a wait decides; within a kind, the longest wait."""
-    delay = partial(wire.delay, base=present)
+    delay = partial(wire.delay, present=present)
     kinds: tuple[tuple[tuple[str, ...], Callable[[str], float | None]], ...] = (
         (_MILLISECOND_FIELDS, wire.milliseconds),
         (("retry-after",), delay),
@@ -242,14 +246,14 @@ def _codes(document: Document, fields: Fields) -> Iterator[str]:
         *(at(entry, "reason") for entry in entries(at(error, "errors"))),
         *(document.get(key) for key in ("code", "type", "error", "error_type", "errorCode")),
         *(at(entry, "extensions", "code") for entry in entries(document.get("errors"))),
-        *fields.get("stripe-rate-limited-reason", ()),
+        *fields.get(_CODE_FIELDS[0], ()),
     ]
     for code in found:
         if isinstance(code, str):
             yield code.lower().rpartition("#")[2]  # problem types are URLs with the name at the end
         elif isinstance(code, int) and 0 <= code < 10**6:
             yield str(code)
-    for code in [document.get("__type"), *fields.get("x-amzn-errortype", ())]:
+    for code in [document.get("__type"), *fields.get(_CODE_FIELDS[1], ())]:
         if isinstance(code, str):  # AWS: namespace#Name:uri
             yield code.lower().partition(":")[0].rpartition("#")[2]
 
@@ -312,8 +316,7 @@ def _tells_of_excess(message: str) -> bool:
 def _should_retry(
     reason: Reason, status: int, details: _ErrorDetails, fields: Fields, *, stated: bool
 ) -> bool | None:
-    steering = [*fields.get("x-should-retry", ()), *fields.get("stripe-should-retry", ())]
-    steering = [word.lower() for word in steering]
+    steering = [word.lower() for name in _STEERING_FIELDS for word in fields.get(name, ())]
     if reason in _FINAL or "false" in steering:
         return False
     if "true" in steering:

@@ -1,18 +1,20 @@
 """Pure. Headers and bodies of responses as plain values: fields, documents, numbers, times.
 
 The input comes from a server and may be anything: a value that is not understood in full is left out
-(None, an empty list), never guessed, and nothing is raised. `base` is the server's present in nanoseconds
-since 1970. Durations are returned in seconds, from 0 to 31 days; the arithmetic is in integer nanoseconds
-and rounds up, so that no wait is shorter than the one the server asked for.
+(None, an empty list), never guessed, and nothing is raised. Durations are returned in seconds, from 0 to
+31 days; the arithmetic is in integer nanoseconds and rounds up, so that no wait is shorter than the one the
+server asked for.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeGuard
 
@@ -34,41 +36,69 @@ _MOST_ENTRIES = 16
 
 
 def fields_of(headers: object) -> Fields:
-    """Every occurrence of every field, in order, by lower-case name."""
+    """Every occurrence of the fields that may tell of limits, in order, by lower-case name."""
     fields: Fields = {}
-    with suppress(Exception):  # a foreign object may raise anything when touched: keep what it gave
-        for name, value in _pairs(headers):
-            key = text_of(name).lower().removeprefix("llm_provider-")  # LiteLLM passes headers on this way
-            for each in value if _is_series(value) else [value]:
-                text = trimmed(text_of(each))
+    try:
+        for entry in islice(_pairs(headers), _MOST_HEADERS):
+            if (type(entry) is not tuple and not _is_series(entry)) or len(entry) != 2:
+                continue
+            name, value = entry
+            kind = type(name)
+            key = _telling(name if kind is bytes or kind is str else text_of(name))
+            if key is None:
+                continue
+            for each in value if _is_series(value) else (value,):
+                text = text_of(each).strip(" \t")
                 # A very long number is still a wait; no other value of this length is understood here.
-                if key.isascii() and (len(text) <= _LONGEST_VALUE or _is_digits(text)):
+                if len(text) <= _LONGEST_VALUE or _is_digits(text):
                     fields.setdefault(key, []).append(text)
+    except Exception:  # noqa: BLE001, S110 - a foreign object may raise anything when touched: keep what it gave
+        pass
     return fields
 
 
-def _pairs(headers: Any) -> Iterator[tuple[object, object]]:
+# All fields of Groq whose names begin with this stand under it: that there is one says enough.
+GROQ = "x-groq-"
+# Each of these is part of the names of fields that state limits, waits, or whether to retry.
+_TELLING = re.compile("rate|limit|remaining|reset|retry|errortype|(?:date|age)$")
+
+
+@lru_cache(maxsize=2_048)
+def _telling(name: str | bytes) -> str | None:
+    """The name of a field in lower case; None if such a field says nothing about limits."""
+    key = text_of(name).lower().removeprefix("llm_provider-")  # LiteLLM passes headers on this way
+    if key.startswith(GROQ):
+        return GROQ
+    return key if key.isascii() and _TELLING.search(key) else None
+
+
+def _pairs(headers: Any) -> Iterable[object]:
     # Clients that keep repeated fields apart offer them here; the others join them with commas.
+    if type(headers) is list or type(headers) is tuple:
+        return headers
     for offer in (getattr(headers, "multi_items", None), getattr(headers, "items", None)):
         if callable(offer):
-            headers = offer()
-            break
-    for entry in islice(headers, _MOST_HEADERS):
-        if _is_series(entry) and len(entry) == 2:
-            yield entry[0], entry[1]
+            pairs: Iterable[object] = offer()
+            return pairs
+    return headers  # type: ignore[no-any-return]
 
 
 def _is_series(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    return issubclass(type(value), (list, tuple))  # isinstance would ask the object, which may raise
+    kind = type(value)
+    return kind is tuple or issubclass(
+        kind, (list, tuple)
+    )  # isinstance would ask the object, which may raise
 
 
 def text_of(value: object) -> str:
     """*value* as text, empty if it has none."""
-    if type(value) is str:  # nearly always
+    if type(value) is str:  # nearly always, or bytes
         return value
+    if type(value) is bytes:
+        return value.decode("latin-1")
+    if value is None:
+        return ""
     with suppress(Exception):
-        if value is None:
-            return ""
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value).decode("latin-1")
         # Through the class, so that not even a subclass of str can answer with something else.
@@ -197,6 +227,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 def number(text: str) -> float | None:
     """A count: zero or more, whole or decimal. Servers use negative numbers as sentinels for "unknown"."""
+    if len(text) <= 15 and _is_digits(text):  # nearly always
+        return int(text)
     if not _NUMBER.fullmatch(text):
         return None
     value = float(text) if "." in text else int(text)
@@ -207,14 +239,45 @@ def milliseconds(text: str) -> float | None:
     return None if number(text) is None else _seconds(_scaled(text, 10**6))
 
 
-def delay(text: str, base: int) -> float | None:
+class Present:
+    """The server's present: its Date header if that is plausible, else `now`, in seconds since 1970.
+
+    Measuring dates from it cancels the error of the local clock. The earliest of several dates gives the
+    longest wait. Most responses state no date that is measured from it, so it is read when one is.
+    """
+
+    __slots__ = ("_dates", "_now", "_ns")
+
+    def __init__(self, dates: Iterable[str], now: object) -> None:
+        self._dates = dates
+        self._now = now
+        self._ns: int | None = None
+
+    @property
+    def ns(self) -> int:
+        """Nanoseconds since 1970."""
+        if self._ns is None:
+            self._ns = self._read()
+        return self._ns
+
+    def _read(self) -> int:
+        here = 0  # where `now` is not a number: every date is then far off, which errs towards waiting
+        with suppress(Exception):
+            local = float(self._now)  # type: ignore[arg-type]  # what cannot be converted raises
+            whole = math.floor(local)
+            here = whole * SECOND + math.floor((local - whole) * SECOND)
+        dates = (http_date(text, here) for text in self._dates)
+        return min((date for date in dates if date is not None and abs(date - here) <= DAY), default=here)
+
+
+def delay(text: str, present: Present) -> float | None:
     """Seconds of a Retry-After value. An absurdly large number stands for the longest wait."""
     if len(text) > 18 and _is_digits(text):
         return LONGEST
-    return when(text, base, absurd=LONGEST)
+    return when(text, present, absurd=LONGEST)
 
 
-def when(text: str, base: int, *, absurd: float | None = None) -> float | None:
+def when(text: str, present: Present, *, absurd: float | None = None) -> float | None:
     """Seconds until the time *text* names, in any of the notations known here.
 
     *absurd* is returned for a number that is too large for a delay and is not a plausible date.
@@ -222,18 +285,18 @@ def when(text: str, base: int, *, absurd: float | None = None) -> float | None:
     if len(text) > _LONGEST_TIME:
         return None
     if _NUMBER.fullmatch(text):
-        return _delta_or_epoch(text, base, absurd)
+        return _delta_or_epoch(text, present, absurd)
     if (span := duration(text)) is not None:
         return span
     if (moment := _rfc3339(text)) is not None:
-        return _seconds(moment - base)
-    if (moment := http_date(text, base)) is not None:
+        return _seconds(moment - present.ns)
+    if (moment := http_date(text, present.ns)) is not None:
         # The date names a whole second, so the wait for it is given in whole seconds.
-        return _seconds(_rounded_up(moment - base, SECOND) * SECOND)
+        return _seconds(_rounded_up(moment - present.ns, SECOND) * SECOND)
     return None
 
 
-def _delta_or_epoch(text: str, base: int, absurd: float | None) -> float | None:
+def _delta_or_epoch(text: str, present: Present, absurd: float | None) -> float | None:
     # The ranges cannot overlap: 1e9 seconds since 1970 is 2001, and no real delay is that long.
     size = int(text.partition(".")[0])
     if size < 10**9:
@@ -241,7 +304,7 @@ def _delta_or_epoch(text: str, base: int, absurd: float | None) -> float | None:
         return _seconds(span) if span <= 31 * DAY else absurd
     for ceiling, unit in ((10**11, SECOND), (10**14, 10**6), (10**17, 10**3)):
         if size < ceiling:
-            return _seconds(_scaled(text, unit) - base)
+            return _seconds(_scaled(text, unit) - present.ns)
     return absurd
 
 
@@ -291,11 +354,16 @@ _PIECE = re.compile(rf"({_DECIMAL}) ?([a-z\u00b5\u03bc]+)")
 
 def duration(text: str) -> float | None:
     """`1m30s`, `20ms`, `16m17.764s`: largest unit first, each at most once."""
-    match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_TIME else None
-    if match is None or not any(match.groups()):
+    if not text or len(text) > _LONGEST_TIME:
+        return None
+    letters = 2 if text.endswith("ms") else 1
+    if _is_digits(text[:-letters]) and text[-letters:] in _SIZES:  # nearly always
+        return _seconds(int(text[:-letters]) * _SIZES[text[-letters:]])
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
     parts = zip(match.groups(), _SIZES.values(), strict=True)
-    return _seconds(sum(_scaled(part, size) for part, size in parts if part))
+    return _seconds(sum([_scaled(part, size) for part, size in parts if part]))
 
 
 def spoken_wait(sentence: str) -> float | None:
@@ -335,7 +403,16 @@ _LATEST = 8_000 * 365 * DAY  # the year 9964: a clock that is later is taken for
 
 
 def http_date(text: str, base: int) -> int | None:
-    """The moment an HTTP-date names (IMF-fixdate, RFC 850 or asctime), in nanoseconds since 1970."""
+    """The moment an HTTP-date names (IMF-fixdate, RFC 850 or asctime), in nanoseconds since 1970.
+
+    *base* is the present, in the same unit.
+    """
+    return _http_date(text, base if "-" in text else 0)  # only RFC 850 has two digits for the year
+
+
+# The responses of one second have the same dates.
+@lru_cache(maxsize=64)
+def _http_date(text: str, base: int) -> int | None:
     match = next(filter(None, (shape.fullmatch(text) for shape in _HTTP_DATES)), None)
     if match is None:
         return None
@@ -357,6 +434,7 @@ def http_date(text: str, base: int) -> int | None:
     return (moment - _EPOCH) // timedelta(seconds=1) * SECOND
 
 
+@lru_cache(maxsize=256)
 def _rfc3339(text: str) -> int | None:
     match = _RFC3339.fullmatch(text)
     if match is None:
