@@ -1,27 +1,44 @@
 """How fast and how politely a Dispatch goes, in virtual time.
 
-    python tests/goodput/rig.py [-s SEEDS] [part of a name ...]
+    python tests/goodput/rig.py [-s RUNS] [-t SECONDS] [part of a name ...]
 
-prints the figures of the scenarios; PYTHONPATH says which source tree is judged.
+prints the figures of the scenarios, the worst of so many runs, and with -t what happened in every stretch of
+so many seconds. PYTHONPATH says which source tree is judged. The figures:
+
+    over      the time over that of a client that knows everything
+    429s      refusals for each job
+    use       what was used of the limit after the first ten minutes, less what the neighbour took
+    refused   the part of the calls that was refused in that time
+    regained  seconds from the end of a drop until 90 % of the limit is used
+    waited    seconds from the first refusal until a call that is sent after it succeeds
+    probes    calls that were sent into an outage after the first answer that told of it
+    late      seconds from the end of an outage until the next call arrives
+    above     calls that left the gate although the configured burst or strict rate did not allow them
 """
 
+import argparse
 import asyncio
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from time import process_time
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 import headgate
 from goodput.api import Api, ideal_end, room
-from goodput.scenarios import SCENARIOS
+from goodput.scenarios import AT_LEAST, SCENARIOS
 from headgate import Dispatch
 from headgate.arguments import SECOND
 from headgate.http import read_signal
-from headgate.testing import run
+from headgate.limits import read_rates
+from headgate.sandbox.meters import meter_for
+from headgate.sharing.courier import COURIER
+from headgate.testing import MemoryStore, run
 
 COUNTED_FROM = 600.0  # seconds; what a client learns before is its start
 STRETCH = 10 * SECOND
@@ -44,8 +61,29 @@ def between(bounds, dice):
     return round(SECOND * (low if low == high else dice.uniform(low, high)))
 
 
+class DelayedStore(MemoryStore):
+    """A store that needs a millisecond of virtual time for an answer."""
+
+    async def ask(self, key, question):
+        await asyncio.sleep(0.0005)
+        answer = await super().ask(key, question)
+        await asyncio.sleep(0.0005)
+        return answer
+
+
+@contextmanager
+def courier_on(loop):
+    """Let the courier work on a loop of virtual time instead of its own."""
+    COURIER.retire()
+    COURIER._loop = loop
+    try:
+        yield
+    finally:
+        COURIER._loop = None
+
+
 class Drive:
-    """Callers of one Dispatch in one scenario, until the jobs are done or the time is over."""
+    """Callers in one scenario, until the jobs are done or the time is over."""
 
     def __init__(self, scenario, seed):
         self.scenario, self.seed = scenario, seed
@@ -76,10 +114,27 @@ class Drive:
     async def _main(self, clock):
         self._clock, scenario = clock, self.scenario
         self._loop = asyncio.get_running_loop()
-        dice = Random(f"gate {self.seed}").random
-        options = {"pause": True} | scenario.options
-        self.gate = Dispatch("api", rates=scenario.rates, clock=clock, random=dice, **options)
-        tasks = [asyncio.ensure_future(self._work()) for _ in range(scenario.callers)]
+        if scenario.members == 1:
+            self.gates = [self._gate(1)]
+            await self._call_until_done()
+        else:
+            store = DelayedStore(clock)
+            with courier_on(self._loop):
+                # In a thread, because a member waits for the first answer of its store.
+                self.gates = [
+                    await asyncio.to_thread(self._gate, number, store=store)
+                    for number in range(scenario.members)
+                ]
+                await self._call_until_done()
+
+    def _gate(self, number, **options):
+        dice = Random(f"gate {number} {self.seed}").random
+        options |= {"pause": True} | self.scenario.options
+        return Dispatch("api", rates=self.scenario.rates, clock=self._clock, random=dice, **options)
+
+    async def _call_until_done(self):
+        scenario = self.scenario
+        tasks = [asyncio.ensure_future(self._work(number)) for number in range(scenario.callers)]
         patience = scenario.until
         if patience is None:
             patience = 10 * self.ideal / SECOND + 600  # a run that takes longer has failed
@@ -90,17 +145,21 @@ class Drive:
         for task in done:
             task.result()
         await asyncio.gather(*late, return_exceptions=True)
-        self.gate.close()
+        for gate in self.gates:
+            gate.close()
+        if scenario.members > 1:
+            await asyncio.sleep(1)  # the members leave the pool
 
-    async def _work(self):
+    async def _work(self, number):
+        gate = self.gates[number % len(self.gates)]
         while self._left is None or self._left > 0:
             if self._left is not None:
                 self._left -= 1
-            while await self._send() != 200:
+            while await self._send(gate) != 200:
                 pass
 
-    async def _send(self):
-        gate, clock = self.gate, self._clock
+    async def _send(self, gate):
+        clock = self._clock
         async with gate.admit():
             call = Call(clock.now())
             self.calls.append(call)
@@ -140,7 +199,7 @@ class Drive:
         if self.ideal is not None:
             end = max(call.answered for call in calls)
             figures["time"] = end / SECOND
-            figures["over"] = float("inf") if self.unfinished else end / self.ideal
+            figures["over"] = float("inf") if self.unfinished else end / max(1, self.ideal)
             figures["429s"] = sum(call.status == 429 for call in calls) / scenario.jobs
         else:
             figures |= self._sustained(calls)
@@ -148,7 +207,21 @@ class Drive:
             figures |= self._after_outage(calls)
         if scenario.limits.empty:
             figures["waited"] = waited(calls)
+        if scenario.rates != "auto" and ("burst" in scenario.rates or "strict" in scenario.rates):
+            figures["above"] = above(scenario.rates, self.calls)
         return figures
+
+    def timeline(self, seconds):
+        """What happened in every stretch of so many seconds, as lines of text."""
+        stretches = {}
+        for call in self.calls:
+            if call.status:
+                stretches.setdefault(int(call.arrived // (seconds * SECOND)), []).append(call)
+        for number, calls in sorted(stretches.items()):
+            refused = [call for call in calls if call.status != 200]
+            moments = " ".join(f"{call.arrived / SECOND:.2f}" for call in refused[:12])
+            start = number * seconds
+            yield f"{start:8g} s  {len(calls) - len(refused):6} accepted  {len(refused):4} refused  {moments}"
 
     def _sustained(self, calls):
         start, end = COUNTED_FROM, self.scenario.until
@@ -188,6 +261,19 @@ class Drive:
         }
 
 
+def above(text, calls):
+    """How many calls left the gate although a configured burst or strict rate did not allow them."""
+    (rate,) = read_rates(text)
+    meter = meter_for(rate, "bucket", 0, 0)
+    count = 0
+    for call in calls:
+        if meter.wait(1, call.sent):
+            count += 1
+        else:
+            meter.take(1, call.sent)
+    return count
+
+
 def waited(calls):
     """Seconds from the first refusal to the next call that is accepted."""
     heard = min((call.answered for call in calls if call.status == 429), default=None)
@@ -197,38 +283,45 @@ def waited(calls):
     return (min(later, default=1 << 62) - heard) / SECOND
 
 
-def worst(scenario, seeds=1):
+def worst(scenario, runs=1):
     """The worst of each figure in as many runs."""
-    runs = [Drive(scenario, seed).figures() for seed in range(1, seeds + 1)]
-    return {name: (min if name == "use" else max)(figures[name] for figures in runs) for name in runs[0]}
+    found = [Drive(scenario, seed).figures() for seed in range(1, runs + 1)]
+    return {name: (min if name in AT_LEAST else max)(figures[name] for figures in found) for name in found[0]}
 
 
-def main(arguments):
-    from time import process_time
+def show(name, scenario, options):
+    """Print the figures of a scenario. Answers whether it reached its bars."""
+    began = process_time()
+    figures = worst(scenario, options.runs)
+    missed = scenario.missed(figures)
+    shown = "  ".join(
+        f"{figure} {value * 100:.2f} %" if figure in ("use", "refused") else f"{figure} {value:.4g}"
+        for figure, value in figures.items()
+    )
+    print(f"{'MISSED' if missed else 'ok    '} {name:52} {shown}  ({process_time() - began:.1f} s)")
+    for failure in missed:
+        print(f"         {failure}")
+    if options.timeline:
+        print(*Drive(scenario, 1).timeline(options.timeline), sep="\n")
+    sys.stdout.flush()
+    return not missed
 
-    seeds = 1
-    if arguments[:1] == ["-s"]:
-        seeds = int(arguments[1])
-        arguments = arguments[2:]
-    print(f"judging {Path(headgate.__file__).parent}, {seeds} run(s) each, the worst is shown")
-    missed = 0
-    for name, scenario in SCENARIOS.items():
-        if arguments and not any(word in name for word in arguments):
-            continue
-        began = process_time()
-        figures = worst(scenario, seeds)
-        failures = scenario.missed(figures)
-        missed += bool(failures)
-        shown = "  ".join(
-            f"{figure} {value * 100:.2f} %" if figure in ("use", "refused") else f"{figure} {value:.4g}"
-            for figure, value in figures.items()
-        )
-        mark = "MISSED" if failures else "ok    "
-        print(f"{mark} {name:52} {shown}  ({process_time() - began:.1f} s)", flush=True)
-        for failure in failures:
-            print(f"         {failure}")
-    print(f"{missed} scenario(s) below their bars")
+
+def main():
+    parser = argparse.ArgumentParser(description="How fast and how politely a Dispatch goes.")
+    parser.add_argument("-s", "--runs", type=int, default=1, help="the worst of so many runs is shown")
+    parser.add_argument("-t", "--timeline", type=float, help="show every stretch of so many seconds")
+    parser.add_argument("words", nargs="*", help="only scenarios whose name contains one of these")
+    options = parser.parse_args()
+    print(f"judging {Path(headgate.__file__).parent}")
+    chosen = [
+        (name, scenario)
+        for name, scenario in SCENARIOS.items()
+        if not options.words or any(word in name for word in options.words)
+    ]
+    reached = sum(show(name, scenario, options) for name, scenario in chosen)
+    print(f"{reached} of {len(chosen)} scenarios reach their bars")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
