@@ -86,12 +86,15 @@ class RateRule:
         after = earned + need
         if after > ticks + self.burst_ticks:
             return 0 if after > earned else 1  # what costs nothing is never in the way
-        backlog, times, lows = earned - ticks, self.low_times, self.low_ticks
-        if times and lows[-1] < backlog and times[-1] < now and len(lows) < _MOST_LOWS:
-            times.append(now)  # as `_note_low`, without the call
-            lows.append(backlog)
-        elif not times or times[-1] != now:  # within an instant the backlog only rises
-            self._note_low(now, backlog)
+        times = self.low_times
+        last = times[-1] if times else LONG_AGO
+        if last != now:  # within an instant the backlog only rises
+            backlog, lows = earned - ticks, self.low_ticks
+            if last < now and len(lows) < _MOST_LOWS and (not lows or lows[-1] < backlog):
+                times.append(now)  # as `_note_low`, without the call
+                lows.append(backlog)
+            else:
+                self._note_low(now, backlog)
         self.earned_at = after
         return 1
 

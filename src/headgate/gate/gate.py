@@ -325,19 +325,20 @@ class Gate:
             permit = self.take(price, tenant)
         elif self._guard.interrupted or self._callers.unwoken:
             self.look_again()
-        if permit is None:
+        if permit is None and not waits:  # `join` says so to a caller that waits
+            price = self.at_full_length(price)
             hopeless = self._never(price)
             if hopeless is not None:
                 self._tell_refused(Ticket(price, joined_at=self._now(), tenant=tenant), hopeless)
                 raise hopeless
-            if self.supply is not None and not waits:
-                self.supply.wanted(self.at_full_length(price))
+            if self.supply is not None:
+                self.supply.wanted(price)
         return permit
 
     def ticket(self, price: Cost, priority: int, tenant: Hashable) -> Ticket:
         """A place in line for a caller that has to wait."""
         share = 1 if self._weights is None else self._weights.get(tenant, 1)
-        return Ticket(price, priority=priority, tenant=tenant, share=share)
+        return Ticket(price, priority, tenant, share)
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
@@ -374,7 +375,7 @@ class Gate:
         """Why no wait, however long, would help; or None."""
         if self.closed:
             return reports.closed(self.key)
-        return reports.too_large(self.rules, self.at_full_length(cost))
+        return reports.too_large(self.rules, cost)
 
     def claim(self, ticket: Ticket) -> Permit:
         """The waiter is awake: give it what its ticket was granted, or raise why it was refused."""
@@ -386,8 +387,8 @@ class Gate:
                 raise refusal
             finally:
                 del refusal  # an error refers to this frame and its caller's: leave no reference cycle
-        permit = self._permit_kind()
-        permit.mode = SETTLED  # until the last two lines the ticket answers for what was granted
+        kind = self._permit_kind
+        permit = kind()  # without a mode: until the last two lines the ticket answers for what was granted
         permit.generation = ticket.generation
         permit.cost = ticket.cost
         permit.taken_at = ticket.granted_at

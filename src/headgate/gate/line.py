@@ -49,13 +49,13 @@ class Ticket:
     def __init__(
         self,
         cost: tuple[int, ...],
+        priority: int = 0,
+        tenant: Hashable = None,
+        share: int = 1,
         *,
         joined_at: int = 0,
         deadline: int | None = None,
-        priority: int = 0,
-        tenant: Hashable = None,
         size: int = 1,
-        share: int = 1,
     ) -> None:
         self.cost = cost
         self.joined_at = joined_at

@@ -92,7 +92,7 @@ class WaitingCallers:
     def advance(self, rules: Rules, enter: Callable[[tuple[int, ...], int], int], now: int) -> bool:
         """Let in all callers that may go, in order. True: some have to wait on."""
         line, reentry, binding = self.line, rules.reentry, self.binding
-        to_wake = self._to_wake
+        to_wake, worlds = self._to_wake, self._worlds
         first = line.first()
         while first is not None:
             if reentry is not None and reentry.earliest(now, line.waiting) > now:
@@ -104,7 +104,7 @@ class WaitingCallers:
                 break
             first.state = GRANTED
             to_wake.append(first)
-            if self._worlds is not None:
+            if worlds is not None:
                 self._delist(first)
             first = line.admit(first)
             if reentry is not None:
