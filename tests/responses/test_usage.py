@@ -115,6 +115,49 @@ def test_only_the_end_of_a_long_body_is_kept():
     assert reader.usage == Usage(input=9, output=0, final=True)
 
 
+FOREIGN = {"prompt_tokens": 7_000, "completion_tokens": 7_000}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"content": [{"type": "tool_use", "input": {"usage": FOREIGN}}], **OPENAI},
+        {**OPENAI, "content": [{"type": "tool_use", "input": {"usage": FOREIGN}}]},
+        {"choices": [{"message": {"content": json.dumps({"usage": FOREIGN})}}], **OPENAI},
+        {**OPENAI, "service_tier": "default", "text": 'a "usage": {"prompt_tokens": 1} in it'},
+        {"error": None, **OPENAI},
+        {"text": 'an "error"', **OPENAI},
+        {"errors": [], **OPENAI},
+        {"data": [{"embedding": [0.25] * 50}], "text": "\u00e4\u6f22", **OPENAI},
+    ],
+)
+@pytest.mark.parametrize("style", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+def test_the_usage_of_a_body_is_that_of_its_outermost_level(document, style):
+    reader = read(json.dumps(document, **style).encode())
+    assert reader.usage == Usage(input=9, output=3, final=True)
+    assert reader.error is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"choices": [{"message": {"tool": {"usage": FOREIGN}}}]},
+        {"choices": [{"usage": FOREIGN}], "id": "x"},
+        {"choices": {"usage": FOREIGN}},
+        [[{"usage": FOREIGN}]],
+    ],
+)
+def test_figures_further_inside_a_body_are_not_its_usage(document):
+    assert read(json.dumps(document).encode()).usage is None
+
+
+def test_a_body_that_states_its_usage_and_an_error_gives_both():
+    document = {"error": {"code": 429}, **OPENAI}
+    reader = read(json.dumps(document).encode())
+    assert reader.usage == Usage(input=9, output=3, final=True)
+    assert reader.error == document
+
+
 # Streams
 
 

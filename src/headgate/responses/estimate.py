@@ -100,9 +100,14 @@ def estimate_tokens(body: bytes, messages: int = 0) -> int:
     >>> estimate_tokens(b"x" * 4_000)
     1000
     """
-    text, media = _MEDIA.subn(b"", body) if len(body) > 256 and b'"' in body else (body, 0)
+    text, media = body, 0
+    # One of these is in every body with media, and searching for them takes half the time of the pattern.
+    if b";base64," in body or b'data"' in body or b'"b64_json"' in body or b'"bytes"' in body:
+        text, media = _MEDIA.subn(b"", body)
     escaped = text.count(b"\\u")  # six bytes that stand for a letter of three
-    others = len(text.translate(None, _ASCII)) + 3 * escaped
+    others = 3 * escaped
+    if not text.isascii():
+        others += len(text.translate(None, _ASCII))
     ascii_bytes = len(text) - others - 3 * escaped
     words = max(0, (3 * ascii_bytes + 4 * others + 11) // 12)
     return words + media * _MEDIA_TOKENS + messages * _FRAME_TOKENS

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .wire import parsed
@@ -20,6 +21,8 @@ _WHOLE = 1 << 18
 _TAIL = 1 << 16
 
 _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
+_NO_ERROR = re.compile(rb'"error"\s{0,8}:\s{0,8}null\b')
+_DECODER = json.JSONDecoder()
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
 
 
@@ -75,22 +78,16 @@ class UsageReader:
     compressed or not.
     """
 
+    __slots__ = ("_buffer", "_complete", "_cut", "_figures", "_inflater", "_kind", "error")
+
     def __init__(self, content_type: str, content_encoding: str = "") -> None:
         self._buffer = bytearray()
         self._cut = False  # whether the beginning of the buffer was dropped
         self._figures: dict[str, Any] = {}
         self._complete = False
         self.error: dict[str, Any] | None = None
-        kinds = {
-            "event-stream": self._feed_lines,
-            "ndjson": self._feed_lines,
-            "jsonl": self._feed_lines,
-            "json": self._feed_whole,
-            "amazon.eventstream": self._feed_tail,
-        }
-        named = (feed for kind, feed in kinds.items() if kind in content_type.lower())
-        self._feed: Callable[[bytes], None] | None = next(named, None)
-        self._inflate = _Inflater(content_encoding).inflate
+        self._kind = _kind_of(content_type)
+        self._inflater = _Inflater(content_encoding) if content_encoding else None
 
     @property
     def usage(self) -> Usage | None:
@@ -98,57 +95,54 @@ class UsageReader:
 
     def feed(self, chunk: bytes) -> None:
         """Read the next bytes of the response."""
-        feed = self._feed
-        if feed is None or not chunk:
+        kind = self._kind
+        if not kind or not chunk:
             return
-        try:
-            chunk = self._inflate(chunk)
-        except (zlib.error, ValueError):  # not in the encoding that its header names
-            self._feed = None
-            self._buffer.clear()
-        else:
-            feed(chunk)
+        if self._inflater is not None:
+            try:
+                chunk = self._inflater.inflate(chunk)
+            except (zlib.error, ValueError):  # not in the encoding that its header names
+                self._kind = ""
+                self._buffer.clear()
+                return
+        if kind == "lines":
+            self._feed_lines(chunk)
+            return
+        self._buffer += chunk
+        if len(self._buffer) > (_WHOLE if kind == "whole" else 2 * _TAIL):
+            self._cut_to_tail()
 
     def finish(self) -> None:
         """Read what is left: the response is complete."""
-        feed, self._feed = self._feed, None
-        if feed is None:
-            return
-        if feed == self._feed_lines:
+        kind, self._kind = self._kind, ""
+        if kind == "lines":
             self._read_line(bytes(self._buffer))
-        elif self._cut or feed == self._feed_tail:
+        elif kind == "tail" or self._cut:
             self._read_tail(self._buffer)
-        else:
+        elif kind:
             self._read_whole()
         self._buffer.clear()
-
-    def _feed_whole(self, chunk: bytes) -> None:
-        self._buffer += chunk
-        if len(self._buffer) > _WHOLE:
-            self._cut_to_tail()
-
-    def _feed_tail(self, chunk: bytes) -> None:
-        self._buffer += chunk
-        if len(self._buffer) > 2 * _TAIL:
-            self._cut_to_tail()
 
     def _cut_to_tail(self) -> None:
         del self._buffer[:-_TAIL]
         self._cut = True
 
     def _read_whole(self) -> None:
-        if b'"usage' not in self._buffer and b'"error' not in self._buffer:
-            return
-        document = parsed(self._buffer)
-        for part in document if isinstance(document, list) else [document]:  # a list: Gemini's other stream
-            self._read_document(part)
+        body = self._buffer
+        figures = _only_figures(body)
+        if figures is not None:
+            self._figures = figures
+        elif b'"usage' in body or b'"error' in body:
+            document = parsed(body)
+            for part in document if isinstance(document, list) else [document]:  # Gemini's other stream
+                self._read_document(part)
         self._complete = bool(self._figures)
 
     def _read_tail(self, text: bytes | bytearray) -> None:
         """Take the last figures in *text*. Keys inside strings do not match: their quotes are escaped."""
         for match in reversed(list(_USAGE_KEY.finditer(text))):
             try:
-                figures, _ = json.JSONDecoder().raw_decode(text[match.end() :].decode("utf-8", "replace"))
+                figures, _ = _DECODER.raw_decode(text[match.end() :].decode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 continue
             if usage_of(figures) is not None:
@@ -158,15 +152,18 @@ class UsageReader:
 
     def _feed_lines(self, chunk: bytes) -> None:
         buffer = self._buffer
-        start = len(buffer)
-        buffer += chunk
-        end = buffer.rfind(b"\n", start)
-        if end < 0:
-            if len(buffer) > 2 * _WHOLE:
-                self._cut_to_tail()
-            return
-        lines = bytes(buffer[: end + 1])
-        del buffer[: end + 1]
+        if not buffer and chunk.endswith(b"\n"):  # nearly always: a server sends whole events
+            lines = chunk
+        else:
+            start = len(buffer)
+            buffer += chunk
+            end = buffer.rfind(b"\n", start)
+            if end < 0:
+                if len(buffer) > 2 * _WHOLE:
+                    self._cut_to_tail()
+                return
+            lines = bytes(buffer[: end + 1])
+            del buffer[: end + 1]
         # Most lines hold a piece of text and are not parsed.
         if self._cut or b"usage" in lines or b'"error"' in lines or b"[DONE]" in lines:
             for line in lines.split(b"\n"):
@@ -198,6 +195,52 @@ class UsageReader:
             # Later figures include earlier ones and replace them; a figure that is not repeated stays.
             self._figures.update({name: value for name, value in figures.items() if value is not None})
             self._complete = self._complete or last
+
+
+@lru_cache(maxsize=256)
+def _kind_of(content_type: str) -> str:
+    """How a body of that type is read: "whole", by "lines", the "tail" only, or "" for not at all."""
+    kinds = {
+        "event-stream": "lines",
+        "ndjson": "lines",
+        "jsonl": "lines",
+        "json": "whole",
+        "amazon.eventstream": "tail",
+    }
+    return next((kind for name, kind in kinds.items() if name in content_type.lower()), "")
+
+
+def _only_figures(body: bytearray) -> dict[str, Any] | None:
+    """The figures of a document without parsing what stands before them; None if that is not possible.
+
+    It is if the document is an object that names its usage once, at its outermost level, and no error: the
+    figures, and what follows them up to the last brace, are a whole object then. In a string the key would
+    not match, because its quotes would be escaped.
+    """
+    at = body.find(b'"usage')
+    match = _USAGE_KEY.match(body, at) if at >= 0 else None
+    if match is None or body[:64].lstrip()[:1] != b"{":
+        return None
+    if body.find(b'"usage', at + 1) >= 0 or _names_error(body):
+        return None
+    try:
+        text = body[match.end() :].decode("utf-8")
+        figures: dict[str, Any]
+        figures, end = _DECODER.raw_decode(text)
+        rest = '{"":0' + text[end:].strip()
+        if _DECODER.raw_decode(rest)[1] != len(rest) or usage_of(figures) is None:
+            return None
+    except (ValueError, RecursionError):
+        return None
+    return figures
+
+
+def _names_error(body: bytearray) -> bool:
+    """Whether a key or a string begins with "error", except a single key whose value is null."""
+    at = body.find(b'"error')
+    if at < 0:
+        return False
+    return not _NO_ERROR.match(body, at) or body.find(b'"error', at + 1) >= 0
 
 
 # Where an event may hold its usage, and whether that is final.
