@@ -67,9 +67,25 @@ def test_holds_grow_while_the_api_is_unreachable_and_do_not_overlap():
     assert holds[-1] > 4
 
 
-def test_patience_ends_the_run_but_not_before_a_retry_after_that_is_longer():
+def test_patience_ends_the_run_also_if_the_api_asked_for_a_longer_wait():
     api = health()
     judge(api, REFUSED._replace(retry_after=1_000.0))
-    assert judge(api, REFUSED, now=1_050.0).stop is None
-    assert judge(api, REFUSED, now=1_061.0).stop.reason == "unreachable"
-    assert "no answer for 1061 s" in judge(api, REFUSED, now=1_061.0).stop.why
+    assert judge(api, REFUSED, now=59.0).stop is None
+    assert judge(api, REFUSED, now=61.0).stop.reason == "unreachable"
+    assert "no answer for 1:01" in judge(api, REFUSED, now=61.0).stop.why
+
+
+@pytest.mark.parametrize("kind", ["key", "forbidden"])
+def test_a_key_that_is_refused_five_times_in_a_row_ends_the_run_whatever_was_answered_before(kind):
+    api, refused = health(), Trouble(kind, "no")
+    judged = [judge(api, refused, job=job) for job in range(5)]
+    assert all(judgement == Judgement(own=True) for judgement in judged[:-1])
+    assert judged[-1].stop.reason == "refused"
+    assert "5 times in a row" in judged[-1].stop.why
+
+
+def test_a_single_refused_key_among_successes_is_a_failure_of_its_job():
+    api = health()
+    for job in range(20):
+        assert judge(api, Trouble("key", "401"), job=job) == Judgement(own=True)
+        api.succeeded()

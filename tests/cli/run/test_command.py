@@ -95,7 +95,7 @@ def test_failed_jobs_are_written_beside_the_answers_and_tried_again(jobs, answer
         done = headgate("run", jobs, "--to", api.url, "-o", answers)
         assert done.returncode == 1
         assert "2 failed, see" in done.stderr
-        assert len(read(errors)) == 2
+        assert len(read(errors)[1:]) == 2
         again = headgate("run", jobs, "--to", api.url, "-o", answers)
         assert again.returncode == 0, again.stderr
     assert not errors.exists()
@@ -145,6 +145,61 @@ def test_a_dry_run_names_every_bad_line(jobs):
     assert done.returncode == 2
     assert "jobs.jsonl, line 1: not JSON" in done.stderr
     assert "jobs.jsonl, line 4: not an object" in done.stderr
+
+
+# -- files that the command must not touch
+
+
+@pytest.mark.parametrize("link", ["name", "symbolic", "hard", "dangling"])
+def test_answers_and_failures_are_never_one_file_whatever_it_is_called(api, jobs, answers, link):
+    other = answers.with_name("other.jsonl")
+    (answers.parent / "sub").mkdir()
+    if link == "name":
+        other = answers.parent / "sub" / ".." / answers.name
+    elif link == "dangling":
+        other.symlink_to(answers)
+    before = b""
+    if link != "dangling":
+        headgate("run", jobs, "--to", api.url, "-o", answers)
+        before = answers.read_bytes()
+    if link == "symbolic":
+        other.symlink_to(answers)
+    elif link == "hard":
+        other.hardlink_to(answers)
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "--errors", other)
+    assert done.returncode == 2
+    assert "cannot go to the same file" in told(done)[0]
+    assert not before or answers.read_bytes() == before
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+def test_the_file_of_jobs_is_recognised_by_any_name(api, jobs, answers, link):
+    other, before = answers.with_name("other.jsonl"), jobs.read_bytes()
+    other.symlink_to(jobs) if link == "symbolic" else other.hardlink_to(jobs)
+    for options in (["-o", other], ["-o", answers, "--errors", other]):
+        done = headgate("run", jobs, "--to", api.url, *options)
+        assert "is the file of jobs itself" in told(done)[0]
+    assert jobs.read_bytes() == before
+
+
+def test_old_answers_given_as_the_file_of_failures_are_left_as_they_are(api, jobs, answers):
+    old = answers.with_name("old-answers.jsonl")
+    headgate("run", jobs, "--to", api.url, "-o", old)
+    before = old.read_bytes()
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "--errors", old)
+    assert done.returncode == 2
+    assert "does not hold the failures of these answers" in told(done)[0]
+    assert old.read_bytes() == before
+
+
+def test_two_shards_have_two_files_of_failures(jobs, answers):
+    jobs.write_text(batch(3))
+    parts = [answers.with_name(f"part.{n}") for n in (1, 2)]
+    with Sandbox("openai") as api:
+        for part in parts:
+            api.fault("error", status=400, count=1)
+            assert headgate("run", jobs, "--to", api.url, "-o", part).returncode == 1
+    assert [len(read(part.with_name(f"{part.name}.errors.jsonl"))[1:]) for part in parts] == [1, 1]
 
 
 # -- what is wrong is told once, and before anything is sent
@@ -203,7 +258,7 @@ def test_skip_invalid_counts_bad_lines_as_failed_jobs(api, jobs, answers):
     done = headgate("run", jobs, "--to", api.url, "-o", answers, "--skip-invalid")
     assert done.returncode == 1
     assert len(read(answers)) == 20
-    assert read(answers.with_name("answers.errors.jsonl"))[0]["custom_id"] == "line-1"
+    assert read(answers.with_name("answers.errors.jsonl"))[1]["custom_id"] == "line-1"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.run.errors import BadJob, BadTarget
-from headgate.cli.run.jobs import Lines, Pipe, Target, quick_id, read_job, read_jobs
+from headgate.cli.run.jobs import quick_id, read_job, read_jobs
+from headgate.cli.run.lines import Line, Lines, Pipe
 from headgate.cli.run.options import RunOptions
 from headgate.cli.run.preflight import check_jobs
+from headgate.cli.run.target import Target
 
 API = Target("https://api.example.com")
 CHAT = Target("https://api.example.com/v1/chat/completions")
@@ -24,7 +26,7 @@ def line(**document):
 
 
 def read(raw, target=API, number=7):
-    return read_job(raw, f"jobs.jsonl, line {number}", number, target)
+    return read_job(Line("jobs.jsonl", number, raw), target)
 
 
 def complaint(raw, target=API):
@@ -173,9 +175,9 @@ def test_half_a_surrogate_pair_is_sent_as_it_was_written():
 def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path):
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n\n   \n[]")
-    lines = Lines(path)
-    assert list(lines) == [(1, b"{}\r\n"), (4, b"[]")]
-    assert lines.count() == 4
+    lines = Lines([path])
+    assert [(line.number, line.content) for line in lines] == [(1, b"{}\r\n"), (4, b"[]")]
+    assert lines.count() == 2
     lines.close()
 
 
@@ -187,9 +189,9 @@ def test_bad_lines_and_ids_used_twice_are_found(tmp_path):
     path.write_bytes(b"\n".join(jobs))
     first = "jobs.jsonl, line 21: not JSON (Expecting value: line 1 column 1 (char 0))"
     with pytest.raises(BadJob, match=re.escape(first)):
-        check_jobs(RunOptions(jobs=path, to="x"), API, seconds=60)
-    assert check_jobs(RunOptions(jobs=path, to="x", skip_invalid=True), API, seconds=60) is None
-    read = list(read_jobs(Lines(path), path.name, API))
+        check_jobs(RunOptions(jobs=(path,), to="x"), API, seconds=60)
+    assert check_jobs(RunOptions(jobs=(path,), to="x", skip_invalid=True), API, seconds=60) is None
+    read = list(read_jobs(Lines([path]), API))
     assert len(read) == 50
     bad = [str(job) for job in read if isinstance(job, BadJob)]
     assert bad[0] == first
@@ -199,7 +201,7 @@ def test_bad_lines_and_ids_used_twice_are_found(tmp_path):
 def test_the_check_of_jobs_counts_them_and_stops_after_its_time(tmp_path):
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"\n".join(line(custom_id=str(n), params=BODY) for n in range(1000)))
-    options = RunOptions(jobs=path, to="x")
+    options = RunOptions(jobs=(path,), to="x")
     assert check_jobs(options, API, seconds=60) == 1000
     assert check_jobs(options, API, seconds=0.0) is None
 
@@ -220,7 +222,7 @@ def test_every_waiting_caller_gets_a_line_of_the_pipe():
         assert await pipe.next() is None
         return lines
 
-    assert sorted(asyncio.run(main())) == [
+    assert sorted((line.number, line.content) for line in asyncio.run(main())) == [
         (1, b"one\n"),
         (2, b"two\n"),
         (4, b"three\n"),

@@ -1,52 +1,44 @@
 """Where answers are kept: whole lines whatever happens, and each job answered once."""
 
+import gzip
 import json
 import os
 import resource
 import signal
+import sys
+from importlib.util import find_spec
 
 import pytest
 
+from headgate.cli.run.answers import answer_line, failure_line
 from headgate.cli.run.errors import BadJournal
 from headgate.cli.run.jobs import Job
-from headgate.cli.run.journal import Failures, Journal, answer_line, answers_in, failure_line
-from headgate.cli.run.replies import read_reply
+from headgate.cli.run.journal import ROOM, Journal, answers_in
+from headgate.cli.run.packing import packing_of
+from headgate.cli.run.seen import ANSWERED
 from headgate.responses.estimate import NO_SHAPE
+
+has_zstd = find_spec("backports.zstd" if sys.version_info < (3, 14) else "compression.zstd") is not None
+no_zstd = pytest.mark.skipif(not has_zstd, reason="backports.zstd is not installed")
+PACKED = ["", ".gz", pytest.param(".zst", marks=no_zstd)]
 
 
 def answer(number, body=b'{"usage": {"total_tokens": 3}}'):
-    return answer_line(Job(number, f"job-{number}", "POST", "", b"", NO_SHAPE), 200, f"req-{number}", body)
+    job = Job(number, f"job-{number}", "POST", "", b"", NO_SHAPE, digest=number)
+    return answer_line(job, 200, f"req-{number}", body)
+
+
+def is_known(journal, number):
+    return journal.known.get(f"job-{number}") == (ANSWERED, number)
 
 
 def documents(path):
     raw = path.read_bytes()
+    if path.suffix != ".jsonl":
+        with packing_of(path).open(path) as file:
+            raw = file.read()
     assert raw == b"" or raw.endswith(b"\n")
     return [json.loads(line) for line in raw.splitlines()]
-
-
-def test_an_answer_has_the_shape_of_openais_batches():
-    assert json.loads(answer(4)) == {
-        "id": "job_4",
-        "custom_id": "job-4",
-        "response": {"status_code": 200, "request_id": "req-4", "body": {"usage": {"total_tokens": 3}}},
-        "error": None,
-    }
-
-
-def test_a_body_of_many_lines_becomes_one_and_is_otherwise_untouched():
-    body = b'{\r\n  "a": 1.0,\n  "big": 12345678901234567890.123, "text": "x\\ny"\n}\n'
-    line = answer(1, body)
-    assert line.count(b"\n") == 1
-    assert b'"big": 12345678901234567890.123' in line
-    assert json.loads(line)["response"]["body"] == json.loads(body)
-
-
-def test_a_failure_has_the_shape_of_an_answer():
-    reply = read_reply(400, {"x-request-id": "r"}, b'{"error": {"message": "no such model"}}')
-    document = json.loads(failure_line(3, "c", "rejected", "400: no such model", reply))
-    assert document["error"] == {"code": "rejected", "message": "400: no such model"}
-    assert document["response"]["status_code"] == 400
-    assert json.loads(failure_line(3, "c", "failed", "no answer", None))["response"] is None
 
 
 def test_a_journal_knows_its_answers_when_it_is_opened_again(tmp_path):
@@ -58,29 +50,57 @@ def test_a_journal_knows_its_answers_when_it_is_opened_again(tmp_path):
     journal.close()
     seen = []
     again = Journal.open(path, each=seen.append)
-    assert "job-1" in again.known
-    assert "job-3" not in again.known
+    assert is_known(again, 1)
+    assert not again.known.get("job-3").marks
     assert len(again.known) == len(seen) == len(answers_in(path)) == 2
     again.write(answer(3))
     again.close()
     assert [document["custom_id"] for document in documents(path)] == ["job-1", "job-2", "job-3"]
 
 
-def test_a_journal_cut_off_at_any_byte_keeps_every_complete_answer_and_no_torn_one(tmp_path):
-    """kill -9 or a power cut at every single byte of the last line."""
-    path = tmp_path / "answers.jsonl"
-    lines = [answer(1), answer(2)]
-    whole = b"".join(lines)
-    for cut in range(len(whole) + 1):
+@pytest.mark.parametrize("suffix", PACKED)
+def test_a_journal_cut_off_at_any_of_its_last_200_bytes_keeps_every_complete_answer(tmp_path, suffix):
+    """kill -9 or a power cut at every single byte: nothing is lost but what was being written."""
+    path = tmp_path / f"answers.jsonl{suffix}"
+    journal = Journal.open(path)
+    ends = []
+    for number in (1, 2, 3):
+        journal.write(answer(number))
+        ends.append(path.stat().st_size)
+    journal.close()
+    whole = path.read_bytes()
+    for cut in range(max(0, len(whole) - 200), len(whole) + 1):
         path.write_bytes(whole[:cut])
         journal = Journal.open(path)
-        # A line that lacks nothing but its end is an answer, too.
-        expected = [n for n in (1, 2) if cut >= sum(map(len, lines[:n])) - 1]
-        assert [n for n in (1, 2) if f"job-{n}" in journal.known] == expected
-        for number in {1, 2} - set(expected):
+        # A line that lacks nothing but its end is an answer, too; a packed member is not.
+        expected = [n for n in (1, 2, 3) if cut >= ends[n - 1] - (not suffix)]
+        assert [n for n in (1, 2, 3) if is_known(journal, n)] == expected
+        for number in sorted({1, 2, 3} - set(expected)):
             journal.write(answer(number))
         journal.close()
-        assert sorted(document["custom_id"] for document in documents(path)) == ["job-1", "job-2"]
+        assert len(answers_in(path)) == 3
+        assert [document["custom_id"] for document in documents(path)] == ["job-1", "job-2", "job-3"]
+
+
+def test_a_packed_journal_is_read_by_the_usual_programs_and_goes_on_with_their_files(tmp_path):
+    path = tmp_path / "answers.jsonl.gz"
+    path.write_bytes(gzip.compress(answer(1) + answer(2)))  # as `gzip answers.jsonl` leaves it
+    journal = Journal.open(path)
+    assert [is_known(journal, n) for n in (1, 2, 3)] == [True, True, False]
+    journal.write(answer(3))
+    journal.close()
+    assert gzip.decompress(path.read_bytes()) == answer(1) + answer(2) + answer(3)
+
+
+@pytest.mark.parametrize(
+    "content", [b"precious", gzip.compress(b"precious"), gzip.compress(b"precious")[:-3]]
+)
+def test_a_packed_file_that_is_not_a_journal_is_refused_and_left_as_it_is(tmp_path, content):
+    path = tmp_path / "notes.gz"
+    path.write_bytes(content)
+    with pytest.raises(BadJournal):
+        Journal.open(path)
+    assert path.read_bytes() == content
 
 
 def test_zeros_that_a_power_cut_left_at_the_end_are_removed(tmp_path):
@@ -93,12 +113,21 @@ def test_zeros_that_a_power_cut_left_at_the_end_are_removed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"precious notes", b"precious\nnotes\n", b'{"custom_id": "a"}\n', b"[1]\n"]
+    "content",
+    [
+        b"precious notes",
+        b"precious\nnotes\n",
+        b'{"custom_id": "a"}\n',
+        b"[1]\n",
+        answer(1) + b"precious notes",  # and no line break
+        answer(1) + b"precious notes\n" + answer(2),
+        failure_line(1, "a", "failed", "no", None) + b"x",
+    ],
 )
 def test_a_file_that_is_not_a_journal_is_refused_and_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    with pytest.raises(BadJournal, match="not a"):
+    with pytest.raises(BadJournal, match=r"not an? "):
         Journal.open(path)
     assert path.read_bytes() == content
 
@@ -107,7 +136,7 @@ def test_answers_written_by_another_program_in_that_shape_count(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"response": {"body": {}, "status_code": 200}, "custom_id": "x\\u00e9"}\n')
     journal = Journal.open(path)
-    assert "xé" in journal.known
+    assert journal.known.get("xé") == (ANSWERED, None)
     journal.close()
 
 
@@ -160,18 +189,15 @@ def test_a_journal_on_a_pipe_cannot_be_resumed():
     os.close(reader)
 
 
-def test_failures_of_an_earlier_run_are_deleted(tmp_path):
-    path = tmp_path / "answers.errors.jsonl"
-    line = failure_line(1, "a", "rejected", "no", None)
-    failures = Failures(path)
-    assert not path.exists()
-    failures.write(line)
-    failures.close()
-    assert path.read_bytes() == line
-    Failures(path).close()
-    assert not path.exists()
-    path.write_text("precious")
-    with pytest.raises(BadJournal, match="not a file of failures"):
-        Failures(path)
-    with pytest.raises(BadJournal, match="no such folder"):
-        Failures(tmp_path / "no" / "x")
+def test_a_full_disk_is_noticed_when_the_journal_is_opened(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_bytes(answer(1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(answer(1)) + ROOM // 2, before[1]))
+    try:
+        with pytest.raises(BadJournal, match="file too large") as caught:
+            Journal.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "make room" in caught.value.hint
+    assert path.read_bytes() == answer(1)

@@ -44,6 +44,26 @@ def test_the_time_left_follows_from_the_speed():
     assert tally.left(speed) == 50.0
 
 
+def test_the_time_in_which_all_jobs_wait_does_not_change_the_speed():
+    clock = ManualClock()
+    speed = Speed(clock, over=30)
+    for second in range(11):
+        speed.of({"jobs": 5 * second})
+        clock.advance(1)
+    before = speed.of({"jobs": 55})
+    for _ in range(100):
+        clock.advance(1)
+        assert speed.of({"jobs": 55}, paused=True) == before
+    clock.advance(1)
+    assert speed.of({"jobs": 60})["jobs"] == pytest.approx(5, rel=0.1)
+
+
+def test_a_file_that_grows_while_it_is_read_is_never_more_than_done():
+    tally = Tally(ManualClock())
+    tally.total, tally.read, tally.answered = 100, 117, 117
+    assert tally.total == 117
+
+
 def test_a_meter_counts_what_a_gate_admits_and_settles():
     clock = ManualClock()
     meter = Meter(clock)
@@ -76,7 +96,7 @@ def test_a_run_view_as_a_line_and_as_json():
     clock = ManualClock()
     tally = Tally(clock)
     clock.advance(60)
-    tally.total, tally.kept, tally.answered, tally.failed = 200, 10, 88, 2
+    tally.total, tally.kept, tally.answered, tally.failures["failed"] = 200, 10, 88, 2
     tally.sent, tally.refused, tally.retried, tally.input_tokens = 95, 3, 4, 900
     view = RunView(
         tally=tally, in_flight=5, concurrency=8, speed=1.5, tokens_per_minute=1234.5, cost=None, left=66.7,

@@ -19,6 +19,14 @@ from headgate.cli.run.replies import no_reply, read_reply
         (308, {"location": "https://elsewhere"}, b"", "rejected"),
         (400, {}, b'{"error": {"message": "no"}}', "rejected"),
         (401, {}, b"", "key"),
+        (403, {}, b'{"error": {"message": "no"}}', "forbidden"),
+        (200, {"content-type": "text/html"}, b"<p>sign in", "failed"),
+        (200, {"content-type": "text/plain"}, b" <!DOCTYPE html><html>sign in</html>", "failed"),
+        (200, {"content-type": "application/json"}, b'{"a": NaN}', "failed"),
+        (200, {"content-type": "application/json"}, b'{"a": -Infinity}', "failed"),
+        (200, {"content-type": "application/json"}, b'{"a": 1e999}', None),
+        (204, {}, b"", None),
+        (200, {"content-length": "0"}, b"", None),
         (402, {}, b"", "quota"),
         (404, {}, b"<html>", "rejected"),
         (408, {}, b"", "failed"),
@@ -32,7 +40,12 @@ def test_the_kind_of_trouble_in_a_reply(status, headers, body, kind):
     reply = read_reply(status, headers, body)
     assert (reply.trouble and reply.trouble.kind) == kind
     if kind is None:
-        json.loads(reply.body)
+        json.loads(reply.body, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(("kind", "body"), [("text/plain", b"fine"), ("application/json", b""), ("", b"")])
+def test_a_model_answers_with_json(kind, body):
+    assert read_reply(200, {"content-type": kind}, body, generates=True).trouble.kind == "failed"
 
 
 @pytest.mark.parametrize("body", [b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\xff", b"\0", b""])

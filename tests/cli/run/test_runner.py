@@ -2,43 +2,27 @@
 
 import asyncio
 import json
+import re
 from contextlib import closing
 
-import httpx2
+import pytest
 
-from cli.run.job_files import answered_ids, answers_of, job_ids, write_jobs
+from cli.run.job_files import InlineWriter, Network, answered_ids, answers_of, job_ids, write_jobs
 from headgate import Dispatch
 from headgate.cli.run.errors import Stop
-from headgate.cli.run.jobs import Lines, Target
+from headgate.cli.run.errors_file import ErrorsFile
 from headgate.cli.run.journal import Journal
+from headgate.cli.run.lines import Lines
 from headgate.cli.run.options import Settings
+from headgate.cli.run.progress import Meter
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
+from headgate.cli.run.target import Target
+from headgate.cli.run.wire import AiohttpWire
 from headgate.sandbox import Sandbox
 from headgate.testing import FakeProvider, run
 
 SETTINGS = {"concurrency": 16, "retries": 3, "timeout": 20.0, "patience": 60.0}
-
-
-class Network(httpx2.AsyncBaseTransport):
-    """Carries requests to an API in virtual time, until it is cut.
-
-    A request takes a while, so that all requests in flight are refused together and not one after the other.
-    """
-
-    def __init__(self, api):
-        self.api = api
-        self.cut = False
-
-    async def handle_async_request(self, request):
-        if self.cut:
-            raise httpx2.ConnectError("connection refused")
-        path = request.url.raw_path.decode()
-        await asyncio.sleep(0.01)
-        reply = await self.api.call_async(
-            request.method, path, headers=request.headers.items(), body=await request.aread()
-        )
-        return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
 
 
 class Run:
@@ -57,22 +41,25 @@ class Run:
         spending=None,
         before=None,
         during=None,
+        more=None,
         **settings,
     ):
         self.path = tmp_path / "answers.jsonl"
+        self.errors = tmp_path / "errors.jsonl"
         self.jobs = tmp_path / "jobs.jsonl"
         if not self.jobs.exists():
             write_jobs(self.jobs, count)
         self.failures, self.told = [], []
         self._options = (api or {}, rates, spending or Spending(), before, during)
         self._settings = Settings(**{**SETTINGS, **settings})
+        self._more = more or {}
         run(self._main)
 
     async def _main(self, clock):
         api, rates, spending, before, during = self._options
         concurrency = self._settings.concurrency
         self.api = FakeProvider("openai", clock=clock, **api)
-        self.network = Network(self.api)
+        self.network = Network(self.api, self._settings.timeout)
         self.gate = Dispatch(
             "api",
             rates=rates,
@@ -81,18 +68,22 @@ class Run:
             throttled_concurrency="adaptive",
             clock=clock,
         )
-        journal, source = Journal.open(self.path), Lines(self.jobs)
+        journal, source = Journal.open(self.path), Lines([self.jobs])
+        errors = ErrorsFile(self.errors, self.path)
         self.runner = Runner(
             source,
             Target("http://api.example.com"),
             self.gate,
             journal,
+            self.network,
             settings=self._settings,
+            errors=errors,
             spending=spending,
-            failures=lambda line: self.failures.append(json.loads(line)),
             tell=self.told.append,
+            learns=rates == "auto",
             clock=clock,
-            transport=self.network,
+            writer=InlineWriter,
+            **self._more,
         )
         self.tally = self.runner.tally
         if before is not None:
@@ -102,6 +93,9 @@ class Run:
         if script is not None:
             await script
         self.seconds = self.tally.seconds
+        if self.errors.exists():
+            self.failures = [json.loads(line) for line in self.errors.read_text().splitlines()[1:]]
+        errors.close()
         journal.close()
         source.close()
 
@@ -158,25 +152,66 @@ def test_a_storm_of_429_is_waited_out_and_costs_no_job_its_retries(tmp_path):
 
 
 def test_a_storm_of_25_refusals_from_a_real_api_costs_no_job_its_retries(tmp_path):
-    failures = []
-    source = Lines(write_jobs(tmp_path / "jobs.jsonl", 60))
+    source = Lines([write_jobs(tmp_path / "jobs.jsonl", 60)])
     gate = Dispatch(
         "api", rates="100_000/minute", concurrency=16, pause=True, throttled_concurrency="adaptive"
     )
     settings = Settings(**{**SETTINGS, "retries": 0})
+
+    async def main(target):
+        wire = AiohttpWire(target, timeout=20.0, headers={})
+        runner = Runner(source, target, gate, journal, wire, settings=settings)
+        await runner.run()
+        return runner.tally
+
     with Sandbox("openai") as api, closing(Journal.open(tmp_path / "answers.jsonl")) as journal:
         api.fault("storm", count=25, retry_after=0.1)
-        runner = Runner(source, Target(api.url), gate, journal, settings=settings, failures=failures.append)
-        asyncio.run(runner.run())
+        tally = asyncio.run(main(Target(api.url)))
     assert answered_ids(tmp_path / "answers.jsonl") == job_ids(60)
-    assert runner.tally.refused == 25
-    assert failures == []
+    assert tally.refused == 25
+    assert tally.failed == 0
 
 
-def test_a_retry_after_longer_than_the_patience_is_waited_for(tmp_path):
-    done = Run(tmp_path, 30, patience=60, before=lambda api: api.fault("storm", count=5, retry_after=3_600))
+def test_a_retry_after_within_the_patience_is_waited_for_and_told_once(tmp_path):
+    plan = {"count": 5, "retry_after": 3_600}
+    done = Run(tmp_path, 30, patience=4_000, before=lambda api: api.fault("storm", **plan))
     assert answered_ids(done.path) == job_ids(30)
     assert done.seconds > 3_600
+    (told,) = done.told
+    assert re.search(r"all jobs wait \d+:\d\d:\d\d, until [\d-]* ?\d\d:\d\d:\d\d$", told), told
+
+
+@pytest.mark.parametrize("retry_after", [3_600, 366 * 86_400])
+def test_a_retry_after_longer_than_the_patience_ends_the_run_at_once(tmp_path, retry_after):
+    plan = {"count": 5, "retry_after": retry_after}
+    done = Run(tmp_path, 30, patience=60, before=lambda api: api.fault("storm", **plan))
+    assert done.stop.reason == "unreachable"
+    assert re.search(r"asks to wait [\d:]+, until .*, longer than --patience 60: 429", done.stop.why)
+    assert "--patience" in done.stop.hint
+    assert done.seconds < 2
+    assert len(answered_ids(done.path)) == done.tally.answered
+    assert done.failures == []
+
+
+def test_the_time_left_includes_the_wait_that_the_api_asks_for(tmp_path):
+    seen = []
+
+    async def look(run):
+        meter = Meter(run.runner._clock)
+        for _ in range(20):
+            await asyncio.sleep(0.5)
+            view = run.runner.view(meter)
+            if run.tally.refused:
+                seen.append(view)
+
+    def refuse(api):
+        api.fault("storm", after=2, count=1, retry_after=3_600)
+
+    options = {"rates": "6_000/minute", "patience": 4_000, "more": {"total": 3_000}}
+    done = Run(tmp_path, 3_000, before=refuse, during=look, **options)
+    assert len(answered_ids(done.path)) == 3_000
+    assert all(3_600 < view.left < 3_660 for view in seen), [view.left for view in seen]
+    assert all("told to slow down" in view.waits for view in seen)
 
 
 def test_an_outage_makes_all_jobs_wait_and_fails_none(tmp_path):

@@ -3,35 +3,32 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.run.journal import SeenIds
+from headgate.cli.run.seen import ANSWERED, FAILED, NEVER_SEEN, READ, SeenIds
+
+IDS = st.text(max_size=3) | st.sampled_from(["\ud800", "a" * 512])
+STEPS = st.tuples(IDS, st.sampled_from([ANSWERED, READ, FAILED, None]), st.none() | st.integers(0, 2**32 - 1))
 
 
-@given(st.lists(st.tuples(st.text(max_size=3), st.booleans())))
-def test_seen_ids_agree_with_two_sets(steps):
-    ids, added, read = SeenIds(), set(), set()
-    for name, is_read in steps:
-        if is_read:
-            assert ids.read(name) == (name not in read)
-            read.add(name)
-        else:
-            assert ids.add(name) == (name not in added | read)
-            added.add(name)
-    assert len(ids) == len(added | read)
-    assert all(name in ids for name in added | read)
-    assert all(ids.was_read(name) == (name in read) for name in added | read)
+@given(st.lists(STEPS))
+def test_seen_ids_agree_with_a_dictionary(steps):
+    ids, model = SeenIds(), {}
+    for name, mark, digest in steps:
+        if mark is None:
+            ids.remove(name)
+            model.pop(name, None)
+            continue
+        before = model.get(name, (0, None))
+        assert ids.add(name, mark, digest) == before
+        model[name] = (before[0] | mark, before[1] if digest is None else digest)
+    assert len(ids) == len(model)
+    assert all(ids.get(name) == known for name, known in model.items())
+    assert ids.get("never") == NEVER_SEEN
 
 
-class SameHash(str):
-    __slots__ = ()
-
-    def __hash__(self):
-        return 7
-
-
-def test_two_ids_with_the_same_hash_are_two_jobs():
+def test_a_hundred_thousand_ids_take_less_than_5_megabytes():
     ids = SeenIds()
-    assert ids.add(SameHash("answered"))
-    assert SameHash("to send") not in ids
-    assert ids.read(SameHash("to send"))
-    assert not ids.was_read(SameHash("answered"))
-    assert len(ids) == 2
+    for number in range(100_000):
+        ids.add(f"request-{number}", READ, number)
+    assert all(ids.get(f"request-{number}") == (READ, number) for number in range(0, 100_000, 997))
+    size = sum(bucket.__sizeof__() for bucket in ids._buckets if bucket is not None)
+    assert size - 57 * len(ids._buckets) < 5_000_000

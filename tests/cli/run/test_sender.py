@@ -11,10 +11,12 @@ import pytest
 
 from cli.run.job_files import answered_ids, answers_of, job_ids, write_jobs
 from headgate import Dispatch
-from headgate.cli.run.jobs import Lines, Target
 from headgate.cli.run.journal import Journal
+from headgate.cli.run.lines import Lines
 from headgate.cli.run.options import Settings
 from headgate.cli.run.runner import Runner
+from headgate.cli.run.target import Target
+from headgate.cli.run.wire import AiohttpWire
 from headgate.sandbox import Sandbox
 from patience import eventually
 
@@ -24,9 +26,10 @@ def answer_all(jobs, path, url):
 
     async def main():
         gate = Dispatch("api", rates="100_000/minute", concurrency=16, pause=True)
-        journal, source = Journal.open(path), Lines(jobs)
+        journal, source, target = Journal.open(path), Lines([jobs]), Target(url)
         settings = Settings(concurrency=16, retries=3, timeout=20.0, patience=60.0)
-        runner = Runner(source, Target(url), gate, journal, settings=settings)
+        wire = AiohttpWire(target, timeout=settings.timeout, headers={})
+        runner = Runner(source, target, gate, journal, wire, settings=settings)
         await runner.run()
         journal.close()
         source.close()

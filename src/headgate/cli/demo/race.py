@@ -24,11 +24,13 @@ from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM
 from ...responses import parse_retry_after
 from ...sandbox.server import Sandbox
-from ..run.jobs import Lines, Target
 from ..run.journal import Journal
+from ..run.lines import Lines
 from ..run.options import Settings
 from ..run.progress import Tally
 from ..run.runner import Runner
+from ..run.target import Target
+from ..run.wire import AiohttpWire
 from .chart import Panel, Series, Shade, draw, plot
 
 REQUESTS, TOKENS = 3_600, 1_440_000  # the limits of the API, for a minute
@@ -69,7 +71,7 @@ class Way:
         self.seconds = monotonic() - began
 
     async def _send_all(self, jobs: Path, url: str) -> None:
-        todo = (json.dumps(json.loads(line)["body"]).encode() for _, line in Lines(jobs))
+        todo = (json.dumps(json.loads(line.content)["body"]).encode() for line in Lines([jobs]))
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         headers = {"content-type": "application/json"}
         async with httpx2.AsyncClient(
@@ -149,9 +151,11 @@ class Gated(Way):
             pause=True,
             byte_budget=None,
         )
-        journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines(jobs)
+        journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines([jobs])
+        settings, target = Settings(concurrency=_WORKERS), Target(url)
         with closing(journal), closing(source):
-            runner = Runner(source, Target(url), gate, journal, settings=Settings(concurrency=_WORKERS))
+            wire = AiohttpWire(target, timeout=settings.timeout, headers={})
+            runner = Runner(source, target, gate, journal, wire, settings=settings)
             self.tally = runner.tally
             await runner.run()
 

@@ -15,13 +15,15 @@ _FILE = click.Path(path_type=Path)
 _FILE_OR_DASH = click.Path(path_type=Path, allow_dash=True)
 _MORE_THAN_ZERO = click.FloatRange(0, min_open=True)
 _UP_TO_A_DAY = click.FloatRange(0, 86_400, min_open=True)
+_FORMATS = click.Choice(["openai", "anthropic", "gemini"])
+_CHANGED = click.Choice(["send", "keep"])
 _RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]"
 _MAX_TOKENS = "Stop before more tokens are used, by all runs of the command together."
 _STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0."
 
 
 @click.command(cls=Command, short_help="Send a file of requests, as fast as the limits allow.")
-@click.argument("jobs", type=_FILE_OR_DASH)
+@click.argument("jobs", type=_FILE_OR_DASH, nargs=-1, required=True)
 @_where("--to URL", "The API. Paths of jobs are joined to it.", required=True)
 @_where("-o, --output FILE", "Answers, one a line. With none: stdout, if piped.", _FILE_OR_DASH)
 @_where("--errors FILE", "Jobs that failed.  [default: OUTPUT.errors.jsonl]", _FILE)
@@ -29,6 +31,7 @@ _STORE = "Share the limits with everything that uses the same store: sqlite:///l
     "--header 'NAME: VALUE'", "Sent with every request. Repeatable.", HEADER, name="headers", multiple=True
 )
 @_where("--key-env NAME", "The environment variable that holds the key. Well-known APIs have a usual one.")
+@_where("--format SHAPE", "The shape of answers.", _FORMATS, default="openai")
 @_limits("--rate RATE", _RATES, RATE, name="rates", multiple=True)
 @_limits("--concurrency N", "Requests in flight at once, at most.  [default: 200]", click.IntRange(1, 10_000))
 @_limits("--store URL", _STORE)
@@ -44,10 +47,12 @@ _STORE = "Share the limits with everything that uses the same store: sqlite:///l
     "--patience SECONDS", "Without a single success before the run stops.", _MORE_THAN_ZERO, default=600
 )
 @_trouble("--skip-invalid", "Count bad lines as failed jobs instead of refusing to start.")
+@_trouble("--changed CHOICE", "What happens to jobs that have changed since they were answered.", _CHANGED)
+@_trouble("--retry-failed", "Send only the jobs that failed in earlier runs.")
 @_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.")
 @_showing("--json", "Progress as JSON lines on stderr; the estimate as JSON on stdout.", name="as_json")
 @_showing("-q, --quiet", "Trouble only.")
-def run(jobs: Path, **options: Any) -> None:
+def run(jobs: tuple[Path, ...], **options: Any) -> None:
     """Send every request in JOBS, as fast as the limits allow and no faster.
 
     \b

@@ -26,7 +26,7 @@ class BadJob(CommandError, ValueError):
 class Stop(NamedTuple):
     """Why a run ended before all jobs were tried: for programs, for people, and what people can do."""
 
-    reason: Literal["interrupted", "budget", "quota", "refused", "unreachable", "output"]
+    reason: Literal["interrupted", "budget", "quota", "refused", "unreachable", "output", "changed"]
     why: str
     hint: str = ""
 

@@ -17,13 +17,16 @@ from ...words import duration
 from ..options import CommandError
 from ..system import allow_connections, on_stop_signals
 from .errors import ExitStatus, Stop
-from .jobs import Lines, Pipe, Target
-from .journal import Failures, Journal
+from .errors_file import ErrorsFile, errors_beside
+from .journal import Journal
+from .lines import Lines, Pipe
 from .options import RunOptions
-from .preflight import check_files, check_jobs, headers_for, make_gate, reach
+from .preflight import check_changed, check_files, check_jobs, headers_for, make_gate, reach
 from .progress import Meter, Progress, Tally, progress_for
 from .runner import Runner
 from .spending import Spending
+from .target import Target
+from .wire import AiohttpWire, Wire
 
 _FRAME = 1 / 8  # seconds between two looks at the run
 
@@ -43,32 +46,50 @@ def execute(options: RunOptions) -> int:
     spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, price=options.price)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
+        journal, errors = _files(options, spending, stack)
+        check_changed(options, journal.known)
         # The progress shows what headgate's warnings would say.
         logging.getLogger("headgate").addFilter(_is_an_error)
         stack.callback(logging.getLogger("headgate").removeFilter, _is_an_error)
-        answers, errors = options.answers, options.errors
-        if answers is None:
-            journal = Journal(1, "stdout")
-        else:
-            counts = options.max_tokens is not None or options.price is not None
-            journal = Journal.open(answers, each=spending.add_answer if counts else None)
-            if errors is None and journal.resumable:
-                errors = answers.with_suffix(".errors.jsonl")
-        stack.callback(journal.close)
-        failures = None if errors is None else stack.enter_context(closing(Failures(errors)))
         make_runner = partial(
             Runner,
             target=target,
             gate=gate,
             journal=journal,
             settings=options.settings._replace(concurrency=concurrency),
-            headers=headers,
-            failures=None if failures is None else failures.write,
+            errors=errors,
             spending=spending,
-            total=total,
+            total=None if options.retry_failed else total,
+            shape=options.format,
+            changed=options.changed,
+            only_failed=options.retry_failed,
+            learns=options.learns,
         )
+        make_wire = partial(AiohttpWire, target, timeout=options.settings.timeout, headers=headers)
         allow_connections(concurrency)
-        return asyncio.run(_run(options, target.host, make_runner, observer, journal, failures))
+        return asyncio.run(_run(options, target.host, make_runner, make_wire, observer, journal, errors))
+
+
+def _files(options: RunOptions, spending: Spending, stack: ExitStack) -> tuple[Journal, ErrorsFile | None]:
+    """The files of answers and of failures, which are closed by `stack`."""
+    answers, path = options.answers, options.errors
+    if answers is None:
+        journal = Journal(1, "stdout")
+    else:
+        counts = options.max_tokens is not None or options.price is not None
+        journal = Journal.open(answers, each=spending.add_answer if counts else None)
+        if path is None and journal.resumable:
+            path = errors_beside(answers)
+    stack.callback(journal.close)
+    if path is None:
+        if options.retry_failed:
+            raise CommandError("--retry-failed needs a file of failures", "name it with --errors")
+        return journal, None
+    if options.retry_failed and not path.exists():
+        raise CommandError(f"no job has failed: there is no {path}", "leave out --retry-failed")
+    errors = ErrorsFile(path, answers)
+    stack.callback(errors.close)
+    return journal, errors
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
@@ -92,9 +113,10 @@ async def _run(
     options: RunOptions,
     host: str,
     make_runner: Callable[..., Runner],
+    make_wire: Callable[[], Wire],
     observer: _GateObserver,
     journal: Journal,
-    failures: Failures | None,
+    errors: ErrorsFile | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     source: Lines | Pipe = Pipe(0, "stdin", loop) if options.from_stdin else Lines(options.jobs)
@@ -104,7 +126,7 @@ async def _run(
     observer.tell = lambda text: loop.call_soon_threadsafe(progress.tell, text)
     if journal.repaired:
         progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.repaired} bytes")
-    runner = make_runner(source, tell=progress.tell)
+    runner = make_runner(source, wire=make_wire(), tell=progress.tell)
     on_stop_signals(partial(_interrupt, runner, progress))
     watching = asyncio.create_task(_watch(runner, observer, progress, source))
     ending = {}
@@ -120,9 +142,7 @@ async def _run(
     with suppress(OSError):
         journal.sync()
     if not options.as_json:
-        for line in _last_words(
-            runner.tally, stop, failures, quiet=options.quiet, resumable=journal.resumable
-        ):
+        for line in _last_words(runner.tally, stop, errors, quiet=options.quiet, resumable=journal.resumable):
             progress.tell(line)
     if stop is not None:
         return ExitStatus.STOPPED_AT_ONCE if runner.abandoned else ExitStatus.STOPPED_EARLY
@@ -151,7 +171,7 @@ def _interrupt(runner: Runner, progress: Progress, signal_number: int) -> None:
 
 
 def _last_words(
-    tally: Tally, stop: Stop | None, failures: Failures | None, *, quiet: bool, resumable: bool
+    tally: Tally, stop: Stop | None, errors: ErrorsFile | None, *, quiet: bool, resumable: bool
 ) -> Iterator[str]:
     """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
     if stop is not None:
@@ -161,7 +181,7 @@ def _last_words(
         if tally.kept:
             words += f", {tally.kept:,} were answered before"
         if tally.failed:
-            where = "" if failures is None else f", see {failures.path}"
+            where = "" if errors is None else f", see {errors.path}"
             words += f", {tally.failed:,} failed{where}"
         yield words + "."
     if stop is not None:

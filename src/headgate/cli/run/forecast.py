@@ -9,10 +9,13 @@ from ...limits import Rate
 from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, reservation
 from ...words import duration
 from .errors import BadJob, ExitStatus
-from .jobs import Lines, Target, read_jobs
+from .jobs import read_jobs
 from .journal import answers_in
+from .lines import Line, Lines
 from .options import RunOptions
 from .preflight import check_files
+from .seen import SeenIds
+from .target import Target
 
 _MOST_NAMED = 20  # bad lines
 
@@ -36,19 +39,19 @@ def forecast(options: RunOptions) -> Forecast:
     """Read all jobs and add up what they are likely to use."""
     target = Target(options.to)
     answers = options.answers
-    before = answers_in(answers) if answers is not None and answers.is_file() else set()
+    before = answers_in(answers) if answers is not None and answers.is_file() else SeenIds()
     stats = TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = most = 0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
-    for job in read_jobs(_lines(options), options.name, target):
+    for job in read_jobs(_lines(options), target):
         if isinstance(job, BadJob):
             bad_lines += 1
             if len(bad) < _MOST_NAMED:
                 bad.append(job)
             continue
         jobs += 1
-        if job.custom_id in before:
+        if before.get(job.custom_id).marks:
             answered += 1
             continue
         shape = job.shape
@@ -68,10 +71,11 @@ def forecast(options: RunOptions) -> Forecast:
     )
 
 
-def _lines(options: RunOptions) -> Iterable[tuple[int, bytes]]:
+def _lines(options: RunOptions) -> Iterable[Line]:
     if not options.from_stdin:
         return Lines(options.jobs)
-    return ((number, line) for number, line in enumerate(sys.stdin.buffer, 1) if not line.isspace())
+    numbered = enumerate(sys.stdin.buffer, 1)
+    return (Line("stdin", number, line) for number, line in numbered if not line.isspace())
 
 
 def _time(rates: tuple[Rate | str, ...], sums: Mapping[str, int]) -> tuple[float | None, str | None]:

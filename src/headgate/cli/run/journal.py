@@ -1,80 +1,30 @@
 """The file of answers: it only grows, and it tells which jobs need not be sent again.
 
-An answer is one line, written by one system call, so that it is there completely or not at all; a line that
-a crash has torn is removed before the next is written. The answers are the only record of what was done:
-there is no second file that could contradict them.
+Answers are whole lines; a line that a crash has torn is removed before the next is written. The answers are
+the only record of what was done: there is no second file that could contradict them.
 """
 
-import json
+import errno
 import os
-import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from ..system import lock_file
+from .answers import begins_an_answer, recorded_in
 from .errors import BadJournal
-from .jobs import Job
-from .replies import Reply
+from .packing import PackedLines, packing_of
+from .seen import ANSWERED, SeenIds
 
 _CHUNK = 1 << 20
 _LEFT_AS_IT_IS = "give another file with -o; this one is left as it is"
-_OTHER_ERRORS = "give another one with --errors"
-_BINARY = getattr(os, "O_BINARY", 0)  # on Windows
-# A line as `answer_line` writes it. Any other line is parsed.
-_OURS = re.compile(rb'\{"id": "job_[0-9]+", "custom_id": ("(?:[^"\\]|\\.)*"), "response": \{"status_code": 2')
-_ANSWER = (
-    b'{"id": "job_%d", "custom_id": %b, '
-    b'"response": {"status_code": %d, "request_id": %b, "body": %b}, "error": null}\n'
-)
-
-
-def answer_line(job: Job, status: int, request_id: str, body: bytes) -> bytes:
-    """An answer in the shape of OpenAI's batches. `body` is JSON, and only its line breaks are removed."""
-    return _ANSWER % (
-        job.number,
-        json.dumps(job.custom_id).encode(),
-        status,
-        json.dumps(request_id).encode(),
-        body.strip().translate(None, b"\r\n"),
-    )
-
-
-def failure_line(number: int, custom_id: str, code: str, message: str, reply: Reply | None) -> bytes:
-    """The failure of a job, in the same shape as an answer."""
-    response = None
-    if reply is not None and reply.status is not None:
-        response = {"status_code": reply.status, "request_id": reply.request_id, "body": reply.document}
-    document = {
-        "id": f"job_{number}",
-        "custom_id": custom_id,
-        "response": response,
-        "error": {"code": code, "message": message},
-    }
-    return json.dumps(document).encode() + b"\n"
-
-
-class SeenIds(dict[str, bool]):
-    """The ids of jobs that have an answer or were read, each with a note whether a line with it was read.
-
-    The ids themselves are kept, not hashes of them: if two ids counted as one, a job would never be sent.
-    """
-
-    def add(self, custom_id: str) -> bool:
-        """Add an id. False: it was there already."""
-        if custom_id in self:
-            return False
-        self[custom_id] = False
-        return True
-
-    def was_read(self, custom_id: str) -> bool:
-        return self.get(custom_id, False)
-
-    def read(self, custom_id: str) -> bool:
-        """Note that a line with this id was read. False: another line had it before."""
-        before = self.was_read(custom_id)
-        self[custom_id] = True
-        return not before
+BINARY = getattr(os, "O_BINARY", 0)  # on Windows
+ROOM = 1 << 18  # bytes that must fit on the disk before anything is sent
+# A packed member that was torn holds at most the answers of one batch. If it is longer, another program
+# wrote it, and it is not removed.
+_LONGEST_TORN_MEMBER = 1 << 24
+_NOT_SUPPORTED = (errno.EBADF, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
 
 
 class Journal:
@@ -84,10 +34,12 @@ class Journal:
     `resumable`, the next run does not know what was answered.
     """
 
-    def __init__(self, fd: int, name: str, *, resumable: bool = False) -> None:
+    def __init__(self, fd: int, name: str, *, path: Path | None = None, resumable: bool = False) -> None:
         self._fd = fd
         self.resumable = resumable
-        self._end = 0  # the end of the last complete line
+        packing = packing_of(path)
+        self._packing = packing
+        self._end = 0  # the end of the last complete line, or of the last complete member
         self._dirty = False
         self.name = name
         self.known = SeenIds()
@@ -97,14 +49,14 @@ class Journal:
     def open(cls, path: Path, *, each: Callable[[bytes], None] | None = None) -> "Journal":
         """Go on with the answers in a file, or begin a new file. `each` is given every line that is there."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
         except OSError as error:
-            raise BadJournal(f"cannot write {path}: {_words(error)}", _what_to_do(error, path)) from None
+            raise BadJournal(f"cannot write {path}: {words(error)}", _what_to_do(error, path)) from None
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            journal = cls(fd, str(path), resumable=regular)
+            journal = cls(fd, str(path), path=path, resumable=regular)
             if regular:
-                journal._go_on(each)
+                journal._go_on(each or (lambda _line: None))
         except BaseException:
             os.close(fd)
             raise
@@ -112,56 +64,109 @@ class Journal:
 
     # -- the answers that are there already
 
-    def _go_on(self, each: Callable[[bytes], None] | None) -> None:
+    def _go_on(self, each: Callable[[bytes], None]) -> None:
         if not lock_file(self._fd):
             hint = "wait for it, or give this one another file with -o"
             raise BadJournal(f"another run is writing {self.name}", hint)
         with open(self._fd, "rb", buffering=_CHUNK, closefd=False) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    self._repair(line)
-                    break
-                self._end += len(line)
-                if line.isspace():
-                    continue
-                custom_id = _answered_in(line)
-                if custom_id is None:
-                    why = f"{self.name}, line {number} is not an answer: {line[:60]!r}"
-                    raise BadJournal(why, _LEFT_AS_IT_IS)
-                self.known.add(custom_id)
-                if each is not None:
-                    each(line)
+            if self._packing is None:
+                self._read_lines(file, each)
+            else:
+                self._read_members(file, each)
+        check_room(self._fd, self._end, self.name)
 
-    def _repair(self, line: bytes) -> None:
+    def _read_lines(self, file: IO[bytes], each: Callable[[bytes], None]) -> None:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                self._repair(line, each)
+                break
+            self._end += len(line)
+            self._note(line, number, each)
+
+    def _read_members(self, file: IO[bytes], each: Callable[[bytes], None]) -> None:
+        assert self._packing is not None
+        members, number = PackedLines(file, self._packing), 0
+        noted: list[str] = []  # in the member that is being read
+        for lines, end in members:
+            for line in lines:
+                number += 1
+                custom_id = self._note(line, number, each)
+                if custom_id is not None:
+                    noted.append(custom_id)
+            if end is not None:
+                self._end = end
+                noted.clear()
+        if members.rest and not members.torn:
+            raise BadJournal(f"{self.name} does not end with a whole line", _LEFT_AS_IT_IS)
+        if not members.torn:
+            return
+        size = os.fstat(self._fd).st_size - self._end
+        if size > _LONGEST_TORN_MEMBER or not self._is_ours(members.rest, noted):
+            raise BadJournal(f"{self.name} is cut off or not a packed file of answers", _LEFT_AS_IT_IS)
+        for custom_id in noted:
+            self.known.remove(custom_id)
+        self._cut_off(size)
+
+    def _is_ours(self, rest: bytes, noted: list[str]) -> bool:
+        """Whether a torn member is the beginning of one that a run was writing."""
+        assert self._packing is not None
+        if noted or rest:
+            return begins_an_answer(rest)
+        start = os.pread(self._fd, 4, self._end) if hasattr(os, "pread") else b""
+        return start.startswith(self._packing.begins[: len(start)]) or not start.strip(b"\0")
+
+    def _note(self, line: bytes, number: int, each: Callable[[bytes], None]) -> str | None:
+        """Note what a line records. The id, if it is an answer."""
+        if line.isspace():
+            return None
+        recorded = recorded_in(line)
+        if recorded is None:
+            why = f"{self.name}, line {number} is not an answer: {line[:60]!r}"
+            raise BadJournal(why, _LEFT_AS_IT_IS)
+        if not recorded.answered:
+            return None
+        self.known.add(recorded.custom_id, ANSWERED, recorded.digest)
+        each(line)
+        return recorded.custom_id
+
+    def _repair(self, line: bytes, each: Callable[[bytes], None]) -> None:
         """Complete the last line, which has no newline, if nothing else is missing; remove it otherwise."""
-        if self._end == 0 and not line.startswith(b'{"id": "job_'[: len(line)]):
-            raise BadJournal(f"{self.name} is not a file of answers: {line[:60]!r}", _LEFT_AS_IT_IS)
-        custom_id = _answered_in(line)
-        if custom_id is not None:
-            self.known.add(custom_id)
+        recorded = recorded_in(line)
+        if recorded is not None:
+            self._note(line, 0, each)
             self._write(b"\n")
             self._end += len(line) + 1
+        elif begins_an_answer(line):
+            self._cut_off(len(line))
         else:
-            self.repaired = len(line)
-            os.ftruncate(self._fd, self._end)
+            why = f"{self.name} ends with something that is not an answer: {line[:60]!r}"
+            raise BadJournal(why, _LEFT_AS_IT_IS)
+
+    def _cut_off(self, size: int) -> None:
+        self.repaired = size
+        os.ftruncate(self._fd, self._end)
 
     # -- writing
 
-    def write(self, line: bytes) -> None:
-        """Add a line. If that raises, the file ends where it ended before."""
+    def write(self, lines: bytes) -> None:
+        """Add whole lines. If that raises, the file ends where it ended before."""
+        if self._packing is not None:
+            lines = self._packing.pack(lines)
         try:
-            self._write(line)
+            self._write(lines)
         except BaseException:
             if self.resumable:
                 os.ftruncate(self._fd, self._end)
             raise
-        self._end += len(line)
+        self._end += len(lines)
         self._dirty = True
 
-    def _write(self, line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+    def _write(self, content: bytes) -> None:
+        write_all(self._fd, content)
+
+    @property
+    def takes_back(self) -> bool:
+        return self.resumable
 
     def sync(self) -> None:
         """Have the system write everything to the disk. This may take a while."""
@@ -174,63 +179,38 @@ class Journal:
             os.close(self._fd)
 
 
-class Failures:
-    """The file of the jobs that failed in this run, one a line. It is made when the first one fails.
-
-    The failures of the run before are deleted, because this run tries those jobs again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd: int | None = None
-        try:
-            if path.is_file():
-                with path.open("rb") as file:
-                    first = file.readline()
-                if first and b'"error"' not in first:
-                    raise BadJournal(f"{path} is not a file of failures", _OTHER_ERRORS)
-                path.unlink()
-            elif not path.parent.is_dir():
-                hint = "make it first, or give another"
-                raise BadJournal(f"cannot write {path}: there is no such folder", hint)
-            elif not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise BadJournal(f"cannot write {path}: permission denied", _OTHER_ERRORS)
-        except OSError as error:
-            raise BadJournal(f"cannot write {path}: {_words(error)}", _OTHER_ERRORS) from None
-
-    def write(self, line: bytes) -> None:
-        if self._fd is None:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
-        os.write(self._fd, line)
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
+def write_all(fd: int, content: bytes) -> None:
+    """Write all bytes, however many system calls that takes."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
-def answers_in(path: Path) -> set[str]:
-    """The ids of all answers in a file, which is only read."""
-    with path.open("rb", buffering=_CHUNK) as file:
-        return {custom_id for line in file if (custom_id := _answered_in(line)) is not None}
-
-
-def _answered_in(line: bytes) -> str | None:
-    """The custom_id that a line answers; None if the line is not an answer."""
-    ours = _OURS.match(line)
-    if ours and line.endswith(b"null}\n"):
-        name: str = json.loads(ours[1])
-        return name
+def check_room(fd: int, end: int, name: str) -> None:
+    """Raise BadJournal if the disk has no room for the next answers after `end`."""
+    if not hasattr(os, "posix_fallocate") or os.fstat(fd).st_size != end:
+        return
     try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict) or not isinstance(document.get("response"), dict):
-        return None
-    custom_id = document.get("custom_id")
-    return custom_id if isinstance(custom_id, str) else None
+        os.posix_fallocate(fd, end, ROOM)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise BadJournal(f"cannot write {name}: {words(error)}", "make room, and go on") from None
+    finally:
+        os.ftruncate(fd, end)
 
 
-def _words(error: OSError) -> str:
+def answers_in(path: Path) -> SeenIds:
+    """The ids of all answers in a file, which is only read."""
+    packing, known = packing_of(path), SeenIds()
+    with path.open("rb", buffering=_CHUNK) if packing is None else packing.open(path) as file:
+        for line in file:
+            recorded = recorded_in(line)
+            if recorded is not None and recorded.answered:
+                known.add(recorded.custom_id, ANSWERED, recorded.digest)
+    return known
+
+
+def words(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 

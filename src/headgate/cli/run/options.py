@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...limits import Rate
+from .answers import Format
+from .intake import Changed
 from .spending import Price
 
 
@@ -21,7 +23,7 @@ class Settings(NamedTuple):
 class RunOptions:
     """Every option of the command, after reading."""
 
-    jobs: Path
+    jobs: tuple[Path, ...]
     to: str
     output: Path | None = None
     errors: Path | None = None
@@ -36,12 +38,20 @@ class RunOptions:
     max_cost: float | None = None
     price: Price | None = None
     skip_invalid: bool = False
+    changed: Changed | None = None
+    retry_failed: bool = False
+    format: Format = "openai"
     as_json: bool = False
     quiet: bool = False
 
     @property
     def from_stdin(self) -> bool:
-        return str(self.jobs) == "-"
+        return [str(path) for path in self.jobs] == ["-"]
+
+    @property
+    def learns(self) -> bool:
+        """Whether the rates are those that the API tells."""
+        return not self.rates or "auto" in self.rates
 
     @property
     def answers(self) -> Path | None:
@@ -51,4 +61,7 @@ class RunOptions:
     @property
     def name(self) -> str:
         """What the jobs are called in messages."""
-        return "stdin" if self.from_stdin else self.jobs.name
+        if self.from_stdin:
+            return "stdin"
+        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
+        return self.jobs[0].name + more

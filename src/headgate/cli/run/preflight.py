@@ -8,7 +8,8 @@ import os
 import socket
 import stat
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
+from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
 
 from ...dispatch.dispatch import Dispatch
@@ -22,10 +23,17 @@ from ...sharing.store import open_store, plain_name
 from ...typing import Observer
 from ..options import CommandError
 from .errors import BadJob
-from .jobs import Lines, Target, read_jobs
+from .errors_file import errors_beside
+from .intake import CHOICES
+from .jobs import digest_of, quick_id, read_jobs
+from .lines import Lines
 from .options import RunOptions
+from .packing import packing_of
+from .seen import NEVER_SEEN, SeenIds
+from .target import Target
 
 _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
+_LOOK_FOR_CHANGES = 2.0  # seconds for finding jobs that have changed
 _CONCURRENCY = 200
 _MOST_CONCURRENCY = 10_000
 _TO_BE_FIRST = "or be the first there and give the limits: --rate 500/minute"
@@ -47,27 +55,49 @@ _HEADERS = {"authorization", "x-api-key", "api-key", "x-goog-api-key"}
 
 def check_files(options: RunOptions, *, sends: bool = True) -> None:
     """Raise CommandError unless the files can be read and written, and are different ones."""
-    jobs, output, errors = options.jobs, options.output, options.errors
-    if not options.from_stdin:
-        try:
-            found = jobs.stat()
-            jobs.open("rb").close()
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise CommandError(f"cannot read {jobs}: {why}", "name a file of jobs, or - for stdin") from None
-        if not stat.S_ISREG(found.st_mode):
-            raise CommandError(f"{jobs} is not a file", "pipe it in, and write - for JOBS")
-        for other in (output, errors):
-            with suppress(OSError):
-                if other is not None and other.samefile(jobs):
+    output, errors = options.output, options.errors
+    if options.from_stdin:
+        if sys.stdin.isatty():
+            raise CommandError("stdin is a terminal", "pipe jobs in, or name a file of them")
+    else:
+        for number, jobs in enumerate(options.jobs):
+            _check_jobs_file(jobs)
+            for other in (output, errors):
+                if other is not None and _same_file(other, jobs):
                     raise CommandError(f"{other} is the file of jobs itself", "give another file with -o")
-    if output is not None and output == errors:
+            if any(_same_file(other, jobs) for other in options.jobs[:number]):
+                raise CommandError(f"{jobs} is named twice", "name each file of jobs once")
+    if errors is None and options.answers is not None:
+        errors = errors_beside(options.answers)
+    if output is not None and errors is not None and _same_file(output, errors):
         hint = "give another one with --errors"
         raise CommandError("answers and failures cannot go to the same file", hint)
-    if options.from_stdin and sys.stdin.isatty():
-        raise CommandError("stdin is a terminal", "pipe jobs in, or name a file of them")
     if output is None and sys.stdout.isatty() and sends:
         raise CommandError("the answers would fill the terminal", "name a file with -o, or pipe them on")
+
+
+def _check_jobs_file(jobs: Path) -> None:
+    if str(jobs) == "-":
+        raise CommandError("- stands for stdin and goes with no file", "name files, or pipe all jobs in")
+    packing_of(jobs)
+    try:
+        found = jobs.stat()
+        jobs.open("rb").close()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise CommandError(f"cannot read {jobs}: {why}", "name a file of jobs, or - for stdin") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise CommandError(f"{jobs} is not a file", "pipe it in, and write - for JOBS")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two names are of one file, by links or otherwise. It need not exist yet."""
+    try:
+        if stat.S_ISREG(one.stat().st_mode):
+            return one.samefile(other)
+    except OSError:
+        pass
+    return os.path.realpath(one) == os.path.realpath(other) and not one.is_char_device()
 
 
 def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD) -> int | None:
@@ -79,14 +109,38 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
         return None
     jobs, late = 0, SYSTEM.seconds() + seconds
     with closing(Lines(options.jobs)) as lines:
-        for jobs, job in enumerate(read_jobs(lines, lines.name, target), 1):
-            if isinstance(job, BadJob) and not options.skip_invalid:
-                raise job
-            if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):
-                return None
+        try:
+            for jobs, job in enumerate(read_jobs(lines, target), 1):
+                if isinstance(job, BadJob) and not options.skip_invalid:
+                    raise job
+                if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):
+                    return None
+        except (EOFError, OSError, ValueError) as error:
+            if isinstance(error, BadJob):
+                raise
+            raise CommandError(f"{options.name} cannot be unpacked: {error}", "pack it again") from None
     if not jobs:
-        raise CommandError(f"{options.jobs} has no jobs", "it is empty")
+        raise CommandError(f"{options.name} has no jobs", "it is empty")
     return jobs
+
+
+def check_changed(options: RunOptions, known: SeenIds, seconds: float = _LOOK_FOR_CHANGES) -> None:
+    """Raise CommandError if jobs have answers to other lines with the same ids."""
+    if options.from_stdin or options.changed is not None or not len(known):
+        return
+    changed, first, late = 0, "", SYSTEM.seconds() + seconds
+    with closing(Lines(options.jobs)) as lines:
+        for number, line in enumerate(lines, 1):
+            custom_id = quick_id(line.content)
+            seen = NEVER_SEEN if custom_id is None else known.get(custom_id)
+            if seen.digest is not None and seen.digest != digest_of(line.content):
+                changed += 1
+                first = first or f"the first is {custom_id!r}, {line.where}"
+            if not number % 256 and SYSTEM.seconds() > late:
+                break
+    if changed:
+        jobs = f"{changed:,} jobs were" if changed > 1 else "a job was"
+        raise CommandError(f"{jobs} answered when the line was another one; {first}", CHOICES)
 
 
 def reach(target: Target) -> None:
@@ -139,7 +193,7 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
 
 def make_gate(options: RunOptions, host: str, observer: Observer) -> tuple[Dispatch, int]:
     """The gate that all jobs go through, and how many may be in flight at once."""
-    auto = not options.rates or "auto" in options.rates
+    auto = options.learns
     if auto and len(options.rates) > 1:
         raise CommandError("--rate auto stands alone", "give the rates, or none of them")
     if options.store is not None:

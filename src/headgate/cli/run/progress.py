@@ -6,6 +6,7 @@ On a terminal they are a picture, elsewhere plain lines, and for programs JSON.
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TextIO
 
 from ...dispatch.snapshot import DispatchSnapshot
@@ -26,11 +27,19 @@ class Speed:
         self._clock = clock
         self._over = over
         self._recent: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._looked_at = clock.seconds()
 
-    def of(self, counters: Mapping[str, int]) -> Mapping[str, float]:
-        """The speed of each counter; nothing before half a second has passed."""
+    def of(self, counters: Mapping[str, int], *, paused: bool = False) -> Mapping[str, float]:
+        """The speed of each counter; nothing before half a second has passed.
+
+        While it is paused, no time passes.
+        """
         now = self._clock.seconds()
         recent = self._recent
+        if paused:
+            since = now - self._looked_at
+            self._recent = recent = deque((then + since, before) for then, before in recent)
+        self._looked_at = now
         if not recent or now - recent[-1][0] >= 0.2:
             recent.append((now, dict(counters)))
         while len(recent) > 2 and now - recent[1][0] > self._over:
@@ -69,15 +78,28 @@ class Tally:
         self._clock = clock
         self._speed = Speed(clock, _JOBS_OVER)
         self.began = clock.seconds()
-        self.total: int | None = None
+        self._total: int | None = None
         self.read = 0  # lines, bad ones included
         self.kept = 0  # jobs with an answer of an earlier run
         self.answered = 0
-        self.failed = 0
+        self.failures: Counter[str] = Counter()  # by their codes
         self.sent = 0  # requests
         self.refused = 0  # requests answered with 429 or the like
         self.retried = 0
         self.input_tokens = self.output_tokens = 0
+
+    @property
+    def total(self) -> int | None:
+        """The number of jobs, None until it is known; a file may have grown since it was counted."""
+        return None if self._total is None else max(self._total, self.read)
+
+    @total.setter
+    def total(self, total: int | None) -> None:
+        self._total = total
+
+    @property
+    def failed(self) -> int:
+        return self.failures.total()
 
     @property
     def seconds(self) -> float:
@@ -91,9 +113,9 @@ class Tally:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def speed(self) -> tuple[float, float]:
-        """Jobs and tokens a second, lately."""
-        speed = self._speed.of({"jobs": self.answered + self.failed, "tokens": self.tokens})
+    def speed(self, *, paused: bool = False) -> tuple[float, float]:
+        """Jobs and tokens a second, lately; not counting the time while all jobs had to wait."""
+        speed = self._speed.of({"jobs": self.answered + self.failed, "tokens": self.tokens}, paused=paused)
         return speed.get("jobs", 0.0), speed.get("tokens", 0.0)
 
     def left(self, speed: float) -> float | None:
@@ -155,6 +177,17 @@ class RunView(NamedTuple):
         if self.waits:
             parts.append(self.waits)
         return "  ".join(parts)
+
+
+def until(seconds: float, now: datetime | None = None) -> str:
+    """The time of day after these seconds, with the date if it is another day.
+
+    >>> until(90, datetime(2026, 3, 1, 23, 58, 45)), until(60, datetime(2026, 3, 1, 12))
+    ('2026-03-02 00:00:15', '12:01:00')
+    """
+    began = datetime.now().astimezone() if now is None else now
+    then = began + timedelta(seconds=seconds)
+    return f"{then:%H:%M:%S}" if then.date() == began.date() else f"{then:%Y-%m-%d %H:%M:%S}"
 
 
 def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:

@@ -5,19 +5,21 @@ Nothing that comes back makes these functions raise.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from ...backoff import Backoff
 from ...responses import read_signal
 from ...responses.signals import Signal
 from ...responses.usage import Usage, usage_of
 from ...retries.classify import is_permanent, never_sent
+from ...words import duration
 from .errors import Stop
 
 Kind = Literal[
     "refused",  # by a limit, which all jobs share
     "quota",  # the account has nothing left
     "key",  # the key is not accepted
+    "forbidden",  # the key may not do this
     "rejected",  # this job will never be accepted
     "failed",  # this job may succeed the next time
     "unreachable",  # no connection: nothing was sent
@@ -28,6 +30,8 @@ _OUTAGE = Backoff(1, cap=60, jitter=("factor", 0.25))
 # If this number of jobs fail one after the other, with no success between them, either the API is down or
 # something is wrong with all of them.
 _ALIKE = 10
+# If the API does not accept the key for this number of jobs in a row, it was revoked.
+_REVOKED = 5
 _KEY_HINT = "name the variable that holds it: --key-env NAME"
 _JOBS_HINT = "nothing has succeeded yet, so it is not this one job: check --to, and the file"
 
@@ -49,28 +53,38 @@ class Reply(NamedTuple):
     trouble: Trouble | None
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
-    """Read a response."""
+def read_reply(status: int, headers: Mapping[str, str], body: bytes, *, generates: bool = False) -> Reply:
+    """Read a response. `generates`: a model was called, whose answers are JSON and never empty."""
     request_id = headers.get("x-request-id") or headers.get("request-id") or ""
+    if not body and status < 300 and not generates:
+        return Reply(status, request_id, b"null", None, None, None)  # a 204, for example
     text, document, is_json = _parsed(body)
     usage = None
     if isinstance(document, dict):
         usage = usage_of(document.get("usage") or document.get("usageMetadata"))
-    trouble: Trouble | None
+    trouble: Trouble | None = None
     if 300 <= status < 400:
         where = headers.get("location") or "somewhere else"
         trouble = Trouble("rejected", f"{status}: it has moved to {where[:120]}; give that as --to")
     elif status >= 400:
         trouble = _trouble(status, read_signal(status, headers, body), document)
-    else:
-        trouble = None
-        if isinstance(document, dict) and document.get("error"):
-            signal = read_signal(status, headers, document)
-            if signal.reason != "ok":
-                trouble = _trouble(status, signal, document)
-        if trouble is None and not is_json and "json" in (headers.get("content-type") or "json").lower():
-            trouble = Trouble("failed", f"{status}, but the body is not the JSON it says it is")
+    elif isinstance(document, dict) and document.get("error"):
+        signal = read_signal(status, headers, document)
+        if signal.reason != "ok":
+            trouble = _trouble(status, signal, document)
+    elif not is_json:
+        trouble = _not_an_answer(status, headers.get("content-type") or "json", body, generates=generates)
     return Reply(status, request_id, text, document, usage, trouble)
+
+
+def _not_an_answer(status: int, kind: str, body: bytes, *, generates: bool) -> Trouble | None:
+    """What is wrong with a success whose body is not JSON; None if it may be what was asked for."""
+    start = body[:512].lstrip().lower()
+    if "html" in kind.lower() or start.startswith((b"<!doctype html", b"<html")):
+        return Trouble("failed", f"{status}, but the body is a web page")
+    if "json" in kind.lower():
+        return Trouble("failed", f"{status}, but the body is not the JSON it says it is")
+    return Trouble("failed", f"{status}, but the body is not JSON") if generates else None
 
 
 def no_reply(error: BaseException, timeout: float) -> Reply:
@@ -92,7 +106,7 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
 def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
     """The body as JSON in UTF-8, the parsed document, and whether the body was JSON."""
     try:
-        document = json.loads(body)
+        document = json.loads(body, parse_constant=_not_json)
         body.decode()
     except (ValueError, RecursionError):
         said = body.decode("utf-8", "replace")
@@ -100,6 +114,10 @@ def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
     if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
         return body, document, True
     return json.dumps(document).encode(), document, True  # it was in another encoding
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 def _trouble(status: int, signal: Signal, document: Any) -> Trouble:
@@ -112,8 +130,8 @@ def _trouble(status: int, signal: Signal, document: Any) -> Trouble:
         kind = "rejected"
     elif signal.limited:
         kind = "refused"
-    elif status == 401:
-        kind = "key"
+    elif status in (401, 403):
+        kind = "key" if status == 401 else "forbidden"
     elif signal.should_retry or signal.reason == "conflict":
         kind = "failed"
     else:
@@ -153,35 +171,34 @@ class ApiHealth:
         self._host = host
         self._patience = patience
         self._proven = proven
-        self._left_alone_until = 0.0  # by a long Retry-After
         self._outages = 0
         self._outage_until = 0.0
         # Since the last success:
-        self._since: float | None = None  # the first failure
-        self._rejected: set[int] = set()  # jobs that failed for good
-        self._failed: set[int] = set()  # jobs that may succeed the next time
+        self.since: float | None = None  # the first failure
+        self._rejected: set[object] = set()  # jobs that failed for good
+        self._failed: set[object] = set()  # jobs that may succeed the next time
+        self._keys = 0  # times that the key was not accepted
 
     def succeeded(self) -> None:
         """A job was answered."""
         self._proven = True
-        self._since = None
-        self._rejected.clear()
-        self._failed.clear()
-        self._outages = 0
+        if self.since is not None:
+            self.since = None
+            self._rejected.clear()
+            self._failed.clear()
+            self._keys = self._outages = 0
 
-    def judge(self, job: int, trouble: Trouble, now: float, random: float) -> Judgement:
+    def judge(self, job: object, trouble: Trouble, now: float, random: float) -> Judgement:
         """Note that a job has failed, and say what follows. `random` is between 0 and 1."""
-        if self._since is None:
-            self._since = now
+        if self.since is None:
+            self.since = now
+        self._keys += trouble.kind in ("key", "forbidden")
         if (stop := self._hopeless(trouble)) is not None:
             return Judgement(stop=stop)
         hold = None
-        if trouble.kind == "refused":
-            if trouble.retry_after is not None and trouble.retry_after > self._patience:
-                self._left_alone_until = max(self._left_alone_until, now + trouble.retry_after)
-        elif trouble.kind in ("unreachable", "certificate"):
+        if trouble.kind in ("unreachable", "certificate"):
             hold = self._hold(now, random)
-        else:
+        elif trouble.kind != "refused":
             (self._failed if trouble.kind == "failed" else self._rejected).add(job)
             if not self._proven and len(self._failed | self._rejected) >= _ALIKE:
                 why = f"the first {_ALIKE} jobs failed, the last with {trouble.message}"
@@ -189,8 +206,8 @@ class ApiHealth:
             if trouble.kind != "failed" or len(self._failed) < _ALIKE:
                 return Judgement(own=True)
             hold = self._hold(now, random)
-        if now > max(self._since, self._left_alone_until) + self._patience:
-            why = f"no answer for {now - self._since:.0f} s; the last was {trouble.message}"
+        if now > self.since + self._patience:
+            why = f"no answer for {duration(now - self.since)}; the last was {trouble.message}"
             return Judgement(stop=Stop("unreachable", why))
         return Judgement(hold=hold)
 
@@ -201,6 +218,9 @@ class ApiHealth:
             return Stop("quota", f"the account has nothing left: {trouble.message}", "add to it, or wait")
         if kind == "key" and not self._proven:
             return Stop("refused", f"{host} does not accept the key: {trouble.message}", _KEY_HINT)
+        if kind in ("key", "forbidden") and self._keys >= _REVOKED:
+            why = f"{host} has not accepted the key {_REVOKED} times in a row: {trouble.message}"
+            return Stop("refused", why, _KEY_HINT)
         if kind == "certificate" and not self._proven:
             return Stop("unreachable", f"{host} cannot be trusted: {trouble.message}", "check --to")
         return None

@@ -1,34 +1,43 @@
 """Jobs in, answers out, no faster than the gate admits.
 
 Only jobs in flight are held, so that memory does not grow with the bodies in the file. Retries are decided
-here and nowhere else. An answer is written the moment it is complete; a job without an answer is either
-written down as failed or left for the next run, never both.
+here and nowhere else. A worker takes its next job when the answer to the last is written; a job without an
+answer is either written down as failed or left for the next run, never both.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
-
-import httpx2
+from collections.abc import Callable
+from contextlib import suppress
 
 from ...backoff import Backoff
 from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM, default_random
 from ...typing import Clock
+from ...words import duration
+from .answers import Format, answer_line, failure_line
 from .errors import BadJob, Stop
-from .jobs import Job, Lines, Pipe, Target, quick_id, read_job, twice
-from .journal import Journal, answer_line, failure_line
+from .errors_file import ErrorsFile
+from .intake import Changed, ChangedJob, Intake
+from .jobs import Job
+from .journal import Journal
+from .lines import Line, Lines, Pipe
 from .options import Settings
-from .progress import Meter, RunView, Tally, Use, why_it_waits
+from .progress import Meter, RunView, Tally, Use, until, why_it_waits
 from .replies import ApiHealth, Reply
+from .seen import ANSWERED
 from .sender import Sender
 from .spending import NO_TOKENS, Spending, Tokens, likely_tokens
+from .target import Target
+from .wire import Wire
+from .writer import Sink, Writer
 
-# A pool of httpx2 looks at all its connections for every request: several small ones are faster.
-_WORKERS_PER_CLIENT = 20
-_SPARE_WORKERS = 16  # these wait at the gate while all places are taken
+_SPARE_WORKERS = 64  # these wait at the gate, or for an answer to be written, while all places are taken
 _BACKOFF = Backoff(0.5, cap=30, jitter=("factor", 0.5))
 _SYNC_EVERY = 2.0
+_LOOK_EVERY = 0.25  # how often it is looked what jobs wait for
+_LONG_WAIT = 5.0  # seconds: a wait that people are told of
+_LAST_WRITES = 1.0  # seconds for a pipe to take what is left, if the run stops at once
+_KEY = ("key", "forbidden")
 _MAKE_ROOM = "make room, and go on"
 
 
@@ -45,36 +54,49 @@ class Runner:
         target: Target,
         gate: Dispatch,
         journal: Journal,
+        wire: Wire,
         *,
         settings: Settings,
-        headers: Mapping[str, str] | None = None,
-        failures: Callable[[bytes], None] | None = None,
+        errors: ErrorsFile | None = None,
         spending: Spending | None = None,
         tell: Callable[[str], None] | None = None,
         total: int | None = None,
+        shape: Format = "openai",
+        changed: Changed | None = None,
+        only_failed: bool = False,
+        learns: bool = False,
         clock: Clock = SYSTEM,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        writer: Callable[[], Writer] = Writer,
     ) -> None:
         self._clock = clock
         self.tally = Tally(clock)
         self.tally.total = total
         self.abandoned = False
         self._gate = gate
+        self._learns = learns  # the rates of the gate are those that the API tells
         self._spending = spending or Spending()
         self._trouble = ""  # the last message of a failure
-        self._source = source
-        self._lines: Iterator[tuple[int, bytes]] | None = iter(source) if isinstance(source, Lines) else None
         self._target = target
         self._journal = journal
         self._settings = settings
-        self._failures = failures
+        self._errors = errors
+        self._shape = shape
         self._tell = tell or (lambda _text: None)
-        self._sender = Sender(
-            target, gate, timeout=settings.timeout, headers=headers or {}, transport=transport
+        self._wire = wire
+        self._sender = Sender(gate, wire, timeout=settings.timeout)
+        self._health = ApiHealth(target.host, settings.patience, proven=bool(len(journal.known)))
+        self._intake = Intake(
+            source,
+            target,
+            journal.known,
+            self.tally,
+            bad=self._bad_line,
+            failed=errors.failed if only_failed and errors is not None else None,
+            changed=changed,
         )
-        self._health = ApiHealth(target.host, settings.patience, proven=bool(journal.known))
-        self._unwritten: list[bytes] = []
-        self._exhausted = False  # the source has no more lines
+        self._make_writer = writer
+        self._writer: Writer | None = None
+        self._unwritten: list[tuple[Sink, bytes]] = []
         self._stopping = asyncio.Event()
         self._stop: Stop | None = None
         self._workers: set[asyncio.Task[None]] = set()
@@ -105,9 +127,14 @@ class Runner:
 
     def view(self, meter: Meter) -> RunView:
         """How the run stands. Looking changes nothing."""
-        tally, now = self.tally, self._gate.snapshot()
+        tally, now, at = self.tally, self._gate.snapshot(), self._clock.seconds()
         rates = meter.rates()
-        speed, tokens = tally.speed()
+        held = max(0.0, (now.next_at or at) - at) if now.binding == "window" else 0.0
+        speed, tokens = tally.speed(paused=bool(held))
+        waits = why_it_waits(now, at, self._trouble)
+        if not waits and self._writer is not None and self._writer.busy and not self._journal.resumable:
+            waits = f"waiting for the reader of {self._journal.name}"
+        left = tally.left(speed)
         return RunView(
             tally=tally,
             in_flight=now.in_flight or 0,
@@ -115,39 +142,46 @@ class Runner:
             speed=speed,
             tokens_per_minute=tokens * 60,
             cost=self._spending.cost,
-            left=tally.left(speed),
+            left=None if left is None else left + held,
             uses=tuple(
                 Use(rate.unit, rate.name.partition("/")[2], rates.get(rate.unit, 0.0) * rate.per, rate.limit)
                 for rate in now.rates
             ),
-            waits=why_it_waits(now, self._clock.seconds(), self._trouble),
+            waits=waits,
             stopping=self.stopping,
         )
 
     async def run(self) -> Stop | None:
         """Send jobs until all are done, or until the run is stopped: then the reason is returned."""
         self.tally.began = self._clock.seconds()
-        syncing = asyncio.create_task(self._sync())
+        writer = self._writer = self._make_writer()
+        beside = [asyncio.create_task(act()) for act in (self._sync, self._mind_waits)]
         try:
-            async with AsyncExitStack() as clients:
-                await self._start_workers(clients)
-                await self._wait_for_workers()
+            await self._start_workers()
+            await self._wait_for_workers()
+            # A pipe may never take the rest.
+            patient = self._journal.resumable or not self.abandoned
+            with suppress(TimeoutError):
+                await asyncio.wait_for(writer.drained(), None if patient else _LAST_WRITES)
         finally:
-            syncing.cancel()
-            with suppress(asyncio.CancelledError):
-                await syncing
+            for task in beside:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            writer.close()
+            await self._wire.close()
         self._write_the_unwritten()
+        if self._errors is not None:
+            self._errors.finish(self._journal.known)
         return self._stop
 
-    async def _start_workers(self, clients: AsyncExitStack) -> None:
+    async def _start_workers(self) -> None:
         concurrency = self._settings.concurrency
         for number in range(concurrency + min(_SPARE_WORKERS, concurrency)):
-            if number % _WORKERS_PER_CLIENT == 0:
-                client = await clients.enter_async_context(self._sender.client())
-            self._workers.add(asyncio.create_task(self._work(client)))
+            self._workers.add(asyncio.create_task(self._work()))
             if number % 8 == 7:
                 await asyncio.sleep(0)  # the first request does not wait for the last worker
-            if self._exhausted or self.stopping:
+            if self._intake.exhausted or self.stopping:
                 break
 
     async def _wait_for_workers(self) -> None:
@@ -168,91 +202,68 @@ class Runner:
             with suppress(OSError):  # writing raises the same, and the run stops then
                 await asyncio.to_thread(self._journal.sync)
 
+    async def _mind_waits(self) -> None:
+        """Tell people of a long wait, once, and stop the run if it is longer than its patience."""
+        told = False
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            now, at = self._gate.snapshot(), self._clock.seconds()
+            theirs = now.binding == "window" or (self._learns and now.binding is not None)
+            if self.stopping or not theirs or now.next_at is None:
+                told = False
+                continue
+            wait, patience = now.next_at - at, self._settings.patience
+            without = at - (self._health.since or at)  # a success
+            if wait > patience or without > patience:
+                asked = f"{self._target.host} asks to wait {duration(wait)}, until {until(wait)}"
+                if wait <= patience:
+                    asked = f"no answer for {duration(without)}"
+                because = f": {self._trouble}" if self._trouble else ""
+                hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
+                self.stop(Stop("unreachable", f"{asked}, longer than --patience {patience:g}{because}", hint))
+            elif wait >= _LONG_WAIT and not told:
+                told = True
+                self._tell(why_it_waits(now, at, self._trouble) + f", until {until(wait)}")
+
     # -- one job after the other
 
-    async def _work(self, client: httpx2.AsyncClient) -> None:
+    async def _work(self) -> None:
         with suppress(_Stopped):
             while not self.stopping:
-                job = await self._next()
+                try:
+                    job = await self._intake.next(self._stopping)
+                except ChangedJob as error:
+                    self.stop(error.stop)
+                    return
                 if job is None:
                     return
-                await self._do(job, client)
+                await self._do(job)
 
-    async def _next(self) -> Job | None:
-        """The next job without an answer, or None."""
-        passed = 0
-        while not self._exhausted:
-            item = next(self._lines, None) if self._lines is not None else await self._piped()
-            if item is None:
-                self._exhausted = True
-                self.tally.total = self.tally.read
-                break
-            self.tally.read += 1
-            job = self._read(*item)
-            if job is not None:
-                return job
-            passed += 1
-            if passed % 256 == 0:
-                await asyncio.sleep(0)
-                if self.stopping:
-                    return None
-        return None
+    def _bad_line(self, line: Line, error: BadJob) -> None:
+        self._tell(f"{error}; it is not sent")
+        self._fail(line.number, error.custom_id or f"line-{line.number}", "bad_job", error.complaint)
 
-    def _read(self, number: int, line: bytes) -> Job | None:
-        """The job of a line; None if the line is bad or the job has an answer."""
-        known, custom_id = self._journal.known, quick_id(line)
-        if custom_id is not None and custom_id in known and not known.was_read(custom_id):
-            known.read(custom_id)
-            self.tally.kept += 1
-            return None
-        where = f"{self._source.name}, line {number}"
-        try:
-            job = read_job(line, where, number, self._target)
-            answered = job.custom_id in known
-            if not known.read(job.custom_id):
-                raise twice(where, job.custom_id)
-        except BadJob as error:
-            self._tell(f"{error}; it is not sent")
-            self._fail(number, error.custom_id or f"line-{number}", "bad_job", error.complaint)
-            return None
-        if answered:
-            self.tally.kept += 1
-            return None
-        return job
-
-    async def _piped(self) -> tuple[int, bytes] | None:
-        assert isinstance(self._source, Pipe)
-        item = asyncio.ensure_future(self._source.next())
-        stop = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((item, stop), return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not item.done():
-            item.cancel()
-            raise _Stopped
-        return item.result()
-
-    # -- one job
-
-    async def _do(self, job: Job, client: httpx2.AsyncClient) -> None:
+    async def _do(self, job: Job) -> None:
         """Send a job until it has an answer, or has failed for good."""
         failures = 0
         while True:
             reserved = await self._reserve(job)
             reply = None
             try:
-                reply = await self._send(job, client)
+                reply = await self._send(job)
             finally:
                 self._spending.settle(reserved, None if reply is None else reply.usage)
             trouble = reply.trouble
             if trouble is None:
-                self._answer(job, reply)
+                await self._answer(job, reply)
                 return
             self._trouble = trouble.message
             if trouble.kind == "refused":
                 self.tally.refused += 1
-            judgement = self._health.judge(job.number, trouble, self._clock.seconds(), default_random())
-            if judgement.stop is not None:
-                self.stop(judgement.stop)
+            judgement = self._health.judge(job.custom_id, trouble, self._clock.seconds(), default_random())
+            if judgement.stop is not None or (self.stopping and trouble.kind in _KEY):
+                if judgement.stop is not None:
+                    self.stop(judgement.stop)
                 raise _Stopped
             if judgement.hold is not None:
                 self._gate.set_backoff(judgement.hold, reason=trouble.message)
@@ -268,7 +279,7 @@ class Runner:
             wait = _BACKOFF.delay_ns(failures - 1, default_random(), None) / 1e9
             await self._pause(max(wait, min(trouble.retry_after or 0.0, self._settings.patience)))
 
-    async def _send(self, job: Job, client: httpx2.AsyncClient) -> Reply:
+    async def _send(self, job: Job) -> Reply:
         if self.stopping:
             raise _Stopped
         worker = asyncio.current_task()
@@ -280,7 +291,7 @@ class Runner:
 
         self._at_the_gate.add(worker)
         try:
-            return await self._sender.send(job, client, sent)
+            return await self._sender.send(job, sent)
         finally:
             self._at_the_gate.discard(worker)
 
@@ -308,45 +319,64 @@ class Runner:
 
     # -- writing
 
-    def _answer(self, job: Job, reply: Reply) -> None:
+    async def _answer(self, job: Job, reply: Reply) -> None:
+        """Have an answer written, and wait until it is."""
         self._health.succeeded()
-        if self._write(answer_line(job, reply.status or 200, reply.request_id, reply.body)):
-            self.tally.answered += 1
-        if reply.usage is not None:
-            self.tally.input_tokens += reply.usage.input
-            self.tally.output_tokens += reply.usage.output
+        line = answer_line(job, reply.status or 200, reply.request_id, reply.body, self._shape)
+        usage, errors = reply.usage, self._errors
+        is_written = asyncio.get_running_loop().create_future()
+
+        def written(error: OSError | None) -> None:
+            if error is None:
+                self.tally.answered += 1
+                if errors is not None and len(errors.failed):
+                    self._journal.known.add(job.custom_id, ANSWERED)
+            else:
+                self._not_written(self._journal, line, error)
+            if not is_written.done():
+                is_written.set_result(None)
+
+        if usage is not None:
+            self.tally.input_tokens += usage.input
+            self.tally.output_tokens += usage.output
+        assert self._writer is not None
+        self._writer.put(self._journal, line, written)
+        await is_written
 
     def _fail(self, number: int, custom_id: str, code: str, message: str, reply: Reply | None = None) -> None:
-        self.tally.failed += 1
-        if self._failures is None:
+        self.tally.failures[code] += 1
+        errors = self._errors
+        if errors is None:
             return
-        try:
-            self._failures(failure_line(number, custom_id, code, message, reply))
-        except OSError as error:
-            self._failures = None
-            self.stop(Stop("output", f"failures cannot be written: {error.strerror}", _MAKE_ROOM))
+        line = failure_line(number, custom_id, code, message, reply)
 
-    def _write(self, line: bytes) -> bool:
-        try:
-            self._journal.write(line)
-        except OSError as error:
-            self._unwritten.append(line)
-            stop = Stop("output", f"cannot write {self._journal.name}: {error.strerror}", _MAKE_ROOM)
-            if isinstance(error, BrokenPipeError):
-                stop = Stop("output", "the program that read the answers has ended")
-            self.stop(stop)
-            return False
-        return True
+        def written(error: OSError | None) -> None:
+            if error is not None:
+                self._not_written(errors, line, error)
+
+        assert self._writer is not None
+        self._writer.put(errors, line, written)
+
+    def _not_written(self, sink: Sink, line: bytes, error: OSError) -> None:
+        """Keep a line that could not be written, and stop."""
+        self._unwritten.append((sink, line))
+        name = self._journal.name if sink is self._journal else "the file of failures"
+        stop = Stop("output", f"cannot write {name}: {error.strerror}", _MAKE_ROOM)
+        if isinstance(error, BrokenPipeError):
+            stop = Stop("output", "the program that read the answers has ended")
+        self.stop(stop)
 
     def _write_the_unwritten(self) -> None:
         """Try once more to write what the disk had no room for."""
-        for number, line in enumerate(self._unwritten):
+        lost = 0
+        for sink, line in self._unwritten:
             try:
-                self._journal.write(line)
+                sink.write(line)
             except OSError:
-                lost = len(self._unwritten) - number
-                assert self._stop is not None
-                why = f"{self._stop.why}; {lost} answers had no room and will be asked for again"
-                self._stop = self._stop._replace(why=why)
-                return
-            self.tally.answered += 1
+                lost += sink is self._journal
+            else:
+                self.tally.answered += sink is self._journal
+        if lost and self._journal.resumable:
+            assert self._stop is not None
+            why = f"{self._stop.why}; {lost} answers had no room and will be asked for again"
+            self._stop = self._stop._replace(why=why)

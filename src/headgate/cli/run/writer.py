@@ -1,0 +1,102 @@
+"""Writes lines in a thread, because a slow disk, or a reader that stops, must not stop the event loop.
+
+Lines that come while others are being written are written together after them.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeAlias
+
+Written: TypeAlias = Callable[[OSError | None], object]
+
+
+class Sink(Protocol):
+    """A file that takes whole lines: all of them, or it raises OSError.
+
+    `takes_back`: after an error it ends where it ended before, and lines may be tried again.
+    """
+
+    @property
+    def takes_back(self) -> bool: ...
+
+    def write(self, lines: bytes, /) -> None: ...
+
+
+class _Line(NamedTuple):
+    sink: Sink
+    content: bytes
+    written: Written
+
+
+class Writer:
+    """Writes the lines of a run. `written` of each is called on the event loop, with an error or None."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Line] = []
+        self._batches: queue.SimpleQueue[list[_Line] | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        # A daemon thread does not keep the process from ending while the reader of a pipe has stopped.
+        threading.Thread(target=self._work, name="headgate-writer", daemon=True).start()
+
+    @property
+    def busy(self) -> bool:
+        return not self._idle.is_set()
+
+    def put(self, sink: Sink, content: bytes, written: Written) -> None:
+        """Have a line written as soon as the lines before it are."""
+        self._waiting.append(_Line(sink, content, written))
+        if self._idle.is_set():
+            self._idle.clear()
+            self._loop.call_soon(self._hand_over)
+
+    async def drained(self) -> None:
+        """Wait until every line was written or has failed."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        self._batches.put(None)
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            self._batches.put(self._waiting)
+            self._waiting = []
+        else:
+            self._idle.set()
+
+    def _done(self, batch: list[_Line], errors: list[OSError | None]) -> None:
+        for line, error in zip(batch, errors, strict=True):
+            line.written(error)
+        self._hand_over()
+
+    def _work(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            errors = _write_batch(batch)
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._done, batch, errors)
+
+
+def _write_batch(batch: list[_Line]) -> list[OSError | None]:
+    """Write lines, those for the same sink together. The error of each that could not be written."""
+    errors: list[OSError | None] = [None] * len(batch)
+    for sink in {id(line.sink): line.sink for line in batch}.values():
+        numbers = [number for number, line in enumerate(batch) if line.sink is sink]
+        try:
+            sink.write(b"".join(batch[number].content for number in numbers))
+        except OSError as failure:
+            # A full disk may still have room for some of them.
+            for number in numbers:
+                errors[number] = _write_again(sink, batch[number].content) if sink.takes_back else failure
+    return errors
+
+
+def _write_again(sink: Sink, content: bytes) -> OSError | None:
+    try:
+        sink.write(content)
+    except OSError as error:
+        return error
+    return None
