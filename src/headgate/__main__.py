@@ -1,5 +1,5 @@
 """`python -m headgate`."""
 
-from .cli.app import main
+from .cli import main
 
-main(prog_name="headgate")
+main()

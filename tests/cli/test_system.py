@@ -5,7 +5,7 @@ import sys
 
 WITHOUT = """
 import asyncio, sys
-import click, httpx2, rich.console, rich.live, rich.progress_bar, rich.table, sqlite3
+import aiohttp, click, httpx2, rich.console, rich.live, rich.progress_bar, rich.table, sqlite3
 sys.modules["fcntl"] = sys.modules["resource"] = None
 sys.platform = "win32"
 import headgate.cli.app, headgate.cli.run.execute, headgate.cli.run.forecast, headgate.cli.demo.race

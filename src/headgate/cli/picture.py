@@ -101,7 +101,7 @@ def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
     for name, value, style in (
         ("in flight", f"{view.in_flight}", ""),
         ("answers/s", f"{view.speed:.1f}", ""),
-        ("tokens/min", f"{view.tokens_per_minute:,.0f}", ""),
+        ("tokens/min", "" if view.counts_tokens else f"{view.tokens_per_minute:,.0f}", ""),
         ("429s", f"{tally.refused}", "bold yellow" if tally.refused else ""),
         ("failed", f"{tally.failed}", "bold red" if tally.failed else ""),
         ("kept", f"{tally.kept:,}" if tally.kept else "", ""),

@@ -50,12 +50,13 @@ def test_run_answers_a_file_and_sends_nothing_the_second_time(api, jobs, answers
     done = headgate("run", jobs, "--to", api.url, "-o", answers)
     assert done.returncode == 0, done.stderr
     assert {answer["custom_id"] for answer in read(answers)} == {f"job-{n}" for n in range(20)}
-    assert "20 answered in" in done.stderr
+    assert re.search(r"^answered  20 in \d+ s$", done.stderr, re.MULTILINE)
+    assert re.search(r"^requests  20$", done.stderr, re.MULTILINE)
     assert "100%  20/20" in done.stderr
     assert "\x1b" not in done.stderr
     before = answers.read_bytes()
     again = headgate("run", jobs, "--to", api.url, "-o", answers)
-    assert "20 were answered before" in again.stderr
+    assert "20 answers were in" in again.stderr
     assert answers.read_bytes() == before
 
 
@@ -94,7 +95,7 @@ def test_failed_jobs_are_written_beside_the_answers_and_tried_again(jobs, answer
         api.fault("error", status=400, count=2)
         done = headgate("run", jobs, "--to", api.url, "-o", answers)
         assert done.returncode == 1
-        assert "2 failed, see" in done.stderr
+        assert "2 (2 rejected), see" in done.stderr
         assert len(read(errors)[1:]) == 2
         again = headgate("run", jobs, "--to", api.url, "-o", answers)
         assert again.returncode == 0, again.stderr

@@ -7,13 +7,12 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 
 from ... import events
 from ...gate.clock import SYSTEM
-from ...words import duration
 from ..options import CommandError
 from ..system import allow_connections, on_stop_signals
 from .errors import ExitStatus, Stop
@@ -22,9 +21,10 @@ from .journal import Journal
 from .lines import Lines, Pipe
 from .options import RunOptions
 from .preflight import check_changed, check_files, check_jobs, headers_for, make_gate, reach
-from .progress import Meter, Progress, Tally, progress_for
+from .progress import Meter, Progress, progress_for
 from .runner import Runner
 from .spending import Spending
+from .summary import Ending
 from .target import Target
 from .wire import AiohttpWire, Wire
 
@@ -129,20 +129,23 @@ async def _run(
     runner = make_runner(source, wire=make_wire(), tell=progress.tell)
     on_stop_signals(partial(_interrupt, runner, progress))
     watching = asyncio.create_task(_watch(runner, observer, progress, source))
-    ending = {}
+    stop, ended = None, False
     try:
         stop = await runner.run()
-        ending = {"stopped": stop and stop.reason, "why": stop and stop.why}
+        ended = True
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
         source.close()
-        progress.end(runner.view(observer), ending)
+        view = runner.view(observer)
+        before = journal.before if journal.resumable else None
+        ending = Ending(view, stop, journal.name, before, None if errors is None else str(errors.path))
+        progress.end(view, ending.facts() if ended else {})
     with suppress(OSError):
         journal.sync()
     if not options.as_json:
-        for line in _last_words(runner.tally, stop, errors, quiet=options.quiet, resumable=journal.resumable):
+        for line in ending.lines(quiet=options.quiet):
             progress.tell(line)
     if stop is not None:
         return ExitStatus.STOPPED_AT_ONCE if runner.abandoned else ExitStatus.STOPPED_EARLY
@@ -168,25 +171,3 @@ def _interrupt(runner: Runner, progress: Progress, signal_number: int) -> None:
         name = "Ctrl-C" if signal_number == signal.SIGINT else "a signal"
         runner.stop(Stop("interrupted", f"stopped by {name}"))
         progress.tell("finishing what is in flight; Ctrl-C again to stop at once")
-
-
-def _last_words(
-    tally: Tally, stop: Stop | None, errors: ErrorsFile | None, *, quiet: bool, resumable: bool
-) -> Iterator[str]:
-    """What people are told at the end: the reason of an early stop, the figures, and how to go on."""
-    if stop is not None:
-        yield f"{'stopped' if stop.reason == 'interrupted' else 'error'}: {stop.why}"
-    if not quiet or stop is not None:
-        words = f"{tally.answered:,} answered in {duration(tally.seconds)}"
-        if tally.kept:
-            words += f", {tally.kept:,} were answered before"
-        if tally.failed:
-            where = "" if errors is None else f", see {errors.path}"
-            words += f", {tally.failed:,} failed{where}"
-        yield words + "."
-    if stop is not None:
-        hint = f"{stop.hint}. " if stop.hint else ""
-        if resumable:
-            hint += "Run the same command again to go on: what has an answer is not sent again"
-        if hint:
-            yield f"hint: {hint.removesuffix('. ')}"

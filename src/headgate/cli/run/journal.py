@@ -43,6 +43,7 @@ class Journal:
         self._dirty = False
         self.name = name
         self.known = SeenIds()
+        self.before = 0  # how many answers were in it when it was opened
         self.repaired = 0
 
     @classmethod
@@ -73,6 +74,7 @@ class Journal:
                 self._read_lines(file, each)
             else:
                 self._read_members(file, each)
+        self.before = len(self.known)
         check_room(self._fd, self._end, self.name)
 
     def _read_lines(self, file: IO[bytes], each: Callable[[bytes], None]) -> None:

@@ -126,7 +126,10 @@ class Tally:
 
 
 class Use(NamedTuple):
-    """How much of one limit is used. `now` and `limit` are for `period`, e.g. a minute."""
+    """How much of one limit is used. `now` and `limit` are for `period`, e.g. a minute.
+
+    A burst may go beyond the limit for a moment; then it counts as used up.
+    """
 
     unit: str
     period: str
@@ -152,6 +155,11 @@ class RunView(NamedTuple):
     def share(self) -> float | None:
         return self.tally.done / self.tally.total if self.tally.total else None
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a limit counts tokens. Its figure, which includes reserved tokens, is shown alone."""
+        return any(use.unit == "tokens" for use in self.uses)
+
     def facts(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         counters = {name: getattr(self.tally, name) for name in _COUNTERS}
@@ -167,7 +175,7 @@ class RunView(NamedTuple):
         parts = [
             f"{share}  {tally.done:,}/{total}",
             f"{self.speed:.1f}/s",
-            f"{self.tokens_per_minute:,.0f} tokens/min",
+            *([] if self.counts_tokens else [f"{self.tokens_per_minute:,.0f} tokens/min"]),
             f"{self.in_flight} in flight",
             f"{tally.refused} × 429",
             f"{tally.failed} failed",

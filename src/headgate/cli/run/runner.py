@@ -144,7 +144,12 @@ class Runner:
             cost=self._spending.cost,
             left=None if left is None else left + held,
             uses=tuple(
-                Use(rate.unit, rate.name.partition("/")[2], rates.get(rate.unit, 0.0) * rate.per, rate.limit)
+                Use(
+                    rate.unit,
+                    rate.name.partition("/")[2],
+                    min(rates.get(rate.unit, 0.0) * rate.per, float(rate.limit)),
+                    rate.limit,
+                )
                 for rate in now.rates
             ),
             waits=waits,
