@@ -1,5 +1,6 @@
 """`headgate run`: what people type, what they are told, and how it ends."""
 
+import gzip
 import json
 import os
 import re
@@ -201,6 +202,52 @@ def test_two_shards_have_two_files_of_failures(jobs, answers):
             api.fault("error", status=400, count=1)
             assert headgate("run", jobs, "--to", api.url, "-o", part).returncode == 1
     assert [len(read(part.with_name(f"{part.name}.errors.jsonl"))[1:]) for part in parts] == [1, 1]
+
+
+def test_another_file_of_jobs_with_the_same_ids_is_refused_before_anything_is_sent(api, jobs, answers):
+    headgate("run", jobs, "--to", api.url, "-o", answers)
+    jobs.write_text(batch(30, model="another"))
+    before, lines = api.report().requests, answers.read_bytes()
+    done = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert done.returncode == 2
+    error, hint = told(done)
+    assert "20 jobs were answered when the line was another one; the first is 'job-0'" in error
+    assert "--changed send" in hint
+    assert "--changed keep" in hint
+    assert (api.report().requests, answers.read_bytes()) == (before, lines)
+    assert headgate("run", jobs, "--to", api.url, "-o", answers, "--changed", "keep").returncode == 0
+    assert api.report().requests == before + 10
+
+
+def test_packed_files_in_and_out(api, tmp_path):
+    jobs, more, answers = tmp_path / "jobs.jsonl.gz", tmp_path / "more.jsonl", tmp_path / "answers.jsonl.gz"
+    jobs.write_bytes(gzip.compress(batch(5).encode()))
+    more.write_text(batch(7).replace("job-", "more-"))
+    done = headgate("run", jobs, more, "--to", api.url, "-o", answers)
+    assert done.returncode == 0, done.stderr
+    lines = gzip.decompress(answers.read_bytes()).splitlines()
+    assert len({json.loads(line)["custom_id"] for line in lines}) == 12
+    assert "12 answers were in" in headgate("run", jobs, more, "--to", api.url, "-o", answers).stderr
+
+
+def test_a_packed_file_of_jobs_that_is_damaged_is_an_error(api, tmp_path, answers):
+    jobs = tmp_path / "jobs.jsonl.gz"
+    jobs.write_bytes(gzip.compress(batch(50).encode())[:-20])
+    done = headgate("run", jobs, "--to", api.url, "-o", answers)
+    assert "cannot be unpacked" in told(done)[0]
+
+
+@pytest.mark.parametrize(("shape", "key"), [("anthropic", "result"), ("gemini", "response")])
+def test_answers_in_the_shape_of_other_providers_are_known_to_the_next_run(api, jobs, answers, shape, key):
+    command = ("run", jobs, "--to", api.url, "-o", answers, "--format", shape)
+    assert headgate(*command).returncode == 0
+    assert all(key in answer for answer in read(answers))
+    assert "20 answers were in" in headgate(*command).stderr
+
+
+def test_retry_failed_needs_failures(api, jobs, answers):
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, "--retry-failed")
+    assert "no job has failed" in told(done)[0]
 
 
 # -- what is wrong is told once, and before anything is sent

@@ -1,6 +1,7 @@
 """What is to be sent: three shapes, joined to one address, and errors that name the line."""
 
 import asyncio
+import gzip
 import json
 import os
 import re
@@ -66,9 +67,47 @@ def test_a_bare_body_cannot_go_to_a_base_address(to):
         read(line(**BODY), Target(to))
 
 
-def test_a_get_needs_no_body():
-    job = read(line(custom_id="a", method="get", url="/v1/models", body=None))
-    assert (job.method, job.body) == ("GET", b"")
+@pytest.mark.parametrize("body", [{}, {"body": None}])
+@pytest.mark.parametrize("method", ["get", "DELETE"])
+def test_a_get_or_a_delete_needs_no_body(method, body):
+    job = read(line(custom_id="a", method=method, url="/v1/models", **body))
+    assert (job.method, job.body) == (method.upper(), b"")
+
+
+def test_a_line_of_a_gemini_batch_goes_to_its_model():
+    model = "https://a.b/v1beta/models/gemini-x:generateContent"
+    for to, request in ((model, {"contents": []}), ("https://a.b", {"model": "models/gemini-x"})):
+        job = read(line(key="a", request=request), Target(to))
+        assert (job.custom_id, job.url, json.loads(job.body)) == ("a", model, request)
+    assert "does not name its model" in complaint(line(key="a", request={"contents": []}))
+
+
+def test_a_body_is_sent_as_it_is_written():
+    written = '{"n": 12345678901234567890.123,  "huge": 1e999, "t": "\\u00e9 \u00e9", "e": {"body": []}}'
+    for raw in (
+        f'{{"custom_id": "a", "url": "/x", "body": {written}}}',
+        f' {{"body" : {written} , "x": [{{}}], "url":"/x","custom_id":"a" }}\r\n',
+        f'{{"custom_id": "\u00e9", "params": {written}}}',
+    ):
+        assert read(raw.encode()).body == written.encode()
+    assert read(f"  {written}\n".encode(), CHAT).body == written.encode()
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_a_constant_that_is_not_json_is_never_sent(constant):
+    raw = f'{{"custom_id": "a", "url": "/x", "body": {{"n": {constant}}}}}'
+    assert complaint(raw.encode()) == f"not JSON ({constant} is not a JSON value)"
+
+
+def test_lines_of_several_files_follow_each_other_and_are_told_apart(tmp_path):
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl.gz"
+    one.write_bytes(line(**BODY) + b"\n\n" + b"oops\n")
+    two.write_bytes(gzip.compress(line(**BODY)))
+    first, bad, second = read_jobs(Lines([one, two]), CHAT)
+    assert str(bad).startswith("one.jsonl, line 3: ")
+    assert first.custom_id.startswith("one.jsonl:line-1-")
+    assert second.custom_id.startswith("two.jsonl.gz:line-1-")
+    assert Lines([one, two]).count() == 3
 
 
 @pytest.mark.parametrize(

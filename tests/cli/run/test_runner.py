@@ -18,7 +18,7 @@ from headgate.cli.run.progress import Meter
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
 from headgate.cli.run.target import Target
-from headgate.cli.run.wire import AiohttpWire
+from headgate.cli.run.wire import AiohttpWire, RawReply
 from headgate.sandbox import Sandbox
 from headgate.testing import FakeProvider, run
 
@@ -279,7 +279,120 @@ def test_the_run_stops_if_the_first_jobs_all_fail(tmp_path):
     assert "404" in done.stop.why
 
 
+def test_a_key_that_is_revoked_midway_stops_the_run_after_a_few_refusals(tmp_path):
+    async def revoke(run):
+        await until(lambda: run.tally.answered >= 100)
+        run.api.fault("error", status=401)
+
+    done = Run(tmp_path, 1_000, concurrency=8, during=revoke)
+    assert done.stop.reason == "refused"
+    assert "5 times in a row" in done.stop.why
+    assert done.tally.sent <= done.tally.answered + 5 + 8
+    assert len(done.failures) == 4  # before it was clear
+    again = Run(tmp_path, concurrency=8, before=lambda api: api.fault("error", status=403))
+    assert again.stop.reason == "refused"
+    assert again.tally.sent <= 5 + 8
+    assert answered_ids(again.path) == answered_ids(done.path)
+
+
 # -- failures of a job
+
+
+class Scripted:
+    """A wire that answers every request with the same reply, and counts them."""
+
+    def __init__(self, status, headers=(), body=b""):
+        self.reply = RawReply(status, dict(headers), body)
+        self.sent = []
+
+    async def send(self, method, url, body):
+        self.sent.append((method, body))
+        await asyncio.sleep(0.01)
+        return self.reply
+
+    async def close(self):
+        pass
+
+
+def scripted(tmp_path, wire, *lines, **settings):
+    """Run these lines against a scripted wire; the runner."""
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    async def main(clock):
+        gate = Dispatch("api", concurrency=4, pause=True, clock=clock)
+        with closing(Journal.open(tmp_path / "answers.jsonl")) as journal:
+            runner = Runner(
+                Lines([jobs]), Target("http://a.b"), gate, journal, wire,
+                settings=Settings(concurrency=4, **settings), clock=clock, writer=InlineWriter,
+            )  # fmt: skip
+            runner.stopped = await runner.run()
+        return runner
+
+    return run(main)
+
+
+def test_a_204_answers_a_delete_which_is_sent_once(tmp_path):
+    wire = Scripted(204)
+    done = scripted(tmp_path, wire, {"custom_id": "a", "method": "DELETE", "url": "/v1/files/7"})
+    assert wire.sent == [("DELETE", None)]
+    assert done.tally.answered == 1
+    assert answers_of(tmp_path / "answers.jsonl")[0]["response"] == {
+        "status_code": 204, "request_id": "", "body": None
+    }  # fmt: skip
+    again = scripted(tmp_path, wire, {"custom_id": "a", "method": "DELETE", "url": "/v1/files/7"})
+    assert (again.tally.kept, len(wire.sent)) == (1, 1)
+
+
+def test_a_web_page_is_not_an_answer(tmp_path):
+    page = Scripted(200, {"content-type": "text/html"}, b"<html>maintenance</html>")
+    body = {"model": "m", "messages": []}
+    done = scripted(
+        tmp_path, page, {"custom_id": "a", "url": "/v1/chat/completions", "body": body}, retries=2
+    )
+    assert (done.tally.answered, done.tally.failures) == (0, {"failed": 1})
+    assert len(page.sent) == 3
+    assert (tmp_path / "answers.jsonl").read_bytes() == b""
+
+
+# -- jobs that have changed
+
+
+def change_the_bodies(tmp_path, count):
+    return write_jobs(tmp_path / "jobs.jsonl", count, model="another")
+
+
+def test_jobs_that_have_changed_since_they_were_answered_stop_the_run(tmp_path):
+    Run(tmp_path, 10)
+    change_the_bodies(tmp_path, 10)
+    done = Run(tmp_path)
+    assert done.stop.reason == "changed"
+    assert "'job-0' was answered when its line was another one" in done.stop.why
+    assert "--changed send" in done.stop.hint
+    assert done.api.report().requests == 0
+
+
+def test_changed_jobs_are_sent_again_or_kept_as_it_is_chosen(tmp_path):
+    Run(tmp_path, 10)
+    change_the_bodies(tmp_path, 10)
+    kept = Run(tmp_path, more={"changed": "keep"})
+    assert (kept.tally.kept, kept.tally.sent) == (10, 0)
+    sent = Run(tmp_path, more={"changed": "send"})
+    assert (sent.tally.kept, sent.tally.sent) == (0, 10)
+    assert Run(tmp_path).tally.kept == 10  # the later answers count
+
+
+def test_only_failed_jobs_are_sent_if_that_is_asked_for(tmp_path):
+    write_jobs(tmp_path / "jobs.jsonl", 20)
+    refused = {"status": 400, "count": 3}
+    first = Run(tmp_path, concurrency=1, before=lambda api: api.fault("error", **refused))
+    failed = {failure["custom_id"] for failure in first.failures}
+    assert len(failed) == 3
+    write_jobs(tmp_path / "jobs.jsonl", 30)
+    again = Run(tmp_path, more={"only_failed": True})
+    assert (again.tally.sent, again.tally.total, again.failures) == (3, 3, [])
+    assert failed <= set(answered_ids(again.path))
+    assert Run(tmp_path).tally.sent == 10
 
 
 def test_a_rejected_job_is_written_down_and_the_others_go_on(tmp_path):
