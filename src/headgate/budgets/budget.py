@@ -55,6 +55,14 @@ class Account:
             account = account.parent
         return accounts, levels
 
+    def levels(self) -> list[Any]:
+        """The level of this account and of all above it."""
+        levels, above = [self.level], self.parent
+        while above is not None:
+            levels.append(above.level)
+            above = above.parent
+        return levels
+
     def retune(self, plan: Plan, parent: Account | None) -> None:
         """Go by another plan and another parent from now on. What was used stays used."""
         if self.level.plan is not plan:
@@ -118,7 +126,7 @@ class TokenBudget(Closing):
         For a shared budget that is as last heard from the store, which is asked again every second.
         """
         cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        return self.account.usage.fits(self._levels(), cost)
+        return self.account.usage.fits(self.account.levels(), cost)
 
     @property
     def remaining_budget(self) -> int:
@@ -126,21 +134,22 @@ class TokenBudget(Closing):
 
         `sys.maxsize` where nothing limits them. For a shared budget that is as last heard from the store.
         """
-        left = self.account.usage.left(self._levels(), TOKENS)
+        left = self.account.usage.left(self.account.levels(), TOKENS)
         return maxsize if left is None else left
 
     @property
     def remaining_money(self) -> int | None:
         """The money that could be used now; None where nothing limits it."""
-        return self.account.usage.left(self._levels(), MONEY)
+        return self.account.usage.left(self.account.levels(), MONEY)
 
     # -- changes
 
     def record_usage(self, tokens_used: int, *, money: int = 0) -> None:
         """Count what was used, at every level, whether or not it fits: it has happened. Never waits."""
         cost = read_cost(tokens_used, money, "tokens_used")
-        if any(cost):
-            self.account.usage.settle(self._levels(), _NOTHING, cost)
+        if cost != _NOTHING.cost:
+            account = self.account
+            account.usage.settle(account.levels(), _NOTHING, cost)
             self.remember()
 
     def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
@@ -178,9 +187,6 @@ class TokenBudget(Closing):
 
     def remember(self) -> None:
         """Something counts from now on. A budget of a book must not be forgotten then."""
-
-    def _levels(self) -> list[Any]:
-        return self.account.chain()[1]
 
     def _chain_to_charge(self) -> tuple[list[Account], list[Any]]:
         if self.account.usage.closed:

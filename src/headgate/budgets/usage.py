@@ -23,7 +23,8 @@ class LocalUsage:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.closed = False
-        self._latest: int | None = None
+        self._read_clock = clock.now
+        self._latest = clock.now()
         self._levels: Sequence[Allowance] = ()  # of the last change, which an interrupt may have broken off
         self._busy: set[int] = set()  # threads that are asking or telling
         self._guard = Guard(self._now, self._settle_locked, repair=self._repair)
@@ -68,14 +69,14 @@ class LocalUsage:
 
     def settle(self, levels: Sequence[Allowance], charge: Charge, actual: Cost) -> None:
         """Replace what was charged by what was really used. Never waits: finalizers may call this."""
-        me = get_ident()
-        in_finalizer = me in self._busy
-        self._busy.add(me)
+        me, busy = get_ident(), self._busy
+        in_finalizer = me in busy
+        busy.add(me)
         try:
             self._guard.leave([levels, charge, actual])
         finally:
             if not in_finalizer:
-                self._busy.discard(me)
+                busy.discard(me)
 
     def retune(self, level: Allowance, plan: Plan) -> None:
         """Go by another plan. What was used stays used."""
@@ -113,18 +114,20 @@ class LocalUsage:
         if left:  # emptied first: a change that an interrupt broke off is not made twice
             self._levels, charge, actual = left
             left.clear()
+            estimate, taken_at, _by = charge
             for level in self._levels:
-                level.settle(charge.cost, actual, charge.at, now)
+                level.settle(estimate, actual, taken_at, now)
 
     def _repair(self, _now: int) -> None:
         for level in self._levels:
             level.mend()
 
     def _now(self) -> int:
-        now = self.clock.now()
-        if self._latest is None or now > self._latest:
-            self._latest = now
-        return self._latest  # a clock that goes back stands still
+        now = self._read_clock()
+        if now < self._latest:
+            return self._latest  # a clock that goes back stands still
+        self._latest = now
+        return now
 
     def after_fork(self) -> None:
         """In a forked child: the lock is free, and a change of another thread was broken off."""
