@@ -42,7 +42,6 @@ NOT_YET = {
         "stated unknown, jitter",
         "stated unknown, anthropic",
     ],
-    "a stated limit below a strict rate is charged as usage": ["stated lower than the strict rate"],
     "the pauses of an outage double, and more than one call probes": [
         "outage of 3 s, 503",
         "outage of 6 s, 503",

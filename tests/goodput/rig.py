@@ -19,12 +19,15 @@ so many seconds. PYTHONPATH says which source tree is judged. The figures:
 import argparse
 import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from random import Random
 from time import process_time
+from unittest.mock import patch
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
@@ -73,13 +76,20 @@ class DelayedStore(MemoryStore):
 
 @contextmanager
 def courier_on(loop):
-    """Let the courier work on a loop of virtual time instead of its own."""
+    """Let the courier work on a loop of virtual time instead of its own, and number its members."""
+
+    def wait_for(errand, timeout):
+        with ThreadPoolExecutor(1) as elsewhere:  # virtual time stands still while a member greets its store
+            return elsewhere.submit(asyncio.run, errand()).result(timeout)
+
     COURIER.retire()
-    COURIER._loop = loop
-    try:
+    numbers = count()
+    with (
+        patch.object(COURIER, "_loop", loop),
+        patch.object(COURIER, "wait_for", wait_for),
+        patch("headgate.sharing.pool.client.token_hex", lambda _: f"{next(numbers)}"),
+    ):
         yield
-    finally:
-        COURIER._loop = None
 
 
 class Drive:
@@ -120,11 +130,7 @@ class Drive:
         else:
             store = DelayedStore(clock)
             with courier_on(self._loop):
-                # In a thread, because a member waits for the first answer of its store.
-                self.gates = [
-                    await asyncio.to_thread(self._gate, number, store=store)
-                    for number in range(scenario.members)
-                ]
+                self.gates = [self._gate(number, store=store) for number in range(scenario.members)]
                 await self._call_until_done()
 
     def _gate(self, number, **options):
