@@ -1,11 +1,13 @@
 """The store in memory: how long it keeps pools, and which gates of one process share it."""
 
 import asyncio
+import gc
+from weakref import ref
 
 import pytest
 
 from headgate.gate.clock import SYSTEM
-from headgate.sharing.memory import MemoryStore
+from headgate.sharing.memory import MemoryStore, _stores
 from headgate.sharing.records.client import hold
 from headgate.sharing.store import open_store
 from headgate.testing import ManualClock
@@ -73,6 +75,33 @@ def test_a_url_is_one_store_for_each_clock(clock):
     ask(open_store("memory:clocks", clock), "api")
     assert keys(open_store("memory:clocks", clock)) == ["api"]
     assert keys(open_store("memory:clocks", ManualClock())) == []
+
+
+def test_a_store_of_a_url_goes_with_its_clock():
+    clock = ManualClock()
+    store = ref(open_store("memory:clocks", clock))
+    gc.collect()
+    assert store() is not None, "no gate holds it, but its clock is there"
+    place = "memory:clocks", id(clock)
+    assert place in _stores
+    del clock
+    gc.collect()
+    assert store() is None
+    assert place not in _stores
+
+
+def test_a_clock_that_cannot_be_referred_to_weakly_has_a_store_too():
+    class Slotted:
+        __slots__ = ()
+
+        def now(self):
+            return 7_000
+
+    clock = Slotted()
+    store = open_store("memory:slots", clock)
+    assert store is open_store("memory:slots", clock)
+    ask(store, "api")
+    assert keys(store) == ["api"]
 
 
 def test_breakers_and_budgets_of_one_url_share_by_clock_too(clock):

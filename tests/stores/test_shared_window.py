@@ -181,3 +181,89 @@ def test_a_window_in_a_store_and_its_dispatch_of_the_same_store_do_not_extend_ea
         gate.close()
         far.close()
         window.close()
+
+
+# -- closing
+
+
+def test_what_a_window_was_told_last_reaches_the_others_although_it_is_closed_at_once(any_store, key):
+    for number in range(5):
+        with BackoffWindow(store=any_store, key=f"{key} {number}") as window:
+            window.set(60)
+        eventually(BackoffWindow(store=any_store, key=f"{key} {number}").should_backoff, "it was told")
+
+
+class Noting(MemoryStore):
+    """Counts how often it was closed. The first questions fail in the given way."""
+
+    def __init__(self, *failures):
+        super().__init__()
+        self.failures = list(failures)
+        self.closed = 0
+
+    async def ask(self, key, question):
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+        return await super().ask(key, question)
+
+    async def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Has a URL open the given store."""
+
+    def opened(store):
+        monkeypatch.setattr("headgate.sharing.pool.client.open_store", lambda _url, _clock: store)
+        return store
+
+    return opened
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_leaving_the_block_of_a_window_closes_its_store_once(opened, key, colour):
+    store = opened(Noting())
+    window = BackoffWindow(store="sqlite:///limits.db", key=key)
+
+    async def use():
+        async with window as entered:
+            assert entered is window
+
+    if colour == "async":
+        asyncio.run(use())
+    else:
+        with window as entered:
+            assert entered is window
+    window.close()
+    window.close()
+    eventually(lambda: store.closed, "the store is closed")
+    window.set(5)  # it goes on alone
+    assert window.should_backoff()
+    window.close()
+    assert store.closed == 1
+
+
+@pytest.mark.parametrize("failure", [StoreError("away"), ValueError("a bug of the store")])
+def test_a_window_whose_first_question_fails_closes_its_store(opened, key, failure):
+    store = opened(Noting(failure))
+    with pytest.raises(type(failure)):
+        BackoffWindow(store="sqlite:///limits.db", key=key)
+    eventually(lambda: store.closed, "the store is closed")
+
+
+def test_a_window_that_cannot_tell_its_last_signal_says_so_and_closes_its_store(opened, key, caplog):
+    store = opened(Noting(None, *[StoreError("away")] * 9))
+    with BackoffWindow(store="sqlite:///limits.db", key=key) as window:
+        window.set(60)
+    eventually(lambda: store.closed, "the store is closed")
+    assert f"other processes do not hear of the window of {key!r} that was set last" in caplog.text
+
+
+def test_a_store_object_that_was_given_stays_open(key):
+    store = Noting()
+    with BackoffWindow(store=store, key=key):
+        pass
+    other = BackoffWindow(store=store, key=key)
+    other.set(5)
+    assert store.closed == 0

@@ -6,6 +6,7 @@ import json
 from _thread import allocate_lock
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+from weakref import finalize, proxy
 
 from ..arguments import NS_PER_US
 from ..errors import StoreError
@@ -109,10 +110,19 @@ class MemoryStore:
         pass
 
 
-# One for each URL and clock, because the times of a pool are times of one clock. The store keeps it alive.
+# One for each URL and clock, because the times of a pool are times of one clock. It goes with its clock.
 _stores: dict[tuple[str, int], MemoryStore] = {}
 
 
 def memory_store(url: str, clock: Clock) -> MemoryStore:
     """Return the store that this URL and this clock have in this process."""
-    return _stores.setdefault((url, id(clock)), MemoryStore(clock))
+    place = url, id(clock)
+    store = _stores.get(place)
+    if store is None:
+        try:
+            finalize(clock, _stores.pop, place, None).atexit = False
+            store = MemoryStore(proxy(clock))
+        except TypeError:  # its class has slots without __weakref__
+            store = MemoryStore(clock)
+        store = _stores.setdefault(place, store)
+    return store

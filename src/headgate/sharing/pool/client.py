@@ -76,7 +76,7 @@ class PoolClient:
 
         try:
             COURIER.wait_for(greet, timeout + 1)
-        except Exception as error:
+        except BaseException as error:
             COURIER.send_last(self.close)
             if isinstance(error, TimeoutError):
                 raise StoreError(f"{self.where} did not answer within {timeout:g} s") from None

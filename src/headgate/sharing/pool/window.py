@@ -7,6 +7,7 @@ cannot be told is told again until its window is over.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
@@ -41,6 +42,7 @@ class WindowMember:
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._curious = False  # another member has changed something
         self._working = False
+        self._asking = asyncio.Lock()
         self._closed = False
 
     def start(self) -> None:
@@ -63,10 +65,10 @@ class WindowMember:
         COURIER.soon(note)
 
     def close(self) -> None:
-        """Share the window no longer."""
+        """Share the window no longer. What the pool has not heard yet is told before the store is closed."""
         if not self._closed:
             self._closed = True
-            COURIER.send_last(self._pool.close)
+            COURIER.send_last(self._leave)
 
     # -- on the courier's loop
 
@@ -84,15 +86,37 @@ class WindowMember:
         """Tell and ask until the pool has heard all there is, and this member too."""
         try:
             while (self._curious or self._signal is not None) and not self._closed:
-                signal, self._signal, self._curious = self._signal, None, False
                 try:
-                    await self._ask(window_left(signal, self._clock.now()))
+                    await self._tell()
                 except StoreError:
-                    self._signal = signal if self._signal is None else self._signal
                     self._curious = True
                     await asyncio.sleep(TRY_AGAIN)
         finally:
             self._working = False
+
+    async def _leave(self) -> None:
+        try:
+            if self._signal is not None or self._asking.locked():
+                await self._tell()
+        except StoreError as error:
+            logging.getLogger("headgate").warning(
+                "%s cannot be asked (%s); other processes do not hear of the window of %r that was set last",
+                self._pool.where,
+                error,
+                self._pool.key,
+            )
+        finally:
+            await self._pool.close()
+
+    async def _tell(self) -> None:
+        """Tell the pool what it has not heard, and hear whether another member changed the window."""
+        async with self._asking:
+            signal, self._signal, self._curious = self._signal, None, False
+            try:
+                await self._ask(window_left(signal, self._clock.now()))
+            except StoreError:
+                self._signal = signal if self._signal is None else self._signal
+                raise
 
     async def _ask(self, window: int | None) -> None:
         """Tell how long calls should be held back, and want nothing."""
@@ -112,5 +136,6 @@ class WindowMember:
         """In a forked child: another member, with a connection of its own."""
         self._pool.start_anew()
         self._working = False
+        self._asking = asyncio.Lock()
         if not self._closed:
             COURIER.send(self._pool.listen)
