@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import (
+    Backoff,
     BudgetExceeded,
     CircuitBreakerOpen,
     CircuitState,
@@ -100,6 +101,17 @@ def test_the_defaults_of_resilience_config():
     assert config.requests_per_minute == 60
     assert (config.circuit_failure_threshold, config.circuit_recovery_timeout) == (5, 30.0)
     assert ResilienceConfig(1, 2.0, 3.0, 4, 5, 6.0).circuit_recovery_timeout == 6.0
+
+
+def test_a_backoff_replaces_the_delays_of_the_config(call_of_kind):
+    clock = jumping()
+    far_side = FarSide(clock, Broken(), Broken(), "hello")
+    assert call_of_kind(client_on(clock, backoff=Backoff(5, cap=60, factor=3)), far_side) == "hello"
+    assert far_side.sent == [0.0, 5.0, 20.0]
+    with pytest.raises(InvalidConfig, match="backoff= says all about delays; leave out base_delay"):
+        ResilienceConfig(base_delay=2, backoff=Backoff(5))
+    with pytest.raises(InvalidConfig, match="backoff=5 is not a Backoff"):
+        ResilienceConfig(backoff=5)
 
 
 def test_the_config_of_a_client_is_the_one_given_and_cannot_be_changed():

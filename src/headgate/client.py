@@ -22,6 +22,7 @@ from .arguments import (
     positive_int,
     positive_seconds_to_ns,
 )
+from .backoff import Backoff
 from .breaker.breaker import CircuitBreaker
 from .breaker.registry import BreakerRegistry
 from .budgets.budget import Reservation, TokenBudget
@@ -31,12 +32,13 @@ from .errors import BudgetExceeded, CircuitBreakerOpen, HeadgateError, InvalidCo
 from .gate.admission import Permit
 from .gate.clock import SYSTEM, default_random, sleep, sleep_async
 from .gate.closing import Closing
+from .gate.pickling import only_here
 from .hints import Store
 from .limits import Rate
 from .retries.budget import RetryBudget
 from .retries.call import RetriedCall
 from .retries.classify import retry_after_of, verdict_of
-from .retries.policy import RetryPolicy, default_backoff, number_of_retries
+from .retries.policy import RetryPolicy, delays, number_of_retries
 from .retries.state import Failure, Stop, Wait
 from .typing import Clock, Observer, P, R, Seconds
 from .verdict import Verdict
@@ -55,6 +57,8 @@ class ResilienceConfig:
 
     >>> ResilienceConfig(requests_per_minute=20, tokens_per_minute=40_000).max_retries
     3
+
+    `backoff` replaces `base_delay` and `max_delay`.
     """
 
     max_retries: int = 3
@@ -67,11 +71,12 @@ class ResilienceConfig:
     tokens_per_minute: int | None = None
     concurrency: int | None = None
     deadline: Seconds | None = None
+    backoff: Backoff | None = None
     retry_budget: RetryBudget | None = None
 
     def __post_init__(self) -> None:
         number_of_retries(self.max_retries)
-        default_backoff(self.base_delay, self.max_delay)
+        delays(self.backoff, self.base_delay, self.max_delay)
         positive_int(self.circuit_failure_threshold, "circuit_failure_threshold", example=5)
         positive_seconds_to_ns(self.circuit_recovery_timeout, "circuit_recovery_timeout")
         limits = {"requests_per_minute": 60, "tokens_per_minute": 40_000, "concurrency": 20}
@@ -142,6 +147,8 @@ class ResilientClient(Closing):
     With a `store`, clients of the same store and `key` share limits, window and circuits, wherever they run.
     """
 
+    __reduce__ = only_here()
+
     def __init__(
         self,
         config: ResilienceConfig | None = None,
@@ -167,7 +174,7 @@ class ResilientClient(Closing):
             raise InvalidConfig(f"classify={classify!r} cannot be called; give a function of an exception")
         self._kind = _KindOfCall(tokens, target, usage, budget)
         self.config = config
-        self._key = key
+        self.key = key
         self._classify = verdict_of if classify is None else classify
         self._clock = clock
         self.dispatch = Dispatch(
@@ -194,7 +201,7 @@ class ResilientClient(Closing):
         )
         self._policy = RetryPolicy(
             config.max_retries,
-            backoff=default_backoff(config.base_delay, config.max_delay),
+            backoff=delays(config.backoff, config.base_delay, config.max_delay),
             deadline=config.deadline,
             retry_budget=config.retry_budget,
             on_retry=observer,
@@ -299,7 +306,7 @@ class ResilientClient(Closing):
             budget = budget(*args, **kwargs)
         return _Call(
             RetriedCall(self._policy, name_of(fn)),
-            self.breakers.for_key(self._key if target is None else target),
+            self.breakers.for_key(self.key if target is None else target),
             self.dispatch.window,
             self._clock,
             self._classify,
@@ -309,7 +316,7 @@ class ResilientClient(Closing):
         )
 
     def __repr__(self) -> str:
-        return f"<ResilientClient {self._key!r}, {self.dispatch!r}>"
+        return f"<ResilientClient {self.key!r}, {self.dispatch!r}>"
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from headgate import (
     retry_with_backoff_async,
     retrying,
 )
-from headgate.retries.policy import default_backoff
+from headgate.retries import policy
 from headgate.testing import ManualClock, run
 
 
@@ -65,7 +65,7 @@ def with_backoff(options):
     names = ("base_delay", "max_delay", "exponential_base", "jitter")
     delays = {name: options[name] for name in names if name in options}
     rest = {name: value for name, value in options.items() if name not in names}
-    return {"backoff": default_backoff(**delays), **rest} if delays else rest
+    return {"backoff": policy.delays(None, **delays), **rest} if delays else rest
 
 
 def loop(ask, clock, options):

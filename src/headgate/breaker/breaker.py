@@ -27,6 +27,7 @@ from ..gate.closing import Closing
 from ..gate.forks import reset_in_child
 from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
+from ..gate.pickling import only_here
 from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
 from ..nesting import Inside, come_out, go_in, is_around, still_running
 from ..retries.classify import refusal_of, verdict_of
@@ -92,6 +93,8 @@ class CircuitBreaker(Closing):
     all, also after a restart, and the probes are those of all together. Each process counts its own
     failures, so that one that has lost its network does not open the circuit for the others at once.
     """
+
+    __reduce__ = only_here()
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class CircuitBreaker(Closing):
         self._ignore = _kinds(ignore, "ignore")
         if not callable(random):
             raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
-        self._key = key
+        self.key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
         self._observer = read_observer(observer)
         self._clock = clock
@@ -365,7 +368,7 @@ class CircuitBreaker(Closing):
         draw = self._random() if self._circuit.settings.jitter else 0.0
         self._guard.leave([entry, what, error, slow, now, draw])
         if self._keyed is not None and (error is not None or self._counts_all):
-            self._keyed.keep(self._key, self)  # the registry may have let go of it while it was idle
+            self._keyed.keep(self.key, self)  # the registry may have let go of it while it was idle
         self._finish()
 
     def _counts(self, error: BaseException) -> bool:
@@ -426,7 +429,7 @@ class CircuitBreaker(Closing):
 
         circuit = SharedCircuit(self._circuit.settings)
         client = RecordClient(store, f"breaker {within}{key}", self._clock)
-        self._member = CircuitMember(ref(self), circuit, client, self._key, self._observer)
+        self._member = CircuitMember(ref(self), circuit, client, self.key, self._observer)
         self._go_by(circuit, self._member.send)
 
     def begin(self, *, wait: bool = False) -> None:
@@ -447,7 +450,7 @@ class CircuitBreaker(Closing):
 
     def _go_by(self, circuit: Circuit, effects: Callable[[], None] | None) -> None:
         self._circuit = circuit
-        self._counter = Counter(circuit, self._key, observed=self._observer is not None)
+        self._counter = Counter(circuit, self.key, observed=self._observer is not None)
         self._guard = Guard(self._now, self._counter.count, effects=effects)
         self._pending = self._guard.pending
 

@@ -9,6 +9,7 @@ from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
+from ..gate.pickling import only_here
 from ..hints import Store
 from ..typing import Clock, Observer, Seconds
 from .breaker import CircuitBreaker, CircuitState
@@ -46,13 +47,15 @@ class BreakerRegistry(Closing):
     equal keys in all registries of the same store and `key` share one circuit.
     """
 
-    __slots__ = ("__weakref__", "_key", "_keyed", "_options", "_store")
+    __slots__ = ("__weakref__", "_keyed", "_options", "_store", "key")
+
+    __reduce__ = only_here()
 
     def __init__(
         self, *, key: str = "", store: Store | str | None = None, **options: Unpack[BreakerOptions]
     ) -> None:
         CircuitBreaker(**options)  # raises for options that cannot work
-        self._key = key
+        self.key = key
         self._options = options
         self._store = store
         self._keyed: KeyedObjects[CircuitBreaker] = KeyedObjects(self._make, CircuitBreaker.is_idle)
@@ -122,7 +125,7 @@ class BreakerRegistry(Closing):
         breaker = CircuitBreaker(**self._options, key=key)
         breaker.keep_in(self._keyed)
         if self._store is not None:
-            breaker.share(self._store, key, within=f"{self._key}/" if self._key else "")
+            breaker.share(self._store, key, within=f"{self.key}/" if self.key else "")
         return breaker
 
     def __repr__(self) -> str:

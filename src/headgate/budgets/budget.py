@@ -13,6 +13,7 @@ from ..errors import BudgetExceeded, Closed, InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
+from ..gate.pickling import only_here
 from ..hints import Any, Clock, Hashable, Mapping, Seconds, Self, Sequence, Store, T
 from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, BudgetOptions, read_cost, read_plan, read_plans
 from .usage import LocalUsage
@@ -88,6 +89,8 @@ class TokenBudget(Closing):
     """
 
     __slots__ = ("__weakref__", "account")
+
+    __reduce__ = only_here()
 
     def __init__(
         self,
@@ -216,6 +219,8 @@ class Reservation:
 
     __slots__ = ("_budget", "_charge", "_levels", "_open")
 
+    __reduce__ = only_here("reserve in the process that makes the call")
+
     def __init__(self, budget: TokenBudget, levels: Sequence[Any], charge: Charge) -> None:
         self._budget = budget
         self._levels = levels
@@ -276,6 +281,8 @@ class BudgetBook(Closing):
     survives restarts; close the book when you are done. A user is forgotten when no usage counts any more.
     """
 
+    __reduce__ = only_here()
+
     def __init__(
         self,
         tiers: Mapping[str, BudgetOptions],
@@ -291,6 +298,7 @@ class BudgetBook(Closing):
         above = {} if organizations is None else read_plans(organizations, "organizations", "acme")
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="chat"')
+        self.key = key
         # Every tier counts over the windows of all tiers: a user that changes to another tier finds there
         # what was used under the one before.
         every = [limit for plan in plans.values() for limit in plan.limits]

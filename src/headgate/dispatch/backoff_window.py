@@ -16,6 +16,7 @@ from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.gate import Gate
+from ..gate.pickling import only_here
 from ..gate.window import Reentry, Window, WindowSignal
 from ..hints import Clock, Hashable, Observer, Seconds, Store, later
 
@@ -63,6 +64,8 @@ class BackoffWindow(Closing):
         "key",
         "rule",
     )
+
+    __reduce__ = only_here()
 
     def __init__(
         self,

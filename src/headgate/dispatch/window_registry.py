@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.forks import reset_in_child
+from ..gate.pickling import only_here
 from ..hints import ClassVar, Clock, Hashable, Observer, Seconds
 from .backoff_window import BackoffWindow
 
@@ -47,6 +48,8 @@ class WindowRegistry:
     )
 
     _named: ClassVar[dict[str, WindowRegistry]] = {}
+
+    __reduce__ = only_here("make one per process, or share windows by BackoffWindow(store=..., key=...)")
 
     def __init__(
         self,

@@ -15,12 +15,15 @@ from ..hints import Hashable, Mapping, Self, Verdict, later
 from ..limits import read_actual_cost
 from .decision import THROTTLED
 from .line import Ticket
+from .pickling import only_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .gate import Gate
 else:
     Gate = later("headgate.gate.gate", "Gate")
+
+_ADMIT_THERE = "admit in the process that makes the call"
 
 # The mode of a permit that holds nothing. A running one has the mode it was admitted in, ADMITTED or
 # THROTTLED, and a settled one the negative of that.
@@ -42,6 +45,8 @@ class Permit:
     # These two are only there if the call waited: most do not, and writing them would take time.
     ticket: Ticket
     wait_ns: int
+
+    __reduce__ = only_here(_ADMIT_THERE)
 
     @property
     def waited(self) -> float:
@@ -186,6 +191,8 @@ class Admission:
     priority: int
     tenant: Hashable
     timeout: int | None
+
+    __reduce__ = only_here(_ADMIT_THERE)
 
     def __enter__(self) -> Permit:
         if self.permit is not None:

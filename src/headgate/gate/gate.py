@@ -36,6 +36,7 @@ from .decision import Rules, successors
 from .forks import reset_in_child
 from .guard import Guard
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket, correct
+from .pickling import only_here
 from .waiting import WaitingCallers
 from .window import WindowSignal
 
@@ -113,6 +114,8 @@ class Gate:
         "supply",
         "unit_cost",
     )
+
+    __reduce__ = only_here()
 
     def __init__(
         self,

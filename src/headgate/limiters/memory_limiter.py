@@ -13,6 +13,7 @@ from ..gate.closing import Closing
 from ..gate.decision import Rules, successors
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
+from ..gate.pickling import only_here
 from ..gate.slots import ConcurrencyRule
 from ..hints import AnyRate, Clock, Mapping, Observer, Rates, Seconds
 from ..limits import Rate, columns_for, read_cost, read_rates
@@ -59,6 +60,8 @@ class MemoryLimiter(Closing):
         "_resources",
         "_template",
     )
+
+    __reduce__ = only_here("make one per process, or share a limit by Dispatch(store=...)")
 
     def __init__(
         self,

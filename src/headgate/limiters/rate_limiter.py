@@ -9,6 +9,7 @@ from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
+from ..gate.pickling import only_here
 from ..hints import Any, Callable, Clock, Observer, P, R, Seconds
 from ..limits import COLUMNS, Rate, read_rates
 
@@ -31,6 +32,8 @@ class RateLimiter:
     """
 
     __slots__ = ("_gate",)
+
+    __reduce__ = only_here("make one per process, or share a limit by Dispatch(store=...)")
 
     def __init__(
         self,

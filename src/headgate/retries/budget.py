@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from ..arguments import positive_int, ratio
 from ..errors import InvalidConfig
 from ..gate.forks import reset_in_child
+from ..gate.pickling import only_here
 from ..nesting import Inside, come_out, go_in, is_around, still_running
 from .state import Allowance
 
@@ -27,6 +28,8 @@ class RetryBudget:
     `ratio_of_calls` of the calls are retried, or `burst` of them where that is more. A retry that succeeds
     costs nothing.
     """
+
+    __reduce__ = only_here("make one per process")
 
     def __init__(self, ratio_of_calls: float = 0.2, *, burst: int = 10) -> None:
         parts = ratio(ratio_of_calls, "ratio_of_calls", low=0, high=float("inf"), example=0.2)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, currentframe
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 from ..arguments import Coroutine, is_async, name_of, never_awaited, not_awaitable
 from ..backoff import Backoff
@@ -19,7 +19,7 @@ from ..gate.clock import sleep, sleep_async
 from ..typing import Clock, P, R, Seconds, T
 from .budget import RetryBudget
 from .call import RetriedCall
-from .policy import Exceptions, OnRetry, RetryPolicy, default_backoff
+from .policy import Exceptions, OnRetry, RetryPolicy, delays
 
 _GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
 
@@ -72,19 +72,8 @@ def retry(
     logger `headgate`. `clock` and `random` replace the time and the draws. In the end the last exception is
     raised as it was, with a note.
     """
-    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     return Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
-
-
-def _delays(backoff: Backoff | None, *tutorial: Any) -> Backoff:
-    """The delays by `backoff`, or by base_delay, max_delay, exponential_base and jitter."""
-    if backoff is None:
-        return default_backoff(*tutorial)
-    if tutorial != (1.0, 60.0, 2.0, True):
-        raise InvalidConfig(
-            "backoff= says all about delays; leave out base_delay, max_delay, exponential_base and jitter"
-        )
-    return backoff
 
 
 def retrying(
@@ -131,7 +120,7 @@ def retry_with_backoff(
     >>> retry_with_backoff(lambda: "hello")
     'hello'
     """
-    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
     if is_async(func, "retry_with_backoff"):
         raise InvalidConfig(
@@ -153,7 +142,7 @@ async def retry_with_backoff_async(
     **options: Unpack[RetryOptions],
 ) -> T:
     """Call a function and await its result, and again if it fails. The options are those of `retry`."""
-    backoff = _delays(backoff, base_delay, max_delay, exponential_base, jitter)
+    backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
     is_async(func, "retry_with_backoff_async")  # refuses generators and what cannot be called
     return await retries.around_async(func)()

@@ -41,17 +41,13 @@ class RetryPolicy:
     ) -> None:
         if callable(max_retries):
             raise InvalidConfig("retry takes options first; write @retry() with parentheses")
-        if backoff is not None and not isinstance(backoff, Backoff):
-            raise InvalidConfig(
-                f"backoff={backoff!r} is not a Backoff; write e.g. backoff=Backoff(0.5, cap=10)"
-            )
         if on_retry is not None:
             must_be_plain(on_retry, "on_retry", "one event")
         if not callable(random):
             raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
         self._exceptions = _checked_exceptions(exceptions)
         self.max_retries = None if max_retries is None else number_of_retries(max_retries)
-        self.backoff = default_backoff() if backoff is None else backoff
+        self.backoff = delays(backoff)
         self.idempotent = bool(idempotent)
         self.deadline = None if deadline is None else seconds_to_ns(deadline, "deadline")
         self.progress_timeout = (
@@ -82,10 +78,27 @@ class RetryPolicy:
         return f"<RetryPolicy, {most} retries, {self.backoff!r}>"
 
 
-def default_backoff(
-    base_delay: Seconds = 1.0, max_delay: Seconds = 60.0, exponential_base: float = 2.0, jitter: bool = True
+def delays(
+    backoff: Backoff | None,
+    base_delay: Seconds = 1.0,
+    max_delay: Seconds = 60.0,
+    exponential_base: float = 2.0,
+    jitter: bool = True,
 ) -> Backoff:
-    """Delays from `base_delay` to `max_delay`, with jitter each half to one and a half times as long."""
+    """The given backoff, or delays from `base_delay` to `max_delay`.
+
+    With jitter, each of those is between half and one and a half times as long.
+    """
+    if backoff is not None:
+        if not isinstance(backoff, Backoff):
+            raise InvalidConfig(
+                f"backoff={backoff!r} is not a Backoff; write e.g. backoff=Backoff(0.5, cap=10)"
+            )
+        if (base_delay, max_delay, exponential_base, jitter) != (1.0, 60.0, 2.0, True):
+            raise InvalidConfig(
+                "backoff= says all about delays; leave out base_delay, max_delay, exponential_base and jitter"
+            )
+        return backoff
     base = positive_seconds_to_ns(base_delay, "base_delay")
     if seconds_to_ns(max_delay, "max_delay") < base:
         raise InvalidWindow(

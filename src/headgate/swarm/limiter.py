@@ -22,6 +22,7 @@ from ..arguments import (
 )
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
+from ..gate.pickling import only_here
 from ..limiters.memory_limiter import MemoryLimiter
 from ..limiters.resource import Capacity, Resource, check_name
 from ..limits import read_rates
@@ -77,6 +78,8 @@ class DistributedLimiter(MemoryLimiter):
     """
 
     __slots__ = ("_agent", "_bus", "_forked", "_options", "_owned", "_where")
+
+    __reduce__ = only_here("make one per process on the same bus to share it")
 
     def __init__(
         self,

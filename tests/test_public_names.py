@@ -1,0 +1,315 @@
+"""The public names follow one set of rules: keys, closing, delays, keywords, values, pickling."""
+
+import asyncio
+import copy
+import dataclasses
+import enum
+import inspect
+import pickle
+import typing
+
+import pytest
+
+import headgate
+import headgate.events
+import headgate.http
+import headgate.http.aiohttp
+import headgate.http.anthropic
+import headgate.http.exchange
+import headgate.http.httpx
+import headgate.http.requests
+import headgate.verdict
+from headgate import (
+    Backoff,
+    BackoffWindow,
+    BreakerRegistry,
+    BudgetBook,
+    CapacityUpdate,
+    CircuitBreaker,
+    Dispatch,
+    DistributedLimiter,
+    MemoryLimiter,
+    Rate,
+    RateLimiter,
+    ResilienceConfig,
+    ResilientClient,
+    RetryBudget,
+    TokenBudget,
+    WindowRegistry,
+    retry,
+)
+from headgate.breaker.registry import BreakerOptions
+from headgate.budgets.plans import BudgetOptions
+from headgate.frozen import Frozen
+from headgate.retries.loop import RetryOptions
+
+STORE = "memory:public names"
+NAMES = {name: getattr(headgate, name) for name in headgate.__all__}
+CLASSES = {
+    name: thing
+    for name, thing in NAMES.items()
+    if isinstance(thing, type) and not issubclass(thing, (BaseException, enum.Enum))
+}
+VALUES = {
+    name: kind for name, kind in CLASSES.items() if issubclass(kind, Frozen) or dataclasses.is_dataclass(kind)
+}
+FUNCTIONS = {
+    **{name: thing for name, thing in NAMES.items() if inspect.isfunction(thing)},
+    "Transport": headgate.http.httpx.Transport,
+    "AsyncTransport": headgate.http.httpx.AsyncTransport,
+    "Adapter": headgate.http.requests.Adapter,
+    "aiohttp.middleware": headgate.http.aiohttp.middleware,
+    "anthropic.middleware": headgate.http.anthropic.middleware,
+    "anthropic.middleware_async": headgate.http.anthropic.middleware_async,
+    "read_signal": headgate.http.read_signal,
+}
+OPTIONS = {kind.__name__: kind for kind in (
+    BreakerOptions, BudgetOptions, RetryOptions, headgate.http.exchange.SendOptions
+)}  # fmt: skip
+
+# An object of each public class that is not a value.
+MAKE = {
+    "Admission": lambda: Dispatch("api").admit(),
+    "BackoffWindow": lambda: BackoffWindow(store=STORE, key="api"),
+    "BreakerRegistry": lambda: BreakerRegistry(store=STORE, key="api"),
+    "BudgetBook": lambda: BudgetBook({"free": {}}, store=STORE, key="api"),
+    "CircuitBreaker": lambda: CircuitBreaker(store=STORE, key="api"),
+    "Dispatch": lambda: Dispatch("api", store=STORE),
+    "DistributedLimiter": lambda: DistributedLimiter(bus="memory:", agent_id="a"),
+    "MemoryLimiter": MemoryLimiter,
+    "Permit": lambda: Dispatch("api", rates="5/s", concurrency=None).try_admit(),
+    "RateLimiter": RateLimiter,
+    "Reservation": lambda: TokenBudget().reserve(1),
+    "ResilientClient": lambda: ResilientClient(store=STORE + " of a client", key="api"),
+    "RetryBudget": RetryBudget,
+    "TokenBudget": lambda: TokenBudget(store=STORE, key="api"),
+    "WindowRegistry": WindowRegistry,
+}
+CLOSED = [name for name, kind in CLASSES.items() if hasattr(kind, "close")]
+
+
+@pytest.fixture(params=MAKE)
+def thing(request):
+    thing = MAKE[request.param]()
+    yield thing
+    if hasattr(thing, "close"):
+        thing.close()
+
+
+def parameters(fn):
+    return inspect.signature(fn).parameters
+
+
+def annotated(fn):
+    """(name, annotation) of each parameter, and of each option that is passed on."""
+    for name, parameter in parameters(fn).items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            yield name, str(parameter.annotation)
+    for options in OPTIONS.values():
+        if options.__name__ in str(inspect.signature(fn)):
+            yield from ((name, str(kind)) for name, kind in options.__annotations__.items())
+
+
+def callables():
+    """Every public function, constructor and documented method, by name."""
+    yield from FUNCTIONS.items()
+    for name, kind in CLASSES.items():
+        yield name, kind
+        for method, fn in inspect.getmembers(kind, callable):
+            if not method.startswith("_") and fn.__qualname__.partition(".")[0] in CLASSES:
+                yield f"{name}.{method}", fn
+
+
+CALLABLES = dict(callables())
+
+
+def test_there_is_an_object_of_every_public_class_that_is_not_a_value():
+    assert set(MAKE) == set(CLASSES) - set(VALUES)
+
+
+# -- identity in a store
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in CLASSES.items() if "store" in parameters(kind)], ids=str
+)
+def test_what_can_be_in_a_store_takes_and_tells_its_key(name):
+    assert "key" in parameters(CLASSES[name])
+    thing = MAKE[name]()
+    assert thing.key == "api"
+    thing.close()
+
+
+def test_a_name_is_one_in_a_registry_of_the_process():
+    named = [name for name, fn in CALLABLES.items() if any(word == "name" for word, _ in annotated(fn))]
+    assert named == [
+        "BreakerRegistry.named", "Dispatch", "Dispatch.named", "WindowRegistry.named"
+    ]  # fmt: skip
+
+
+# -- closing
+
+
+def test_all_that_holds_a_store_a_bus_or_waiting_callers_can_be_closed():
+    holding = {name for name, kind in CLASSES.items() if {"store", "bus"} & parameters(kind).keys()}
+    assert set(CLOSED) == holding | {"MemoryLimiter"}
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_block_closes_and_closing_again_is_silent(name, colour):
+    thing = MAKE[name]()
+
+    async def use():
+        async with thing as entered:
+            assert entered is thing
+
+    if colour == "async":
+        asyncio.run(use())
+    else:
+        with thing as entered:
+            assert entered is thing
+    thing.close()
+    thing.close()
+
+
+# -- delays and retry budgets
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_delays_are_a_backoff_and_retries_are_limited_by_a_retry_budget(name):
+    by_name = dict(annotated(CALLABLES[name]))
+    for word, kind in by_name.items():
+        if "RetryBudget" in kind:
+            assert word == "retry_budget"
+        if word == "budget":
+            assert "TokenBudget" in kind
+        if word in ("base_delay", "max_delay", "exponential_base"):
+            assert "Backoff" in by_name["backoff"], "the names of the tutorial are there besides backoff="
+    assert not by_name.keys() & {"initial", "multiplier", "delay", "min_delay", "exponential_factor"}
+
+
+def test_only_the_functions_of_the_tutorial_take_delays_by_its_names():
+    by_tutorial = [name for name, fn in CALLABLES.items() if "base_delay" in dict(annotated(fn))]
+    assert sorted(by_tutorial) == [
+        "ResilienceConfig",
+        "retry",
+        "retry_with_backoff",
+        "retry_with_backoff_async",
+    ]
+
+
+# -- keywords
+
+# Optional parameters that may be given by position, most of them because the tutorial gives them so.
+BY_POSITION = {
+    "Backoff": ["base", "cap"],
+    "CircuitBreaker": ["failure_threshold", "recovery_timeout", "expected_exceptions"],
+    "Dispatch": ["key"],
+    "Rate": ["per"],
+    "RateLimiter": ["requests_per_minute"],
+    "Reservation.settle": ["tokens"],
+    "ResilienceConfig": [
+        *("max_retries", "base_delay", "max_delay", "requests_per_minute"),
+        *("circuit_failure_threshold", "circuit_recovery_timeout"),
+    ],
+    "ResilientClient": ["config"],
+    "RetryBudget": ["ratio_of_calls"],
+    "TokenBudget": ["max_tokens_per_hour", "max_tokens_per_request"],
+    "BackoffWindow.wait": ["timeout"],
+    "BackoffWindow.wait_async": ["timeout"],
+    "CapacityUpdate.to_json": ["extra"],
+    "read_signal": ["body"],
+    "retry": ["max_retries", "base_delay", "exceptions"],
+    "retry_with_backoff": ["max_retries", "base_delay", "max_delay", "exponential_base", "jitter"],
+    "retry_with_backoff_async": ["max_retries", "base_delay", "max_delay", "exponential_base", "jitter"],
+    "retrying": ["max_retries"],
+    "Transport": ["gate"], "AsyncTransport": ["gate"], "Adapter": ["gate"],
+    "aiohttp.middleware": ["gate"], "anthropic.middleware": ["gate"], "anthropic.middleware_async": ["gate"],
+}  # fmt: skip
+FOR_ROOMS = {"BackoffWindow.identify", "Rate.of_ns", "Permit.leave"}  # not for callers
+
+
+@pytest.mark.parametrize("name", sorted(CALLABLES.keys() - FOR_ROOMS))
+def test_options_are_keyword_only_except_those_that_are_listed(name):
+    optional = [
+        parameter.name
+        for parameter in parameters(CALLABLES[name]).values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty
+    ]
+    assert optional == BY_POSITION.get(name, [])
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_arguments_of_any_number_are_only_those_of_the_function_that_is_called(name):
+    for parameter in parameters(CALLABLES[name]).values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            assert name.endswith((".call", ".call_async"))
+
+
+# -- values
+
+
+VALUE = {
+    "Backoff": Backoff,
+    "Capacity": lambda: _capacity(),
+    "CapacityUpdate": lambda: CapacityUpdate.from_json(
+        b'{"resource":"api","timestamp":"2026-11-16T12:00:00Z"}'
+    )[0],
+    "DispatchSnapshot": lambda: Dispatch("api").snapshot(),
+    "Rate": lambda: Rate(5),
+    "RateLevel": lambda: Dispatch("api", rates="5/s").snapshot().rates[0],
+    "ResilienceConfig": ResilienceConfig,
+}
+
+
+def _capacity():
+    limiter = MemoryLimiter(rates="5/s")
+    limiter.set_capacity("api", 5, 60)
+    return limiter.get_capacity("api")
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_cannot_change_and_are_equal_to_their_copies(name):
+    value = VALUE[name]()
+    assert type(value) is CLASSES[name]
+    field = next(word for word in dir(value) if not word.startswith("_"))
+    with pytest.raises(AttributeError):
+        setattr(value, field, 1)
+    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+        assert again == value
+        assert hash(again) == hash(value)
+
+
+def test_events_signals_requests_and_verdicts_are_values():
+    events = [kind for kind in vars(headgate.events).values() if isinstance(kind, type)]
+    others = [headgate.http.Signal, headgate.http.Scope, headgate.http.Request, headgate.verdict.Verdict]
+    for kind in events + others:
+        assert issubclass(kind, Frozen) or kind.__dataclass_params__.frozen, kind
+
+
+# -- typing
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_annotations_of_public_names_resolve(name):
+    fn = CALLABLES[name]
+    hints = typing.get_type_hints(fn.__init__ if isinstance(fn, type) else fn)
+    assert "return" in hints or not parameters(fn)
+
+
+# -- pickling
+
+
+def test_an_object_that_belongs_to_one_process_says_so_when_it_is_pickled_or_copied(thing):
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(
+            TypeError, match=r"cannot be pickled or copied: it belongs to this process; "
+        ) as caught:
+            act(thing)
+        if "store" in parameters(type(thing)):
+            assert str(caught.value).endswith("; make one per process with store= to share it")
+
+
+def test_a_retry_without_a_budget_can_be_pickled():
+    assert pickle.loads(pickle.dumps(retry(5))).policy.max_retries == 5
