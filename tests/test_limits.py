@@ -6,8 +6,20 @@ from datetime import timedelta
 
 import pytest
 
-from headgate import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, Rate
+from headgate import (
+    Dispatch,
+    DistributedLimiter,
+    InvalidCapacity,
+    InvalidConfig,
+    InvalidLimit,
+    InvalidWindow,
+    MemoryLimiter,
+    Rate,
+)
 from headgate.limits import COLUMNS, read_cost, read_rates
+from headgate.responses import read_signal
+from headgate.swarm.bus.memory import MemoryBus
+from headgate.testing import ManualClock, MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -163,3 +175,124 @@ def test_periods_that_have_no_name_are_named_by_their_length():
 )
 def test_the_debt_of_one_call_is_at_most_a_period_a_burst_or_ten_minutes(text, most):
     assert Rate.parse(text).most_debt == most
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("10 req/s", "10/s"),
+        ("10 reqs/s", "10/s"),
+        ("10 call/minute", "10/minute"),
+        ("10 calls per minute", "10/minute"),
+        ("10 Requests/minute", "10/minute"),
+        ("10 REQUEST/Minute", "10/minute"),
+        ("10 Tokens/s", "10 tokens/s"),
+        ("10 tok/s", "10 tokens/s"),
+        ("10 toks/s", "10 tokens/s"),
+        ("10req/s", "10/s"),
+        ("500 rpm", "500/minute"),
+        ("500rpm", "500/minute"),
+        ("500 RPM burst 20", "500/minute burst 20"),
+        ("500 rpm strict", "500/minute strict"),
+        ("500 rpm/minute", "500/minute"),
+        ("90_000 TPM", "90_000 tokens/minute"),
+        ("5 rps", "5/s"),
+        ("10_000 rpd", "10_000/day"),
+        ("1_000_000 tpd", "1_000_000 tokens/day"),
+        ("10 PER 90 Seconds BURST 2", "10/90s burst 2"),
+        ("7 Images/day", "7 images/day"),
+    ],
+)
+def test_usual_words_for_units_are_understood_in_any_case(text, same):
+    assert Rate.parse(text) == Rate.parse(same)
+
+
+@pytest.mark.parametrize("unit", ["req", "Calls", "request", "RPM"])
+def test_the_unit_of_a_rate_value_is_read_as_in_text(unit):
+    assert Rate(10, 60, unit=unit) == Rate(10, 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("100/15m", "'m' is not a period (ms, s, minute, hour, day), did you mean 'min'?"),
+        ("100/m", "did you mean 'min'?"),
+        ("10 reqeusts/s", "did you mean 'requests'?"),
+        ("10 tokns/s", "did you mean 'tokens'?"),
+        ("10 inputtokens/s", "did you mean 'input_tokens'?"),
+        ("10 rpm/hour", "unit='rpm' is requests per minute, and the period is another one"),
+        ("500 rpm burst", "'burst' is not understood"),
+        ("1/999999999d", "the period is longer than 146 years"),
+    ],
+)
+def test_a_unit_or_period_that_is_nearly_right_is_an_error_that_says_what_to_write(text, says):
+    with pytest.raises(InvalidLimit) as caught:
+        Rate.parse(text)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000 + "/s", "1/s burst " + "9" * 5000, "1/" + "9" * 5000 + "s", "9" * 30 + "/s"]
+)
+def test_a_number_of_thousands_of_digits_is_an_error_of_one_line(text):
+    with pytest.raises(InvalidLimit) as caught:
+        Rate.parse(text)
+    assert len(str(caught.value)) < 250
+
+
+GATES = {
+    "admit": lambda rates: Dispatch("api", rates=rates, clock=ManualClock()).admit().__enter__,
+    "try_admit": lambda rates: Dispatch("api", rates=rates, clock=ManualClock()).try_admit,
+    "tokens": lambda rates: lambda: Dispatch("api", rates=rates, clock=ManualClock()).try_admit(tokens=9),
+    "store": lambda rates: Dispatch("api", rates=rates, store=MemoryStore()).try_admit,
+    "template": lambda rates: lambda: MemoryLimiter(rates=rates).try_acquire("api"),
+    "slot": lambda rates: MemoryLimiter(rates=rates).slot("api").__enter__,
+    "swarm": lambda rates: swarm_of_one(rates),
+}
+
+
+def swarm_of_one(rates):
+    limiter = DistributedLimiter(bus=MemoryBus(), agent_id="a")
+    limiter.set_rates("api", rates)
+    return lambda: limiter.try_acquire("api")
+
+
+@pytest.mark.parametrize("rates", ["10 widgets/minute", ["100/s", "40_000 input_tokens/minute"]])
+@pytest.mark.parametrize("gate", GATES)
+def test_a_call_that_states_nothing_is_an_error_where_no_call_has_stated_the_unit_of_a_rate(gate, rates):
+    """The unit may be a misspelling: a rate that no call spends would limit nothing."""
+    with pytest.raises(InvalidLimit, match=r'no call has said how many it costs; write cost=\{"\w+": 1\}'):
+        GATES[gate](rates)()
+
+
+def test_a_unit_of_the_users_own_limits_once_a_call_has_stated_it():
+    limits = {"rates": ["100/s", "4 images/minute burst 4"], "concurrency": None, "byte_budget": None}
+    gate = Dispatch("api", **limits, throttled_concurrency=None, clock=ManualClock())
+    assert gate.try_admit(cost={}) is not None  # states that it costs none
+    with pytest.raises(InvalidLimit, match="a rate counts images"):
+        gate.try_admit()
+    assert gate.try_admit(cost={"images": 4}) is not None
+    assert gate.try_admit(cost={"images": 1}) is None
+    assert gate.try_admit() is not None  # costs none: the unit is known to be spent
+    with gate.admit(tokens=5):
+        pass
+    assert [rate.level for rate in gate.snapshot().rates] == [96, 0]
+
+
+def test_a_rate_that_a_response_states_does_not_make_calls_state_its_unit():
+    gate = Dispatch("api", rates="auto", clock=ManualClock())
+    headers = {"anthropic-ratelimit-input-tokens-limit": "1000"}
+    headers |= {"anthropic-ratelimit-input-tokens-remaining": "900"}
+    gate.observe(read_signal(200, headers))
+    assert "input_tokens" in {rate.name.partition("/")[0] for rate in gate.snapshot().rates}
+    assert gate.try_admit(tokens=5) is not None
+
+
+def test_a_unit_that_rates_set_later_count_has_to_be_stated_too():
+    gate = Dispatch("api", rates="100/s", clock=ManualClock())
+    gate.try_admit().settle()
+    gate.set_rates(["100/s", "4 images/minute"])
+    with pytest.raises(InvalidLimit, match="a rate counts images"):
+        gate.try_admit()
+    gate.set_rates("100/s")
+    gate.try_admit().settle()

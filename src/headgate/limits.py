@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from .arguments import SECOND, amount, positive_int, positive_seconds_to_ns
+from .arguments import LONGEST, SECOND, amount, positive_int, positive_seconds_to_ns
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit
 from .frozen import Frozen
-from .hints import Callable, Iterable, Mapping, Rates, Seconds
+from .hints import Callable, Iterable, Mapping, Rates, Seconds, Sequence
 
 # The cost of a call is a tuple of integers, one column for each unit. These three columns are always there;
 # rates that count further units add columns behind them.
 REQUESTS, TOKENS, BYTES = 0, 1, 2
-COLUMNS = {"requests": REQUESTS, "tokens": TOKENS, "bytes": BYTES}
+
+
+class Columns(dict[str, int]):
+    """The column of each unit, and `unstated`: the units of configured rates that no call has stated yet.
+
+    The cost in a unit of the user's own is stated in `cost` and nowhere else. Until a call has done that, the
+    unit may be a misspelling and its rate limit nothing, so a call without a `cost` by unit is an error.
+    """
+
+    __slots__ = ("stated", "unstated")
+    stated: set[str]
+    unstated: tuple[str, ...]
+
+    def __init__(self, columns: Mapping[str, int]) -> None:
+        super().__init__(columns)
+        self.stated = getattr(columns, "stated", set())  # shared with the columns that these are made from
+        self.unstated = getattr(columns, "unstated", ())
+
+    def require(self, units: Iterable[str]) -> None:
+        """These units are counted now: calls have to state those that none has stated yet."""
+        self.unstated = tuple({unit: None for unit in units if unit not in self.stated})
+
+
+COLUMNS: Mapping[str, int] = {"requests": REQUESTS, "tokens": TOKENS, "bytes": BYTES}
+UNSTATED: tuple[int, ...] = ()  # the cost of a call that states nothing where it has to
+
+# What people write for these units, besides the singular.
+_SYNONYMS = {"req": "requests", "reqs": "requests", "call": "requests", "calls": "requests"}
+_SYNONYMS |= {"tok": "tokens", "toks": "tokens"}
+# The units that calls and HTTP adapters spend by themselves: one that is nearly the same is a misspelling.
+_USUAL = (*COLUMNS, "input_tokens", "output_tokens")
 
 _PERIODS = {
     "ns": 1,
@@ -27,6 +57,14 @@ _PERIODS = {
     "day": 86400 * SECOND,
 }
 _LONGEST_DEBT = 600 * SECOND
+_accepted: set[str] = set()  # units of the user's own that are not misspellings
+
+# Words that are unit and period in one: rps, rpm, rph, rpd, tps, tpm, tph, tpd.
+_UNIT_AND_PERIOD = {
+    f"{unit[0]}p{period[0]}": (unit, period)
+    for unit in ("requests", "tokens")
+    for period in ("second", "minute", "hour", "day")
+}
 _PERIOD_NAMES = {_PERIODS[name]: name for name in ("ns", "us", "ms", "second", "minute", "hour", "day")}
 
 
@@ -71,13 +109,12 @@ class Rate(Frozen):
             burst = amount  # all units may be taken at once, but no more in the same window
         elif burst is None:
             burst = max(1, amount * SECOND // per_ns)
-        if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
-            raise InvalidLimit(f'unit={unit!r} is not a unit; write one word, e.g. unit="tokens"')
+        unit = _read_unit(unit, per_ns)
         super().__init__(
             amount=amount,
             per_ns=per_ns,
             burst=positive_int(burst, "burst", example=20),
-            unit=unit if unit.endswith("s") else unit + "s",
+            unit=unit,
             strict=bool(strict),
         )
 
@@ -149,20 +186,47 @@ def share_of(rate: Rate, parts: int) -> Rate:
     return Rate.of_ns(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
 
 
+def _read_unit(unit: str, per_ns: int) -> str:
+    """The unit as it is called everywhere: in lower case, in the plural, by its usual name."""
+    if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
+        raise InvalidLimit(f'unit={unit!r} is not a unit; write one word, e.g. unit="tokens"')
+    word = unit.lower()
+    if word in _UNIT_AND_PERIOD:
+        name, period = _UNIT_AND_PERIOD[word]
+        if _PERIODS[period] != per_ns:
+            raise InvalidLimit(f"unit={unit!r} is {name} per {period}, and the period is another one")
+        return name
+    name = _SYNONYMS.get(word) or (word if word.endswith("s") else word + "s")
+    if name not in _USUAL and name not in _accepted:
+        from difflib import get_close_matches  # noqa: PLC0415 - only a unit of the user's own needs it
+
+        close = get_close_matches(name, _USUAL, 1, 0.85)
+        if close:
+            raise InvalidLimit(f"unit={unit!r} is not a unit that calls spend, did you mean {close[0]!r}?")
+        _accepted.add(name)
+    return name
+
+
 def _parse_rate(text: str) -> Rate:
     if not isinstance(text, str):
         raise InvalidLimit(f'a rate is a Rate or a string, not {text!r}; write e.g. "500/minute"')
 
     def wrong(why: str) -> InvalidLimit:
+        shown = repr(text) if len(text) < 100 else f"{text[:40]!r}..."
         return InvalidLimit(
-            f'rate {text!r}: {why}; write e.g. "500/minute", "100/s burst 20" or "200_000 tokens/minute"'
+            f'rate {shown}: {why}; write e.g. "500/minute", "100/s burst 20" or "200_000 tokens/minute"'
         )
 
-    left, slash, right = text.replace(" per ", "/").partition("/")
-    if not slash:
-        raise wrong("it has no period")
+    left, slash, right = text.lower().replace(" per ", "/").partition("/")
     amount_text, _, unit = left.strip().partition(" ")
+    letters = amount_text.lstrip("0123456789_")
+    if letters.isalpha() and letters != amount_text:  # "500rpm", "10req/s"
+        amount_text, unit = amount_text.removesuffix(letters), f"{letters} {unit}"
     words = right.split()
+    word, *options = unit.split() or [""]
+    if not slash and word in _UNIT_AND_PERIOD:  # "500 rpm burst 20"
+        unit, period = _UNIT_AND_PERIOD[word]
+        words = [period, *options]
     if not words:
         raise wrong("it has no period")
     period = words.pop(0)
@@ -183,16 +247,18 @@ def _parse_rate(text: str) -> Rate:
     rate_amount = _parse_number(amount_text, "the amount", wrong)
     per_ns = _parse_period(period, wrong)
     try:
-        rate = Rate(rate_amount, burst=1 if burst is None else burst, unit=unit.strip() or "requests")
+        unit = _read_unit(unit.strip() or "requests", per_ns)
+        if burst is None and not strict:
+            burst = max(1, rate_amount * SECOND // per_ns)
+        return Rate.of_ns(rate_amount, per_ns, burst, unit, strict)
     except InvalidLimit as error:
         raise wrong(str(error).partition(";")[0]) from None
-    if burst is None and not strict:
-        burst = max(1, rate_amount * SECOND // per_ns)
-    return Rate.of_ns(rate_amount, per_ns, burst, rate.unit, strict)
 
 
 def _parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) -> int:
     digits = text.replace("_", "")
+    if len(digits) > 40:  # Python refuses to read integers of more than 4,300 digits
+        raise wrong(f"{what} has {len(digits)} digits")
     if not (digits.isascii() and digits.isdigit()) or text.startswith("_") or text.endswith("_"):
         raise wrong(f"{what} {text!r} is not a whole number")
     return int(digits)
@@ -200,16 +266,19 @@ def _parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) ->
 
 def _parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
     name = text.lstrip("0123456789")
-    count = int(text[: len(text) - len(name)] or 1)
+    count = _parse_number(text[: len(text) - len(name)] or "1", "the period", wrong)
     ns = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
     if ns is None:
         from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt period needs it
 
-        close = get_close_matches(name, [*_PERIODS, *(f"{word}s" for word in _PERIODS)], 1)
+        words = [*_PERIODS, *(f"{word}s" for word in _PERIODS)]
+        close = ["min"] if name == "m" else get_close_matches(name, words, 1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise wrong(f"{name!r} is not a period (ms, s, minute, hour, day){hint}")
     if count == 0:
         raise wrong("a period of zero lasts no time")
+    if ns * count > LONGEST:
+        raise wrong("the period is longer than 146 years")
     return ns * count
 
 
@@ -226,11 +295,18 @@ def read_rates(rates: Rates) -> tuple[Rate, ...]:
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in listed)
 
 
-def columns_for(rates: Iterable[Rate], columns: Mapping[str, int] = COLUMNS) -> dict[str, int]:
-    """The columns, and further ones for the units of these rates."""
-    extended = dict(columns)
+def columns_for(
+    rates: Sequence[Rate], columns: Mapping[str, int] = COLUMNS, *, learned: bool = False
+) -> Columns:
+    """The columns, and further ones for the units of these rates.
+
+    `learned`: the rates are not the user's, so calls need not state what they cost in further units.
+    """
+    extended = Columns(columns)
     for rate in rates:
         extended.setdefault(rate.unit, len(extended))
+    if not learned:
+        extended.require(rate.unit for rate in rates if rate.unit not in COLUMNS)
     return extended
 
 
@@ -252,7 +328,19 @@ def read_cost(
         bytes = 0  # noqa: A001
     if len(columns) == 3:
         return (cost, tokens, bytes)
+    missing = getattr(columns, "unstated", ())
+    if missing:
+        raise unstated(missing)
     return (cost, tokens, bytes, *(0,) * (len(columns) - 3))
+
+
+def unstated(units: Sequence[str]) -> InvalidLimit:
+    """The error for a call without a `cost` by unit, where no call has ever stated some units."""
+    example = ", ".join(f'"{unit}": 1' for unit in units)
+    return InvalidLimit(
+        f"a rate counts {' and '.join(units)}, and no call has said how many it costs; "
+        f"write cost={{{example}}}, or cost={{}} if it costs none"
+    )
 
 
 def _read_many(columns: Mapping[str, int], bytes: int, tokens: int, cost: object) -> tuple[int, ...]:
@@ -267,6 +355,9 @@ def _read_many(columns: Mapping[str, int], bytes: int, tokens: int, cost: object
                 f"cost={cost!r}: nothing here counts {unit!r}; the units are {', '.join(sorted(columns))}"
             )
         row[columns[unit]] = amount(value, f"cost[{unit!r}]")
+    if isinstance(columns, Columns) and columns.unstated:
+        columns.stated.update(unit for unit, _ in cost.items())
+        columns.require(columns.unstated)
     return tuple(row)
 
 

@@ -177,3 +177,20 @@ def test_a_refusal_inside_a_success_starts_a_backoff_window(world):
     reply.reading.chunk(overloaded)
     reply.reading.end()
     assert gate.snapshot().backoff_active
+
+
+def test_a_unit_that_no_request_states_is_an_error_unless_an_estimate_states_it(world):
+    gate = world.gate("100 images/minute burst 100")
+    with pytest.raises(InvalidLimit, match=r'a rate counts images.*estimate=lambda request: \{"images": 1\}'):
+        world.ask(GatedSender(gate), FarSide(world.clock, Reply()))
+    sender = GatedSender(gate, estimate=lambda request: {"images": 1})
+    assert world.ask(sender, FarSide(world.clock, Reply())).status == 200
+    assert levels(gate) == {"images": 99}
+
+
+def test_requests_that_cost_no_tokens_pass_a_gate_that_counts_input_tokens(world):
+    gate = world.gate("1000 input_tokens/minute burst 1000")
+    models = {"url": "https://api.example/v1/models", "body": b"", "method": "GET"}
+    asked = world.ask(GatedSender(gate), FarSide(world.clock, Reply()), **models)
+    assert asked.status == 200
+    assert levels(gate) == {"input_tokens": 1000}

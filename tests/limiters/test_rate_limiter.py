@@ -362,3 +362,38 @@ def test_every_wait_of_a_rate_limiter_is_reported_to_its_observer():
     ]
     with pytest.raises(InvalidConfig, match="observer="):
         RateLimiter(observer="print")
+
+
+@pytest.mark.parametrize(
+    "limiter",
+    [
+        lambda clock: RateLimiter(10, clock=clock),
+        lambda clock: RateLimiter("10/minute", clock=clock),
+        lambda clock: RateLimiter("10 calls per minute", clock=clock),
+        lambda clock: RateLimiter("10 rpm", clock=clock),
+        lambda clock: RateLimiter(rate="10/minute", clock=clock),
+        lambda clock: RateLimiter(rate="10/minute strict", clock=clock),
+        lambda clock: RateLimiter(Rate(10, 60, strict=True), clock=clock),
+    ],
+)
+def test_ten_a_minute_is_the_same_limit_however_it_is_written(limiter, clock):
+    """All ten at once, the eleventh when the first is a minute old."""
+    limiter = limiter(clock)
+    assert [limiter.try_acquire() for _ in range(12)] == [True] * 10 + [False] * 2
+    clock.advance(59.999)
+    assert not limiter.try_acquire()
+    clock.advance(0.001)
+    assert [limiter.try_acquire() for _ in range(12)] == [True] * 10 + [False] * 2
+
+
+@pytest.mark.parametrize("rate", ["10/minute burst 2", "10/Minute BURST 2", Rate(10, 60, burst=2)])
+def test_a_burst_paces_the_calls(rate, clock):
+    for limiter in (RateLimiter(rate, clock=clock), RateLimiter(rate=rate, clock=clock)):
+        assert [limiter.try_acquire() for _ in range(3)] == [True, True, False]
+        clock.advance(6)
+        assert [limiter.try_acquire() for _ in range(2)] == [True, False]
+
+
+def test_a_rate_as_the_first_argument_and_another_one_by_name_are_two_limits():
+    with pytest.raises(InvalidConfig, match="are two limits"):
+        RateLimiter("10/s", rate="20/s")

@@ -264,7 +264,7 @@ class Dispatch(Gate, Closing):
         if self._member is not None:
             self._member.learn(before, learned)
         elif learned != tuple(rule.rate for rule in self.rules.rates):
-            self.retune(learned)
+            self.retune(learned, learned=True)
 
     def _start_backoff(self, signal: Signal, now: int, sent: int) -> None:
         rule = self.window.rule

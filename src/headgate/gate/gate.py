@@ -28,7 +28,7 @@ from ..hints import (
     Verdict,
     later,
 )
-from ..limits import COLUMNS, Rate, columns_for, read_cost
+from ..limits import COLUMNS, UNSTATED, Columns, Rate, columns_for, read_cost, unstated
 from . import reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
 from .clock import SYSTEM
@@ -71,7 +71,7 @@ def _refuse(_cost: Cost, _now: int) -> int:
 def _enter_any_length(rules: Rules, length: int) -> Callable[[Cost, int], int]:
     # The cost may have been read just before a new unit came with `set_rates`. Not a method: a gate that
     # kept its own method would not go before the collector comes.
-    return lambda cost, now: rules.enter(cost + (0,) * (length - len(cost)), now)
+    return lambda cost, now: rules.enter(cost + (0,) * (length - len(cost)), now) if cost else SETTLED
 
 
 class Gate:
@@ -133,7 +133,7 @@ class Gate:
             positive_int(max_waiting, "max_waiting", example=1000)
         self.key = key
         self.rules = rules
-        self.columns = columns
+        self.columns = columns if isinstance(columns, Columns) else Columns(columns)
         self.observer = observer
         self.clock = clock
         self.closed = False
@@ -172,7 +172,8 @@ class Gate:
         else:
             enter = _enter_any_length(rules, len(self.columns))
         self._enter = enter
-        self.unit_cost = (1,) + (0,) * (len(self.columns) - 1)
+        # A call that states nothing is refused where calls have to state their cost, off the fast path.
+        self.unit_cost = UNSTATED if self.columns.unstated else (1,) + (0,) * (len(self.columns) - 1)
         self._holds = rules.places is not None or rules.weight is not None
         self._permit_kind: type[Permit] = HoldingPermit if self._holds else Permit
         self._choose_fast_path()
@@ -184,6 +185,8 @@ class Gate:
 
     def _enter_granted(self, cost: Cost, now: int) -> int:
         rules = self.rules
+        if not cost:
+            return SETTLED
         if now >= rules.valid_until:  # this process was stopped, or what it is shared through is slow
             self._seam.expire(rules)
         cost = self.at_full_length(cost)
@@ -323,7 +326,14 @@ class Gate:
     def _not_taken(self, price: Cost, tenant: Hashable, *, waits: bool) -> Permit | None:
         """The fast path refused; perhaps only because a finalizer left something to be told."""
         permit = None
-        if self._to_tell:
+        if not price:
+            missing = self.columns.unstated
+            if missing:
+                raise unstated(missing)
+            # Since the cost was read a call has stated those units, or the rates have become others.
+            price = self.unit_cost = (1,) + (0,) * (len(self.columns) - 1)
+            permit = self.take(price, tenant)
+        elif self._to_tell:
             self.tell_left()
             permit = self.take(price, tenant)
         elif self._guard.interrupted or self._callers.unwoken:
@@ -341,7 +351,7 @@ class Gate:
     def ticket(self, price: Cost, priority: int, tenant: Hashable) -> Ticket:
         """A place in line for a caller that has to wait."""
         share = 1 if self._weights is None else self._weights.get(tenant, 1)
-        return Ticket(price, priority, tenant, share)
+        return Ticket(price or self.unit_cost, priority, tenant, share)
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
@@ -529,7 +539,7 @@ class Gate:
         self._told = window.signalled
         return window.signal(now)
 
-    def set_rate_rules(self, rules: Sequence[AnyRate], columns: Mapping[str, int]) -> None:
+    def set_rate_rules(self, rules: Sequence[AnyRate], columns: Columns) -> None:
         """Under the lock: go by these rate rules, which count these columns."""
         self.columns = columns
         self.rules.set_rates(rules)
@@ -537,13 +547,16 @@ class Gate:
         for ticket in self._callers.line.tickets():
             ticket.cost = self.at_full_length(ticket.cost)
 
-    def retune(self, rates: tuple[Rate, ...]) -> None:
-        """Other rates from now on, for waiting callers too. What was used stays used."""
-        now = self.change(lambda now: self._retune_locked(rates, now))
+    def retune(self, rates: tuple[Rate, ...], *, learned: bool = False) -> None:
+        """Other rates from now on, for waiting callers too. What was used stays used.
+
+        `learned`: they are not from the user, so calls need not state what they cost in further units.
+        """
+        now = self.change(lambda now: self._retune_locked(rates, learned, now))
         self.tell_retuned(rates, now)
 
-    def _retune_locked(self, rates: tuple[Rate, ...], now: int) -> int:
-        columns = columns_for(rates, self.columns)
+    def _retune_locked(self, rates: tuple[Rate, ...], learned: bool, now: int) -> int:
+        columns = columns_for(rates, self.columns, learned=learned)
         self.set_rate_rules(successors(self.rules.rates, rates, columns, now), columns)
         for ticket in self._callers.line.tickets():
             never = reports.too_large(self.rules, ticket.cost)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
+from ..errors import InvalidConfig
 from ..gate.admission import Admission, Permit
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
@@ -92,6 +93,12 @@ class Call:
             if not hasattr(given, "items"):
                 return {TOKENS: given} if TOKENS in counted else {}
             return {unit: cost for unit, cost in given.items() if unit in counted or unit == "requests"}
+        unknown = [unit for unit in self.gate.columns.unstated if unit not in _COUNTED]
+        if unknown:
+            raise InvalidConfig(
+                f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the adapter "
+                f'a function of one request, e.g. estimate=lambda request: {{"{unknown[0]}": 1}}'
+            )
         if shape.style == "free" or counted.keys().isdisjoint(_COUNTED):
             return {}
         output = stats.output(self._host, shape.model, shape.max_output)
@@ -105,7 +112,10 @@ class Call:
         cost = {unit: cost for unit, cost in self._reserved.items() if unit != TOKENS}
         tokens = self._reserved.get(TOKENS, 0)
         return self.gate.admit(
-            bytes=self._size, tokens=tokens, cost=cost or None, timeout=self._sender.timeout
+            bytes=self._size,
+            tokens=tokens,
+            cost=cost if cost or self.gate.columns.unstated else None,
+            timeout=self._sender.timeout,
         )
 
     def begin(self, permit: Permit) -> None:

@@ -15,7 +15,10 @@ from ..limits import COLUMNS, Rate, read_rates
 
 
 class RateLimiter:
-    """Never more than `requests_per_minute` calls in any window of a minute: object, `with`, or decorator.
+    """Never more than that many calls in any window of that length: object, `with` block, or decorator.
+
+    A number is calls a minute, a string is a rate: `RateLimiter(60)` and `RateLimiter("60/minute")` are the
+    same, and `RateLimiter("10/s")` is never more than ten in any second.
 
     >>> from headgate import RateLimiter
     >>> from headgate.testing import ManualClock
@@ -27,8 +30,9 @@ class RateLimiter:
     >>> [call(n) for n in range(3)]
     [(0, 0.0), (1, 0.0), (2, 60.0)]
 
-    Calls are not paced: all calls of a minute may come at once. To pace them, or for another period, give a
-    rate instead, e.g. `RateLimiter(rate="100/s burst 20")`. An `observer` is told how long each call waited.
+    Calls are not paced: all calls of a window may come at once. To pace them, write how many may come at
+    once, e.g. `RateLimiter("100/s burst 20")`. A `Rate` is taken as it is, with the burst that it has. An
+    `observer` is told how long each call waited.
     """
 
     __slots__ = ("_gate",)
@@ -37,7 +41,7 @@ class RateLimiter:
 
     def __init__(
         self,
-        requests_per_minute: int = 60,
+        requests_per_minute: int | str | Rate = 60,
         *,
         rate: Rate | str | None = None,
         observer: Observer | None = None,
@@ -49,12 +53,19 @@ class RateLimiter:
                 'write one of them, e.g. rate="100/s"'
             )
         if rate is None:
-            positive_int(requests_per_minute, "requests_per_minute", example=60)
-            rate = Rate(requests_per_minute, 60, strict=True)
+            if isinstance(requests_per_minute, Rate) or (
+                isinstance(requests_per_minute, str) and not requests_per_minute.isdigit()
+            ):
+                rate = requests_per_minute
+            else:
+                amount = positive_int(requests_per_minute, "requests_per_minute", example=60)
+                rate = Rate(amount, 60, strict=True)
         given = read_rates(rate)
         if len(given) != 1:
             raise InvalidConfig(f'rate={rate!r} is not one rate; write e.g. rate="100/s burst 20"')
         (read,) = given
+        if isinstance(rate, str) and "burst" not in rate.lower():
+            read = Rate.of_ns(read.amount, read.per_ns, None, read.unit, strict=True)
         if read.unit != "requests":
             raise InvalidConfig(
                 f'rate={str(read)!r} counts {read.unit}; a RateLimiter counts requests, e.g. "100/s"'

@@ -19,7 +19,7 @@ from ..gate.slots import ConcurrencyRule
 from ..gate.strict import StrictRule
 from ..gate.window import Reentry
 from ..limiters.resource import Capacity, Resource
-from ..limits import COLUMNS, REQUESTS, Rate, columns_for
+from ..limits import REQUESTS, Rate, columns_for
 from ..typing import Clock, Observer
 from ..verdict import Verdict
 from .leadership import Settings
@@ -73,7 +73,7 @@ class SharedResource(Resource):
         options: Options,
         learn: Callable[[Verdict, int], None],
     ) -> None:
-        clock, columns, places = options.clock, columns_for(rates, COLUMNS), ConcurrencyRule(None, None)
+        clock, columns, places = options.clock, columns_for(rates), ConcurrencyRule(None, None)
         self._rules = LeasedRules(places, successors((), rates, columns, 0))
         super().__init__(
             Gate(name, self._rules, columns=columns, observer=options.observer, clock=clock, learn=learn),
@@ -249,7 +249,7 @@ class SharedResource(Resource):
             rules.reentry = Reentry(rules.pause, self._reentry())
         if not target.rates or target.rates == self._applied:
             return
-        columns = columns_for(target.rates, self.gate.columns)
+        columns = columns_for(target.rates, self.gate.columns, learned=True)
         # The burst belongs to the swarm and may be spent: an agent that joins one begins without.
         joins = not self._applied and not (self._each or self.membership.is_leader)
         left = list(rules.rates)
