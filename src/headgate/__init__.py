@@ -118,13 +118,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module  # noqa: PLC0415 - once for each name
-
+    # By `__import__`, because loading `importlib` takes as long as loading three modules of headgate.
     if name == "events":
-        return import_module(f"{__name__}.events")
+        return __import__(f"{__name__}.events", fromlist=[name])
     for module, names in _MODULES.items():
         if name in names.split():
-            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            found = globals()[name] = getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -6,12 +6,17 @@ that does not fit everywhere has taken nothing anywhere.
 
 from __future__ import annotations
 
-from ..hints import AnyRate, Callable, Mapping, Sequence
+from ..hints import AnyRate, Callable, Mapping, Sequence, later
 from ..limits import BYTES, COLUMNS, Rate
 from .bucket import RateRule
 from .slots import ConcurrencyRule, WeightRule
-from .strict import StrictRule
 from .window import Reentry, Window
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .strict import StrictRule
+else:
+    StrictRule = later("headgate.gate.strict", "StrictRule")
 
 # How far off a moment is that is not known: further than any rate makes a call wait.
 FAR_OFF = 1 << 62
@@ -292,8 +297,11 @@ class Rules:
 
 def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
     """The rule that keeps this rate, counting the column of its unit."""
-    kind = StrictRule if rate.strict else RateRule
-    return kind(rate, columns[rate.unit])
+    if not rate.strict:
+        return RateRule(rate, columns[rate.unit])
+    from .strict import StrictRule  # noqa: PLC0415 - most gates have none
+
+    return StrictRule(rate, columns[rate.unit])
 
 
 def successors(
