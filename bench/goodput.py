@@ -13,7 +13,8 @@ run once, two at a time, each with an API of its own. A client that takes three 
 The API states its limits as OpenAI does. Its bucket holds the calls of one second, unless it is "full": then
 it holds those of a minute. A fixed window is a minute, and 48 s old when the first call comes; without
 headers it is 5 s, and 1 s old. "No headers" leaves out Retry-After, too. In the outage every call gets a 503
-without Retry-After. As at OpenAI, a call that is refused costs a call.
+without Retry-After. A call that is refused costs nothing: at OpenAI it costs a call, and clients that send
+again too soon would wait even longer.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Scenario:
     def options(self) -> list[str]:
         """The arguments of `headgate sandbox`."""
         flags = {
+            "--free-refusals": True,
             "--start-empty": self.start_empty,
             "--no-headers": not self.headers,
             "--no-retry-after": not self.headers,

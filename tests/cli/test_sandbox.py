@@ -2,6 +2,8 @@
 
 import json
 import signal
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -26,6 +28,26 @@ def test_sandbox_serves_until_ctrl_c_and_reports_what_it_saw():
     assert run.returncode == 0
     assert "openai, requests 2/minute" in words
     assert "2 requests: 1 let through" in words
+
+
+def test_refusals_of_the_sandbox_are_free_if_that_is_asked_for():
+    asked = ("sandbox", "--requests", "60/minute burst 1", "--free-refusals")
+    run = start(*asked)
+    url = run.stdout.readline().strip()
+    statuses = []
+    for _ in range(3):
+        request = Request(f"{url}/v1/chat/completions", json.dumps(BODY).encode())
+        try:
+            with urlopen(request, timeout=10) as reply:
+                statuses.append(reply.status)
+        except HTTPError as refused:
+            statuses.append(refused.code)
+            waits = int(refused.headers["retry-after-ms"])
+            refused.close()
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=10)
+    assert statuses == [200, 429, 429]
+    assert waits < 1000  # what had been filled in before the first refusal is still there
 
 
 @pytest.mark.parametrize(

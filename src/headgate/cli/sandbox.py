@@ -38,6 +38,7 @@ _FAULTS = "e.g. storm,after=10,duration=5 or error,status=500,probability=0.01. 
     "Of the first window of --kind fixed.  [default: by the wall clock]",
     _NOT_NEGATIVE,
 )
+@_limits("--free-refusals", "A refused request costs nothing, in any style.")
 @_limits("--no-headers", "Do not tell where limits stand.")
 @_limits("--no-retry-after", "Do not tell when to come back.")
 @_answers("--jitter SECONDS", "Until a request arrives, at most.", _NOT_NEGATIVE, default=0)
@@ -61,6 +62,7 @@ def sandbox(**options: Any) -> None:
     from ..sandbox.server import serve  # noqa: PLC0415
 
     host, port, faults = options.pop("host"), options.pop("port"), options.pop("faults")
+    options["refusals_count"] = False if options.pop("free_refusals") else None
     options["headers"] = not options.pop("no_headers")
     options["retry_after"] = not options.pop("no_retry_after")
     try:
