@@ -25,7 +25,7 @@ def test_sandbox_serves_until_ctrl_c_and_reports_what_it_saw():
     assert done.returncode == 0, done.stderr
     run.send_signal(signal.SIGINT)
     _, words = run.communicate(timeout=10)
-    assert run.returncode == 0
+    assert run.returncode == 130
     assert "openai, requests 2/minute" in words
     assert "2 requests: 1 let through" in words
 

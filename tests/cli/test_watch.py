@@ -149,14 +149,14 @@ def start(*args, **pipes):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **pipes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_watch_with_status_0_and_no_words(store, gate, number):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_ctrl_c_ends_watch_with_status_130_and_sigterm_with_0_and_no_words(store, gate, number, status):
     process = start(store, "--json", "--every", "0.05")
     looks = [json.loads(process.stdout.readline()) for _ in range(3)]
     assert looks[0]["at"] < looks[1]["at"] < looks[2]["at"]
     process.send_signal(number)
     _, words = process.communicate(timeout=10)
-    assert (process.returncode, words) == (0, "")
+    assert (process.returncode, words) == (status, "")
 
 
 def test_watch_ends_quietly_if_the_reader_of_its_output_ends(store, gate):
@@ -180,7 +180,7 @@ def test_watch_shows_that_a_store_is_lost_and_back(store, gate, tmp_path):
         pass
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
-    assert process.returncode == 0
+    assert process.returncode == 130
 
 
 def on_a_terminal(*args, until, env=None):
@@ -209,12 +209,12 @@ def on_a_terminal(*args, until, env=None):
 def test_watch_on_a_terminal_has_colours_except_with_no_color(store, gate):
     with gate.admit(timeout=5):
         status, shown = on_a_terminal(store, "--every", "0.1", until=b"api.openai.com")
-    assert status == 0
+    assert status == 130
     assert re.search(r"\x1b\[[0-9;]*3[0-9]", shown)
     assert shown.endswith("\x1b[?25h")  # the cursor is back
     assert "Traceback" not in shown
     status, plain = on_a_terminal(store, "--every", "0.1", until=b"api.openai.com", env={"NO_COLOR": "1"})
-    assert status == 0
+    assert status == 130
     assert not re.search(r"\x1b\[[0-9;]*(3[0-9]|38;)[0-9;]*m", plain)
 
 

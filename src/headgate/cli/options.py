@@ -4,7 +4,9 @@ Answers go to stdout, words to stderr. An error is one line that says what is wr
 to do.
 """
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +48,15 @@ class _Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists the options by section."""
+    """A command whose help lists the options by section, and which Ctrl-C ends with status 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import sys
 from typing import Any
 
 import click
@@ -82,7 +83,7 @@ def sandbox(**options: Any) -> None:
         click.echo(f"{provider.style.name}, {limits or 'no limits'}; Ctrl-C to stop", err=True)
 
     try:
-        asyncio.run(until_stopped(serve(provider, host, port, started=started)))
+        status = asyncio.run(until_stopped(serve(provider, host, port, started=started)))
     except OSError as error:
         # asyncio writes a long text of its own into `strerror`, but keeps a positive `errno`.
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
@@ -95,3 +96,4 @@ def sandbox(**options: Any) -> None:
         f"{report.tokens:,} tokens charged; {report.peak_in_flight} at once at most",
         err=True,
     )
+    sys.exit(status)

@@ -30,12 +30,19 @@ def on_stop_signals(act: Callable[[int], object]) -> None:
             signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(act, number))
 
 
-async def until_stopped(serving: Coroutine[Any, Any, None]) -> None:
-    """Await `serving` until it ends, or until Ctrl-C or SIGTERM."""
+async def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
+    """Await `serving` until it ends, or until SIGTERM or Ctrl-C. The exit status is 130 after Ctrl-C."""
     task = asyncio.ensure_future(serving)
-    on_stop_signals(lambda _number: task.cancel())
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    on_stop_signals(stop)
     with suppress(asyncio.CancelledError):
         await task
+    return 130 if signals[:1] == [signal.SIGINT] else 0
 
 
 def lock_file(fd: int) -> bool:

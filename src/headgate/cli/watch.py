@@ -45,10 +45,10 @@ def watch(store: str, keys: tuple[str, ...], **options: Any) -> None:
     STORE is what programs give as store=, and `headgate run` as --store. For each KEY, or for all keys in it:
     rates, places and bytes, the backoff window, and the processes that share them. Looking changes nothing.
 
-    Exit status: 0, or 2 if the store cannot be read.
+    Exit status: 0, 2 if the store cannot be read, 130 after Ctrl-C.
     """
     try:
-        asyncio.run(until_stopped(show_store(store, keys, sys.stdout, **options)))
+        sys.exit(asyncio.run(until_stopped(show_store(store, keys, sys.stdout, **options))))
     except (InvalidLimit, StoreError) as error:
         hint = "write STORE as the programs do that share by it, e.g. sqlite:///limits.db"
         raise CommandError(str(error).removeprefix("store="), hint) from None

@@ -31,7 +31,4 @@ def demo(jobs: int, plot: Path | None) -> None:
     if plot is not None and not os.access(plot if plot.exists() else plot.parent, os.W_OK):
         why = "it may not be written" if plot.parent.is_dir() else f"there is no folder {plot.parent}"
         raise CommandError(f"the picture cannot be {plot}: {why}", "name another file with --plot")
-    try:
-        sys.exit(show(jobs, plot))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(show(jobs, plot))

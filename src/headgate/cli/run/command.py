@@ -8,7 +8,6 @@ import click
 
 from ...errors import InvalidLimit
 from ..options import HEADER, PRICE, RATE, Command, CommandError, section
-from .errors import ExitStatus
 
 _where, _limits, _trouble, _showing = map(section, ("Where", "Limits", "Trouble", "Showing"))
 _FILE = click.Path(path_type=Path)
@@ -67,7 +66,7 @@ def run(jobs: tuple[Path, ...], **options: Any) -> None:
     Exit status: 0 all answered, 1 some failed, 2 wrong usage (nothing was sent), 3 stopped early, 130 stopped
     at once.
     """
-    from .execute import execute  # noqa: PLC0415 - with httpx2 and more, which --help can do without
+    from .execute import execute  # noqa: PLC0415 - with aiohttp and more, which --help can do without
     from .forecast import dry_run  # noqa: PLC0415
     from .options import RunOptions, Settings  # noqa: PLC0415
 
@@ -78,5 +77,3 @@ def run(jobs: tuple[Path, ...], **options: Any) -> None:
         sys.exit(dry_run(chosen, sys.stdout, sys.stderr) if only_estimate else execute(chosen))
     except InvalidLimit as error:
         raise CommandError(str(error)) from None
-    except KeyboardInterrupt:  # before anything was sent
-        sys.exit(ExitStatus.STOPPED_AT_ONCE)
