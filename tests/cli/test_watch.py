@@ -20,7 +20,7 @@ from headgate.cli.picture import store_picture, who
 from headgate.cli.watch import StoreView
 from headgate.sharing.pool.question import PoolLimits
 from headgate.sharing.pool.rate import PoolRate
-from headgate.sharing.pool.state import MemberState, Pool
+from headgate.sharing.pool.state import MemberState, Pool, PoolWindow
 from headgate.sharing.pool.view import view_of
 from patience import eventually
 
@@ -248,11 +248,36 @@ def drawn(seen, width, height=None):
 
 
 def test_the_picture_shows_members_and_what_calls_wait_for():
-    shown = drawn(many(32), 100)
-    assert "busy   96 wait for concurrency: all 64 places are taken; requests/minute: next in 12 s" in shown
+    shown = drawn(many(32), 130)
+    held = "processes hold all 64 places, 32 of them in use"
+    assert f"busy   96 wait for concurrency: {held}; requests/minute: next in 12 s" in shown
+    assert re.search(r"places +━+ +32 of 64 in flight, 64 held", shown)
     assert re.search(r"host-007 +7 +1 +3 +2 +10.0 kB +1.0 s", shown)
     assert "idle   no process is here   600 a minute, 64 at once" in shown
     assert "never   no process has shared it yet" in shown
+
+
+def test_the_picture_says_why_there_are_fewer_places_than_usual():
+    """Two seconds after a window, for eight more seconds, the gate is throttled to ten places."""
+    seen = many(2)
+    pool = Pool()
+    pool.now = 1_000 * SECOND
+    pool.limits = PoolLimits(places=32, throttled_places=10, throttled_for=10 * SECOND)
+    pool.window = PoolWindow(pool.now - 2 * SECOND, 1)
+    empty = drawn(seen._replace(pools={"api": view_of(pool)}), 100)
+    assert "no process is here   10 at once (throttled by a backoff window; 32 places in 8.0 s)" in empty
+    pool.members = {"host-1-ff": MemberState(pool.now + SECOND, holds=[3, 0], in_flight=3)}
+    shown = drawn(seen._replace(pools={"api": view_of(pool)}), 80)
+    assert "3 of 10 in flight\n" in re.sub(" +\n", "\n", shown)
+    assert "over; throttled: 32 places in 8.0 s" in shown
+    facts = seen._replace(pools={"api": view_of(pool)}).facts()["pools"]["api"]
+    assert facts["places"] == {"held": 3, "limit": 10, "usual_limit": 32}
+    assert facts["throttled"] == 8.0
+    pool.now -= 5 * SECOND
+    shown = drawn(seen._replace(pools={"api": view_of(pool)}), 100)
+    assert "told to slow down: 3.0 s left; 32 places in 13 s" in shown
+    pool.now += 13 * SECOND
+    assert "3 of 32 in flight" in drawn(seen._replace(pools={"api": view_of(pool)}), 80)
 
 
 def test_the_picture_fits_the_terminal():

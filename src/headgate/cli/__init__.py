@@ -1,8 +1,8 @@
 """The command line: one file per command, and the entry point of them all."""
 
-import os
 import signal
 import sys
+from os import _exit
 
 # What the extra `cli` installs.
 _EXTRA = ("click", "rich", "httpx2", "aiohttp")
@@ -29,4 +29,4 @@ def main() -> None:
 
 def _leave(*_signal: object) -> None:
     """End the process at once: no command has begun yet, or it has ended."""
-    os._exit(130)
+    _exit(130)

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..arguments import US_PER_S
-from ..sharing.pool.view import MemberView, PoolView, RateView, Use
+from ..sharing.pool.view import MemberView, PoolView, RateView, Use, why_fewer
 from ..words import duration, soon
 from .run.progress import Progress, RunView
 from .watch import StoreView
@@ -147,7 +147,7 @@ def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list
         return [Text.assemble((key, "bold"), ("   no process has shared it yet", "dim"))]
     if not pool.members:
         limits = [_limit(level) for level in pool.levels]
-        limits += [f"{pool.places.limit:,} at once"] if pool.places.limit else []
+        limits += [f"{pool.places.limit:,} at once{why_fewer(pool)}"] if pool.places.limit else []
         there = Text.assemble((key, "bold"), ("   no process is here", "dim"), f"   {', '.join(limits)}")
         if pool.waits:
             there.append(f"   {'; '.join(pool.waits)}", "yellow")
@@ -182,15 +182,21 @@ def _bars(pool: PoolView, width: int) -> Table:
         row(name, used, level.most, Text.assemble(_limit(level), (f"   {left}", "dim")))
     places, load = pool.places, pool.bytes
     if places.limit:
-        inside = sum(member.in_flight for member in pool.members)
-        row("places", inside, places.limit, Text(f"{inside:,} of {places.limit:,} in flight"))
+        inside = pool.in_flight
+        held = f", {places.held:,} held" if places.held > inside else ""
+        full = any(reason.startswith("concurrency") for reason in pool.waits)
+        words = Text(f"{inside:,} of {places.limit:,} in flight{held}")
+        row("places", places.limit if full else inside, places.limit, words)
     if load.limit:
         row("bytes", load.held, load.limit, Text(f"{decimal(load.held)} of {decimal(load.limit)} held"))
     if pool.window:
-        words = f"told to slow down: {soon(pool.window / US_PER_S)} left"
-        row("window", 1, 1, Text(words, "bold yellow"))
+        then = f"; {pool.usual_again}" if pool.usual_again else ""
+        told = f"told to slow down: {soon(pool.window / US_PER_S)} left{then}"
+        row("window", 1, 1, Text(told, "bold yellow"))
     elif pool.throttled:
-        row("window", 0, 1, Text(f"over; tighter rules for {soon(pool.throttled / US_PER_S)}"))
+        left = f"throttled for another {soon(pool.throttled / US_PER_S)}"
+        then = f"throttled: {pool.usual_again}" if pool.usual_again else left
+        row("window", 0, 1, Text(f"over; {then}"))
     return bars.table
 
 

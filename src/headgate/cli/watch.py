@@ -151,7 +151,11 @@ def _facts_of(pool: PoolView) -> dict[str, Any]:
         ],
         "window": pool.window / US_PER_S,
         "throttled": pool.throttled / US_PER_S,
-        "places": {"held": pool.places.held, "limit": pool.places.limit or None},
+        "places": {
+            "held": pool.places.held,
+            "limit": pool.places.limit or None,
+            "usual_limit": pool.usual_places or None,
+        },
         "bytes": {"held": pool.bytes.held, "limit": pool.bytes.limit or None},
         "members": [{**member._asdict(), "lease": member.lease / US_PER_S} for member in pool.members],
         "waits": list(pool.waits),

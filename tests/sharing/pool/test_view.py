@@ -43,7 +43,7 @@ def state(*, backlog=0.0, members=None, limits=(0, 0, 0, 10 * SECOND), window=No
 
 def test_a_new_pool():
     seen = view_of(Pool().as_of(NOW))
-    assert seen == ((), Use(0, 0), Use(0, 0), 0, 0, (), ())
+    assert seen == ((), Use(0, 0), 0, Use(0, 0), 0, 0, (), ())
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,9 @@ def test_members_whose_lease_has_ended_hold_nothing():
     assert [seen.name for seen in view_of(pool.as_of(NOW + 2 * SECOND)).members] == ["a-1-ff"]
 
 
+LATER = "throttled by a backoff window; any number of places in 11 s"
+
+
 @pytest.mark.parametrize(
     ("facts", "waits"),
     [
@@ -108,8 +111,11 @@ def test_members_whose_lease_has_ended_hold_nothing():
             [],
         ),  # it has not asked again
         (
-            {"limits": (64, 0, 0, 0), "members": {"a": member(places=63), "b": member(places=1, wants=9)}},
-            ["concurrency: all 64 places are taken"],
+            {
+                "limits": (64, 0, 0, 0),
+                "members": {"a": member(places=63, in_flight=35), "b": member(places=1, wants=9)},
+            },
+            ["concurrency: processes hold all 64 places, 35 of them in use"],
         ),
         (
             {"limits": (64, 0, 0, 0), "members": {"a": member(places=64, in_flight=64)}},
@@ -121,11 +127,11 @@ def test_members_whose_lease_has_ended_hold_nothing():
                 "members": {"a": member(places=7, in_flight=7)},
                 "window": -8,
             },
-            ["concurrency: all 5 places are taken for another 2.0 s"],
+            ["concurrency: all 5 places are taken (throttled by a backoff window; 64 places in 2.0 s)"],
         ),
         (
             {"limits": (0, 5, 0, 10 * SECOND), "members": {"a": member(places=5, wants=6)}, "window": 1},
-            ["window: 1.0 s left", "concurrency: all 5 places are taken"],
+            ["window: 1.0 s left", f"concurrency: processes hold all 5 places, 0 of them in use ({LATER})"],
         ),
         ({"limits": (64, 5, 0, 10 * SECOND), "members": {"a": member(in_flight=7)}, "window": -11}, []),
         ({"limits": (0, 0, 0, 0), "members": {"a": member(places=9, in_flight=9)}}, []),

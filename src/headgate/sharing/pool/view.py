@@ -53,6 +53,7 @@ class PoolView(NamedTuple):
 
     levels: tuple[RateView, ...]
     places: Use
+    usual_places: int  # the limit of places when the pool is not throttled (0: none)
     bytes: Use
     window: int  # µs until its end
     throttled: int  # µs until the end of the tighter limits, which begin with the window
@@ -63,6 +64,19 @@ class PoolView(NamedTuple):
     def waiting(self) -> int:
         """Calls in line at all members together."""
         return sum(member.waiting for member in self.members)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in flight at all members together."""
+        return sum(member.in_flight for member in self.members)
+
+    @property
+    def usual_again(self) -> str:
+        """How many places there are when the pool is throttled no more, and when; empty if it is not."""
+        if self.places.limit == self.usual_places:
+            return ""
+        usual = f"{self.usual_places:,}" if self.usual_places else "any number of"
+        return f"{usual} places in {soon(self.throttled / US_PER_S)}"
 
 
 def view_of(pool: Pool) -> PoolView:
@@ -83,6 +97,7 @@ def view_of(pool: Pool) -> PoolView:
     seen = PoolView(
         levels=tuple(_rate_view(rate, unit, now) for rate, unit in zip(pool.rates, pool.units, strict=True)),
         places=Use(sum(member.places for member in members), places),
+        usual_places=limits.places,
         bytes=Use(sum(member.bytes for member in members), limits.bytes),
         window=window,
         throttled=throttled,
@@ -108,14 +123,11 @@ def _reasons(pool: Pool, seen: PoolView) -> list[str]:
     if seen.window:
         reasons.append(f"window: {soon(seen.window / US_PER_S)} left")
     places, load = seen.places, seen.bytes
-    in_flight = sum(member.in_flight for member in seen.members)
-    if places.limit and (
-        in_flight >= places.limit or (_wanted(pool, PLACES) and places.held >= places.limit)
-    ):
-        tighter = (
-            f" for another {soon(seen.throttled / US_PER_S)}" if seen.throttled and not seen.window else ""
-        )
-        reasons.append(f"concurrency: all {places.limit} places are taken{tighter}")
+    if places.limit and seen.in_flight >= places.limit:
+        reasons.append(f"concurrency: all {places.limit:,} places are taken{why_fewer(seen)}")
+    elif places.limit and _wanted(pool, PLACES) and places.held >= places.limit:
+        used = f"processes hold all {places.limit:,} places, {seen.in_flight:,} of them in use"
+        reasons.append(f"concurrency: {used}{why_fewer(seen)}")
     if load.limit and _wanted(pool, BYTES) and load.held >= load.limit:
         reasons.append("bytes: as many as may be are in flight")
     if not seen.window:
@@ -127,6 +139,11 @@ def _reasons(pool: Pool, seen: PoolView) -> list[str]:
         scarce = min(seen.levels, key=lambda level: level.level / level.most)
         reasons.append(f"{scarce.rate.name}: {max(0, scarce.level):,} left, and the next call needs more")
     return reasons
+
+
+def why_fewer(seen: PoolView) -> str:
+    """Return why there are fewer places than usual, to be put behind their number; empty if there are not."""
+    return f" (throttled by a backoff window; {seen.usual_again})" if seen.usual_again else ""
 
 
 def _wanted(pool: Pool, kind: int) -> bool:
