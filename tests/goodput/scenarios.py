@@ -1,6 +1,7 @@
 """Situations in front of an API, each with the figures that headgate must reach there."""
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from goodput.api import Limits
 
@@ -199,3 +200,42 @@ SHARED = [
 ]
 
 SCENARIOS = {scenario.name: scenario for scenario in LEARNED + STATED + OUTAGES + SHARED + LONG}
+
+
+def random_scenario(seed):
+    """An API with headers, any limit and any mishap, and callers that know its limit or do not.
+
+    The jobs take about a minute at best. The bars are wide: what misses them has a defect.
+    """
+    dice = Random(f"scenario {seed}")
+    amount = dice.choice([60, 300, 600, 1200])
+    burst = max(1, round(amount / 60 * dice.choice([0.2, 1, 10, 60])))
+    kind = dice.choice(["bucket", "bucket", "bucket", "fixed", "sliding"])
+    limit = f"{amount}/minute" + (f" burst {burst}" if kind == "bucket" else "")
+    mishap = dice.choice(["", "", "cut", "outage", "empty", "neighbour"])
+    half = f"{amount // 2}/minute" + (f" burst {max(1, burst // 2)}" if kind == "bucket" else "")
+    limits = Limits(
+        limit,
+        kind,
+        phase=dice.uniform(0, 60) if kind == "fixed" else 0.0,
+        style=dice.choice(["openai", "anthropic", "plain"]),
+        advice=dice.random() < 0.7,
+        changes=((20.0, half), (dice.choice([30.0, 60.0]), limit)) if mishap == "cut" else (),
+        outages=((10.0, 10.0 + dice.choice([3, 6, 20]), 503),) if mishap == "outage" else (),
+        empty=mishap == "empty",
+        neighbour=0.2 if mishap == "neighbour" else 0.0,
+    )
+    known = dice.choice(["auto", f"{amount}/minute", limit])
+    jobs = amount + (burst if kind == "bucket" else dice.randrange(amount))
+    first = max(burst, amount // 60 + 1) if mishap == "empty" else 0  # refused before anything is known
+    return Scenario(
+        f"random {seed}",
+        limits,
+        {"over": 1.25, "429s": 0.02 + (first + 3) / jobs},
+        rates=known,
+        jobs=jobs,
+        delay=dice.choice([(0.0, 0.0), (0.0, 0.05), (0.05, 0.05), (0.02, 0.3)]),
+        cold=dice.choice([(0, 0.0, 0.0), (burst, 0.05, 0.15)]),
+        service=dice.choice([(0.01, 0.03), (0.05, 0.15), (0.5, 4.0), (0.5, 20.0)]),
+        callers=dice.choice([20, 100, 400]),
+    )

@@ -92,6 +92,7 @@ def play(rates, referee, program, **options):
     return sent
 
 
+MUCH_REMAINS = (200, [("x-ratelimit-limit-requests", "3"), ("x-ratelimit-remaining-requests", "3")])
 TWO_A_MINUTE = (200, [("x-ratelimit-limit-requests", "2")])
 
 rates_with_burst = st.builds(
@@ -120,12 +121,11 @@ def test_no_answer_lets_more_through_than_a_strict_rate(amount, period, program)
 
 
 @settings(max_examples=80)
-@given(st.integers(1, 600), programs)
-def test_where_no_burst_is_configured_no_answer_lets_through_more_than_the_whole_amount_at_once(
-    amount, program
-):
-    rate = Rate(amount, 60)
-    play([rate], Bucket(Rate(amount, 60, burst=max(amount, rate.burst)), 0), program)
+@example(3, [("go", 9), ("answer", 0, "now", MUCH_REMAINS)] * 9)
+@given(st.integers(1, 30), programs)
+def test_where_no_burst_is_configured_no_answer_lets_more_through_than_two_windows_hold(amount, program):
+    """The most that an honest API allows: it counts fixed minutes, and one ends right now."""
+    play([Rate(amount, 60)], Bucket(Rate(amount, 60, burst=2 * amount), 0), program)
 
 
 @settings(max_examples=60)
