@@ -37,6 +37,7 @@ from goodput.api import Api, ideal_end, room
 from goodput.scenarios import AT_LEAST, SCENARIOS, random_scenario
 from headgate import Dispatch
 from headgate.arguments import SECOND
+from headgate.errors import HeadgateError
 from headgate.http import read_signal
 from headgate.limits import read_rates
 from headgate.sandbox.meters import meter_for
@@ -298,7 +299,11 @@ def worst(scenario, runs=1):
 def show(name, scenario, options):
     """Print the figures of a scenario. Answers whether it reached its bars."""
     began = process_time()
-    figures = worst(scenario, options.runs)
+    try:
+        figures = worst(scenario, options.runs)
+    except HeadgateError as error:
+        print(f"MISSED {name:52} {error!r}")
+        return False
     missed = scenario.missed(figures)
     shown = "  ".join(
         f"{figure} {value * 100:.2f} %" if figure in ("use", "refused") else f"{figure} {value:.4g}"

@@ -196,6 +196,23 @@ SHARED = [
     stated("known, shared by two, jitter", 1.03, 0.005, members=2, delay=(0.0, 0.05)),
     stated("known, shared by two, cut to half", 1.03, 0.01, members=2, limits=Limits(changes=HALVED)),
     replace(STATED[-4], name="stated bucket of 500, 200 jobs, 500/minute, shared by two", members=2),
+    stated("unknown, shared by two", 1.05, 0.01, rates="auto", members=2),
+    stated(
+        "strict, shared by two",
+        1.03,
+        0,
+        rates="1200/minute strict",
+        limits=Limits("1200/minute", "sliding"),
+        jobs=1800,
+        members=2,
+    ),
+    replace(
+        LEARNED[0],
+        name="silent fixed minute, shared by two, 50 callers",
+        limits=silent("120/minute", "fixed"),
+        callers=50,
+        members=2,
+    ),
     replace(OUTAGES[1], name="outage of 6 s, 503, shared by two", members=2),
 ]
 
