@@ -29,13 +29,13 @@ def response_to(refusal: Refused, library: Any, request: Any) -> Any:
     return library.Response(
         429,
         headers=headers,
-        json=_body(refusal, str(request.url.host), request.url.path, request.headers),
+        json=error_body(refusal, str(request.url.host), request.url.path, request.headers),
         extensions={REFUSAL: refusal},
         request=request,
     )
 
 
-def _body(refusal: Refused, host: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def error_body(refusal: Refused, host: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """The error body, in the form of the API."""
     message = str(refusal)
     if "anthropic-version" in headers or host.endswith("anthropic.com") or path.endswith("/v1/messages"):
