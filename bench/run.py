@@ -29,6 +29,7 @@ PARTS = {
     "keys": "A million keys",
     "exchange": "One HTTP call",
     "resilience": "Retries and circuit breakers, when nothing fails",
+    "bulk": "`headgate run` beside bare aiohttp",
     "sharing": "A shared limit that is far away",
     "swarm": "A swarm while the API gives less",
 }

@@ -39,14 +39,15 @@ class InlineWriter:
     """Writes each line when it comes: where time is virtual, a thread would run outside of it."""
 
     busy = False
+    unwritten = 0
 
     def put(self, sink, content, written):
         try:
             sink.write(content)
         except OSError as error:
-            written(error)
+            written(content, error)
         else:
-            written(None)
+            written(content, None)
 
     async def drained(self):
         pass

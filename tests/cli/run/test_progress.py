@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from headgate import Dispatch, DispatchSnapshot, RateLevel
-from headgate.cli.run.progress import Meter, RunView, Speed, Tally, Use, why_it_waits
+from headgate import DispatchSnapshot, RateLevel
+from headgate.cli.run.progress import RunView, Speed, Tally, Use, why_it_waits
 from headgate.testing import ManualClock
 from headgate.words import duration, soon
 
@@ -62,18 +62,6 @@ def test_a_file_that_grows_while_it_is_read_is_never_more_than_done():
     tally = Tally(ManualClock())
     tally.total, tally.read, tally.answered = 100, 117, 117
     assert tally.total == 117
-
-
-def test_a_meter_counts_what_a_gate_admits_and_settles():
-    clock = ManualClock()
-    meter = Meter(clock)
-    gate = Dispatch("api", rates="600 tokens/minute", clock=clock, observer=meter)
-    meter.rates()
-    for _ in range(4):
-        with gate.try_admit(tokens=2) as permit:
-            permit.settle(tokens=3)
-        clock.advance(1)
-    assert meter.rates() == {"requests": 1.0, "tokens": 3.0, "bytes": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from headgate.cli.run.errors_file import ErrorsFile
 from headgate.cli.run.journal import Journal
 from headgate.cli.run.lines import Lines
 from headgate.cli.run.options import Settings
-from headgate.cli.run.progress import Meter
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
 from headgate.cli.run.target import Target
@@ -197,10 +196,9 @@ def test_the_time_left_includes_the_wait_that_the_api_asks_for(tmp_path):
     seen = []
 
     async def look(run):
-        meter = Meter(run.runner._clock)
         for _ in range(20):
             await asyncio.sleep(0.5)
-            view = run.runner.view(meter)
+            view = run.runner.view()
             if run.tally.refused:
                 seen.append(view)
 

@@ -47,9 +47,9 @@ def test_a_reader_that_stops_for_longer_than_the_timeout_makes_no_request_be_sen
         command = [sys.executable, "-m", "headgate", "run", str(jobs), "--to", api.url, "--timeout", "0.5"]
         run = subprocess.Popen(
             [*command, "--concurrency", "16", "--rate", "60_000/minute", "--json"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=KEYLESS,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=KEYLESS, bufsize=0,
         )  # fmt: skip
-        first = run.stdout.readline()
+        first = run.stdout.read(100)
         time.sleep(1.5)
         stalled = api.report()
         rest, words = run.communicate(timeout=30)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from json.encoder import encode_basestring_ascii
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .jobs import Job
@@ -55,7 +56,7 @@ def failure_line(number: int, custom_id: str, code: str, message: str, reply: Re
 
 
 def _text(value: str) -> bytes:
-    return json.dumps(value).encode()
+    return encode_basestring_ascii(value).encode()
 
 
 def recorded_in(line: bytes) -> Recorded | None:

@@ -4,6 +4,7 @@ Everything that can be found wrong beforehand is found before anything is sent.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -12,7 +13,6 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 
 from ... import events
-from ...gate.clock import SYSTEM
 from ..options import CommandError
 from ..system import allow_connections, on_stop_signals
 from .errors import ExitStatus, Stop
@@ -21,7 +21,7 @@ from .journal import Journal
 from .lines import Lines, Pipe
 from .options import RunOptions
 from .preflight import check_changed, check_files, check_jobs, headers_for, make_gate, reach
-from .progress import Meter, Progress, progress_for
+from .progress import Progress, progress_for
 from .runner import Runner
 from .spending import Spending
 from .summary import Ending
@@ -41,8 +41,8 @@ def execute(options: RunOptions) -> int:
         raise CommandError("--max-cost needs prices", hint)
     total = check_jobs(options, target)
     reach(target)
-    observer = _GateObserver(SYSTEM)
-    gate, concurrency = make_gate(options, target.host, observer)
+    observer = _StoreObserver()
+    gate, concurrency = make_gate(options, target.host, observer if options.store is not None else None)
     spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, price=options.price)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
@@ -67,6 +67,7 @@ def execute(options: RunOptions) -> int:
         )
         make_wire = partial(AiohttpWire, target, timeout=options.settings.timeout, headers=headers)
         allow_connections(concurrency)
+        _tune_python()
         return asyncio.run(_run(options, target.host, make_runner, make_wire, observer, journal, errors))
 
 
@@ -92,17 +93,23 @@ def _files(options: RunOptions, spending: Spending, stack: ExitStack) -> tuple[J
     return journal, errors
 
 
+def _tune_python() -> None:
+    """Have Python do what suits one event loop with many short-lived objects and a thread that writes."""
+    gc.freeze()  # what was loaded stays
+    gc.set_threshold(20_000, 20, 20)
+    sys.setswitchinterval(0.001)  # seconds that the thread waits for its turn
+
+
 def _is_an_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-class _GateObserver(Meter):
-    """Measures what goes through the gate, and passes what people should know to `tell`."""
+class _StoreObserver:
+    """Passes to `tell` what people should know about the store."""
 
     tell: Callable[[str], object] = staticmethod(lambda _text: None)
 
     def __call__(self, event: events.Event) -> None:
-        super().__call__(event)
         if isinstance(event, events.StoreLost):
             self.tell(f"the store is lost: {event.reason}; going on with this run's part of the limits")
         elif isinstance(event, events.StoreRegained):
@@ -114,7 +121,7 @@ async def _run(
     host: str,
     make_runner: Callable[..., Runner],
     make_wire: Callable[[], Wire],
-    observer: _GateObserver,
+    observer: _StoreObserver,
     journal: Journal,
     errors: ErrorsFile | None,
 ) -> int:
@@ -128,7 +135,7 @@ async def _run(
         progress.tell(f"{journal.name}: a torn line at its end was taken off, {journal.repaired} bytes")
     runner = make_runner(source, wire=make_wire(), tell=progress.tell)
     on_stop_signals(partial(_interrupt, runner, progress))
-    watching = asyncio.create_task(_watch(runner, observer, progress, source))
+    watching = asyncio.create_task(_watch(runner, progress, source))
     stop, ended = None, False
     try:
         stop = await runner.run()
@@ -138,7 +145,7 @@ async def _run(
         with suppress(asyncio.CancelledError):
             await watching
         source.close()
-        view = runner.view(observer)
+        view = runner.view()
         before = journal.before if journal.resumable else None
         ending = Ending(view, stop, journal.name, before, None if errors is None else str(errors.path))
         progress.end(view, ending.facts() if ended else {})
@@ -152,14 +159,14 @@ async def _run(
     return ExitStatus.SOME_FAILED if runner.tally.failed else ExitStatus.ALL_ANSWERED
 
 
-async def _watch(runner: Runner, meter: Meter, progress: Progress, source: Lines | Pipe) -> None:
+async def _watch(runner: Runner, progress: Progress, source: Lines | Pipe) -> None:
     counting = None
     if runner.tally.total is None and isinstance(source, Lines):
         counting = asyncio.create_task(asyncio.to_thread(source.count))
     while True:
         if runner.tally.total is None and counting is not None and counting.done():
             runner.tally.total = counting.result()
-        progress.show(runner.view(meter))
+        progress.show(runner.view())
         await asyncio.sleep(_FRAME)
 
 

@@ -29,6 +29,10 @@ _SHAPES = (
     "or the body of a request by itself"
 )
 _FIRST_ID = re.compile(rb'\s*\{\s*"(?:custom_id|key)"\s*:\s*"([^"\\]{1,512})"\s*,')
+_USUAL = re.compile(
+    r'\{"custom_id": ?"([^"\\\x00-\x1f]{1,512})", ?"method": ?"([A-Z]+)", ?'
+    r'"url": ?"([^"\\\x00-\x1f]+)", ?"body": ?(?=\{)'
+)
 _PATH = re.compile(r"/[\w\-.~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 _skip_space = re.compile(r"[ \t\r\n]*").match
 
@@ -221,7 +225,28 @@ class _Reader:
 
 def read_job(line: Line, target: Target) -> Job:
     """Read one line. Raises BadJob if the line is not a job."""
-    return _Reader(line, target).job()
+    return _usual(line, target) or _Reader(line, target).job()
+
+
+def _usual(line: Line, target: Target) -> Job | None:
+    """The job of a line as OpenAI's batches have it, to an address that was read before; None otherwise."""
+    try:
+        text = line.content.decode()
+        head = _USUAL.match(text)
+        if head is None:
+            return None
+        start = head.end()
+        body, end = _value_at(text, start)
+    except (ValueError, RecursionError):
+        return None
+    custom_id, method, url = head.groups()
+    address = target.joined.get(url)
+    if address is None or method not in METHODS or text[end:].strip() != "}" or body.get("stream"):
+        return None
+    content = line.content
+    as_written = content[start:end] if len(text) == len(content) else text[start:end].encode()
+    shape = shape_of(method, target.host, target.path_of(address), as_written, body)
+    return Job(line.number, custom_id, method, address, as_written, shape, digest_of(content))
 
 
 def quick_id(line: bytes) -> str | None:

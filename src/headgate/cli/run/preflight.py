@@ -191,7 +191,7 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
 # -- the limits
 
 
-def make_gate(options: RunOptions, host: str, observer: Observer) -> tuple[Dispatch, int]:
+def make_gate(options: RunOptions, host: str, observer: Observer | None) -> tuple[Dispatch, int]:
     """The gate that all jobs go through, and how many may be in flight at once."""
     auto = options.learns
     if auto and len(options.rates) > 1:
@@ -213,7 +213,7 @@ def make_gate(options: RunOptions, host: str, observer: Observer) -> tuple[Dispa
     return gate, concurrency
 
 
-def _shared(options: RunOptions, store: str, key: str, observer: Observer) -> tuple[Dispatch, int]:
+def _shared(options: RunOptions, store: str, key: str, observer: Observer | None) -> tuple[Dispatch, int]:
     """A gate that shares the pool of this key. Limits that the command does not give stay as they are."""
     if store.partition(":")[0] == "memory":
         raise CommandError(

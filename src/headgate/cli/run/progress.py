@@ -10,14 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TextIO
 
 from ...dispatch.snapshot import DispatchSnapshot
-from ...events import Admitted, Event, Settled
 from ...typing import Clock
 from ...words import duration, soon
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
 _LINE_EVERY, _OBJECT_EVERY = 5.0, 1.0  # seconds
 _COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
-_LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 
 
 class Speed:
@@ -49,26 +47,6 @@ class Speed:
         if elapsed < 0.5:
             return {}
         return {unit: (count - before.get(unit, 0)) / elapsed for unit, count in counters.items()}
-
-
-class Meter:
-    """An observer for a gate that measures how much of each unit goes through it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._sums: Counter[str] = Counter()
-        self._speed = Speed(clock, _LIMITS_OVER)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Admitted):
-            self._sums["requests"] += 1
-        elif isinstance(event, Settled):
-            for unit, amount in event.actual.items():
-                if unit != "requests":
-                    self._sums[unit] += amount
-
-    def rates(self) -> Mapping[str, float]:
-        """Units a second, lately."""
-        return self._speed.of(self._sums)
 
 
 class Tally:

@@ -51,30 +51,33 @@ class Reply(NamedTuple):
     document: Any
     usage: Usage | None
     trouble: Trouble | None
+    signal: Signal | None = None  # what a response says about limits
 
 
 def read_reply(status: int, headers: Mapping[str, str], body: bytes, *, generates: bool = False) -> Reply:
     """Read a response. `generates`: a model was called, whose answers are JSON and never empty."""
     request_id = headers.get("x-request-id") or headers.get("request-id") or ""
+    if status >= 400:
+        text, document, _ = _parsed(body)
+        signal = read_signal(status, headers, body)
+        return Reply(status, request_id, text, document, None, _trouble(status, signal, document), signal)
+    signal = read_signal(status, headers)
     if not body and status < 300 and not generates:
-        return Reply(status, request_id, b"null", None, None, None)  # a 204, for example
+        return Reply(status, request_id, b"null", None, None, None, signal)  # a 204, for example
     text, document, is_json = _parsed(body)
-    usage = None
-    if isinstance(document, dict):
-        usage = usage_of(document.get("usage") or document.get("usageMetadata"))
-    trouble: Trouble | None = None
-    if 300 <= status < 400:
+    usage = trouble = None
+    if status >= 300:
         where = headers.get("location") or "somewhere else"
         trouble = Trouble("rejected", f"{status}: it has moved to {where[:120]}; give that as --to")
-    elif status >= 400:
-        trouble = _trouble(status, read_signal(status, headers, body), document)
-    elif isinstance(document, dict) and document.get("error"):
-        signal = read_signal(status, headers, document)
-        if signal.reason != "ok":
-            trouble = _trouble(status, signal, document)
+    elif isinstance(document, dict):
+        usage = usage_of(document.get("usage") or document.get("usageMetadata"))
+        if document.get("error"):
+            inside = read_signal(status, headers, document)
+            if inside.reason != "ok":
+                signal, trouble = inside, _trouble(status, inside, document)
     elif not is_json:
         trouble = _not_an_answer(status, headers.get("content-type") or "json", body, generates=generates)
-    return Reply(status, request_id, text, document, usage, trouble)
+    return Reply(status, request_id, text, document, usage, trouble, signal)
 
 
 def _not_an_answer(status: int, kind: str, body: bytes, *, generates: bool) -> Trouble | None:
@@ -106,18 +109,24 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
 def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
     """The body as JSON in UTF-8, the parsed document, and whether the body was JSON."""
     try:
-        document = json.loads(body, parse_constant=_not_json)
-        body.decode()
+        document = _DECODER.decode(body.decode())
+    except (ValueError, RecursionError):
+        document = None
+    else:
+        return body, document, True
+    try:
+        document = json.loads(body, parse_constant=_not_json)  # it may be in another encoding
     except (ValueError, RecursionError):
         said = body.decode("utf-8", "replace")
         return json.dumps(said).encode(), said, False
-    if b"\0" not in body and not body.startswith(b"\xef\xbb\xbf"):
-        return body, document, True
-    return json.dumps(document).encode(), document, True  # it was in another encoding
+    return json.dumps(document).encode(), document, True
 
 
 def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def _trouble(status: int, signal: Signal, document: Any) -> Trouble:

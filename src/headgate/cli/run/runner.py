@@ -1,8 +1,8 @@
 """Jobs in, answers out, no faster than the gate admits.
 
 Only jobs in flight are held, so that memory does not grow with the bodies in the file. Retries are decided
-here and nowhere else. A worker takes its next job when the answer to the last is written; a job without an
-answer is either written down as failed or left for the next run, never both.
+here and nowhere else. Workers take no more jobs while many answers are waiting to be written. A job without
+an answer is either written down as failed or left for the next run, never both.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from .jobs import Job
 from .journal import Journal
 from .lines import Line, Lines, Pipe
 from .options import Settings
-from .progress import Meter, RunView, Tally, Use, until, why_it_waits
+from .progress import RunView, Speed, Tally, Use, until, why_it_waits
 from .replies import ApiHealth, Reply
 from .seen import ANSWERED
 from .sender import Sender
@@ -31,9 +31,10 @@ from .target import Target
 from .wire import Wire
 from .writer import Sink, Writer
 
-_SPARE_WORKERS = 64  # these wait at the gate, or for an answer to be written, while all places are taken
+_MOST_UNWRITTEN = 64  # answers: a crash loses no more than these, and no more than may be in flight
 _BACKOFF = Backoff(0.5, cap=30, jitter=("factor", 0.5))
 _SYNC_EVERY = 2.0
+_LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 _LOOK_EVERY = 0.25  # how often it is looked what jobs wait for
 _LONG_WAIT = 5.0  # seconds: a wait that people are told of
 _LAST_WRITES = 1.0  # seconds for a pipe to take what is left, if the run stops at once
@@ -83,7 +84,8 @@ class Runner:
         self._shape = shape
         self._tell = tell or (lambda _text: None)
         self._wire = wire
-        self._sender = Sender(gate, wire, timeout=settings.timeout)
+        self._sender = Sender(gate, wire, target.host, timeout=settings.timeout)
+        self._counted = Speed(clock, _LIMITS_OVER)
         self._health = ApiHealth(target.host, settings.patience, proven=bool(len(journal.known)))
         self._intake = Intake(
             source,
@@ -101,6 +103,7 @@ class Runner:
         self._stop: Stop | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._at_the_gate: set[asyncio.Task[None]] = set()
+        self._paused = 0  # workers that wait before they send their job again
 
     # -- from outside
 
@@ -125,10 +128,10 @@ class Runner:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
-    def view(self, meter: Meter) -> RunView:
+    def view(self) -> RunView:
         """How the run stands. Looking changes nothing."""
         tally, now, at = self.tally, self._gate.snapshot(), self._clock.seconds()
-        rates = meter.rates()
+        rates = self._counted.of(self._sender.counted)
         held = max(0.0, (now.next_at or at) - at) if now.binding == "window" else 0.0
         speed, tokens = tally.speed(paused=bool(held))
         waits = why_it_waits(now, at, self._trouble)
@@ -181,13 +184,15 @@ class Runner:
         return self._stop
 
     async def _start_workers(self) -> None:
-        concurrency = self._settings.concurrency
-        for number in range(concurrency + min(_SPARE_WORKERS, concurrency)):
-            self._workers.add(asyncio.create_task(self._work()))
+        for number in range(self._settings.concurrency):
+            self._start_worker()
             if number % 8 == 7:
                 await asyncio.sleep(0)  # the first request does not wait for the last worker
             if self._intake.exhausted or self.stopping:
                 break
+
+    def _start_worker(self) -> None:
+        self._workers.add(asyncio.create_task(self._work()))
 
     async def _wait_for_workers(self) -> None:
         crash: BaseException | None = None
@@ -233,8 +238,14 @@ class Runner:
     # -- one job after the other
 
     async def _work(self) -> None:
+        writer, worker = self._writer, asyncio.current_task()
+        assert writer is not None
+        assert worker is not None
+        most = min(_MOST_UNWRITTEN, self._settings.concurrency)
         with suppress(_Stopped):
-            while not self.stopping:
+            while not self._stopping.is_set():
+                if writer.unwritten >= most:
+                    await writer.room(most)
                 try:
                     job = await self._intake.next(self._stopping)
                 except ChangedJob as error:
@@ -242,25 +253,28 @@ class Runner:
                     return
                 if job is None:
                     return
-                await self._do(job)
+                await self._do(job, worker)
+                if len(self._workers) - self._paused > self._settings.concurrency:
+                    return  # it stood in for a worker that waited
 
     def _bad_line(self, line: Line, error: BadJob) -> None:
         self._tell(f"{error}; it is not sent")
         self._fail(line.number, error.custom_id or f"line-{line.number}", "bad_job", error.complaint)
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: Job, worker: asyncio.Task[None]) -> None:
         """Send a job until it has an answer, or has failed for good."""
-        failures = 0
+        failures, spending = 0, self._spending
         while True:
-            reserved = await self._reserve(job)
+            wanted = await self._reserve(job) if spending.limited else NO_TOKENS
             reply = None
             try:
-                reply = await self._send(job)
+                reply = await self._send(job, worker)
             finally:
-                self._spending.settle(reserved, None if reply is None else reply.usage)
+                if spending.counts:
+                    spending.settle(wanted, None if reply is None else reply.usage)
             trouble = reply.trouble
             if trouble is None:
-                await self._answer(job, reply)
+                self._answer(job, reply)
                 return
             self._trouble = trouble.message
             if trouble.kind == "refused":
@@ -284,28 +298,24 @@ class Runner:
             wait = _BACKOFF.delay_ns(failures - 1, default_random(), None) / 1e9
             await self._pause(max(wait, min(trouble.retry_after or 0.0, self._settings.patience)))
 
-    async def _send(self, job: Job) -> Reply:
+    async def _send(self, job: Job, worker: asyncio.Task[None]) -> Reply:
+        """Send a job when the gate admits it. Only a worker at the gate leaves when the run stops."""
         if self.stopping:
             raise _Stopped
-        worker = asyncio.current_task()
-        assert worker is not None
-
-        def sent() -> None:
-            self._at_the_gate.discard(worker)
-            self.tally.sent += 1
-
+        sender = self._sender
+        reserved = sender.reserved(job.shape)
         self._at_the_gate.add(worker)
         try:
-            return await self._sender.send(job, sent)
+            permit = await sender.admitted(job, reserved)
         finally:
             self._at_the_gate.discard(worker)
+        self.tally.sent += 1
+        return await sender.send(job, permit, reserved)
 
     async def _reserve(self, job: Job) -> Tokens:
         """Wait until the budget has room for the job; stop the run if it never will."""
         spending = self._spending
-        wanted = NO_TOKENS
-        if spending.limited:
-            wanted = likely_tokens(job.shape, self._target.host, self._sender.stats)
+        wanted = likely_tokens(job.shape, self._target.host, self._sender.stats)
         while not spending.reserve(wanted):
             if not spending.in_flight:
                 self.stop(Stop("budget", spending.why_not(wanted), "to go on, give more"))
@@ -317,50 +327,52 @@ class Runner:
         return wanted
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
+        """Wait before a job is sent again; another worker takes the place meanwhile."""
+        self._paused += 1
+        if not self._intake.exhausted:
+            self._start_worker()
+        try:
             await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._paused -= 1
         if self.stopping:
             raise _Stopped
 
     # -- writing
 
-    async def _answer(self, job: Job, reply: Reply) -> None:
-        """Have an answer written, and wait until it is."""
+    def _answer(self, job: Job, reply: Reply) -> None:
+        """Have an answer written. It counts when it is."""
         self._health.succeeded()
         line = answer_line(job, reply.status or 200, reply.request_id, reply.body, self._shape)
-        usage, errors = reply.usage, self._errors
-        is_written = asyncio.get_running_loop().create_future()
-
-        def written(error: OSError | None) -> None:
-            if error is None:
-                self.tally.answered += 1
-                if errors is not None and len(errors.failed):
-                    self._journal.known.add(job.custom_id, ANSWERED)
-            else:
-                self._not_written(self._journal, line, error)
-            if not is_written.done():
-                is_written.set_result(None)
-
+        usage = reply.usage
         if usage is not None:
             self.tally.input_tokens += usage.input
             self.tally.output_tokens += usage.output
+        if self._errors is not None and len(self._errors.failed):
+            self._journal.known.add(job.custom_id, ANSWERED)
         assert self._writer is not None
-        self._writer.put(self._journal, line, written)
-        await is_written
+        self._writer.put(self._journal, line, self._answer_written)
+
+    def _answer_written(self, line: bytes, error: OSError | None) -> None:
+        if error is None:
+            self.tally.answered += 1
+        else:
+            self._not_written(self._journal, line, error)
 
     def _fail(self, number: int, custom_id: str, code: str, message: str, reply: Reply | None = None) -> None:
         self.tally.failures[code] += 1
         errors = self._errors
         if errors is None:
             return
-        line = failure_line(number, custom_id, code, message, reply)
 
-        def written(error: OSError | None) -> None:
+        def written(line: bytes, error: OSError | None) -> None:
             if error is not None:
                 self._not_written(errors, line, error)
 
         assert self._writer is not None
-        self._writer.put(errors, line, written)
+        self._writer.put(errors, failure_line(number, custom_id, code, message, reply), written)
 
     def _not_written(self, sink: Sink, line: bytes, error: OSError) -> None:
         """Keep a line that could not be written, and stop."""

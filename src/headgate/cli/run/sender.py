@@ -1,64 +1,102 @@
 """Sending one job through the gate, and reading what comes back.
 
-Retries are decided by the runner: whatever happens to a request is a Reply.
+This is the exchange of `headgate.http` for responses that are read whole: tokens are reserved, what the
+response says about limits is observed, and the permit is settled with what was used. Retries are decided by
+the runner: whatever happens to a request is a Reply.
 """
 
-from collections.abc import Callable
+from collections import Counter
 
 from ...dispatch.dispatch import Dispatch
-from ...errors import HeadgateError
-from ...http.exchange import GatedSender
-from ...http.response import Answer, OpenResponse
+from ...gate.admission import Permit
+from ...responses.estimate import (
+    INPUT,
+    OUTPUT,
+    TOKENS,
+    RequestShape,
+    TokenStats,
+    reservation,
+    settlement,
+)
+from ...retries.classify import never_sent
 from .jobs import Job
 from .replies import Reply, no_reply, read_reply
-from .wire import RawReply, Wire
+from .wire import Wire
 
-_NO_HEADERS: dict[str, str] = {}
+_COUNTED = (TOKENS, INPUT, OUTPUT)
+_NONE_USED = dict.fromkeys(_COUNTED, 0)
+_NOTHING: dict[str, int] = {}
 
 
 class Sender:
-    """Sends the jobs of a run by a wire, no faster than the gate admits."""
+    """Sends the jobs of a run by a wire, no faster than the gate admits.
 
-    def __init__(self, gate: Dispatch, wire: Wire, *, timeout: float) -> None:
-        self._gated = GatedSender(gate)
+    `counted` has what went through the gate, by unit, as the limits count it. `stats` is what is known about
+    the tokens of jobs so far.
+    """
+
+    def __init__(self, gate: Dispatch, wire: Wire, host: str, *, timeout: float) -> None:
+        self._gate = gate
         self._wire = wire
+        self._host = host
         self._timeout = timeout
-        self.stats = self._gated.stats
+        self.stats = TokenStats()
+        self.counted: Counter[str] = Counter()
 
-    async def send(self, job: Job, sent: Callable[[], object]) -> Reply:
-        """Wait at the gate, call `sent`, send, and read the reply. The time at the gate is not limited."""
+    def reserved(self, shape: RequestShape) -> dict[str, int]:
+        """The tokens that a job is likely to use, in the units that the gate counts."""
+        counted = self._gate.largest_cost()
+        if shape.style == "free" or counted.keys().isdisjoint(_COUNTED):
+            return _NOTHING
+        output = self.stats.output(self._host, shape.model, shape.max_output)
+        guess = reservation(shape, self.stats.ratio(self._host, shape.model), output)
+        # A guess above the largest possible cost is cut to it: the server may decide about such a request.
+        return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
 
-        async def send() -> _WholeAnswer:
-            sent()
-            return _WholeAnswer(await self._wire.send(job.method, job.url, job.body or None))
+    async def admitted(self, job: Job, reserved: dict[str, int]) -> Permit:
+        """Wait at the gate until the job may be sent. The time is not limited."""
+        if not reserved:
+            return await self._gate.admit(bytes=len(job.body)).enter_async()
+        cost = {unit: amount for unit, amount in reserved.items() if unit != TOKENS}
+        tokens = reserved.get(TOKENS, 0)
+        return await self._gate.admit(bytes=len(job.body), tokens=tokens, cost=cost or None).enter_async()
 
+    async def send(self, job: Job, permit: Permit, reserved: dict[str, int]) -> Reply:
+        """Send a job that was admitted, and read the reply."""
+        gate, shape = self._gate, job.shape
+        self.counted["requests"] += 1
+        sent_at = gate.clock.seconds()
         try:
-            answer = await self._gated.run_async(
-                job.method, job.url, _NO_HEADERS, job.body or None, send, job.shape
-            )
-        except HeadgateError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a client may raise anything, and it concerns this job only
+            raw = await self._wire.send(job.method, job.url, job.body or None)
+            reply = read_reply(raw.status, raw.headers, raw.content, generates=shape.generates)
+        except BaseException as error:
+            if never_sent(error):
+                permit.cancel()
+            else:
+                self._count(reserved)
+                permit.settle()  # it may have run, so the estimate stands
+            if not isinstance(error, Exception):
+                raise
             return no_reply(error, self._timeout)
-        reply: RawReply = answer.response
-        return read_reply(reply.status, reply.headers, reply.content, generates=job.shape.generates)
+        signal, usage = reply.signal, reply.usage
+        assert signal is not None
+        gate.observe(signal, sent_at=sent_at)
+        if usage is not None:
+            self.stats.learn(self._host, shape.model, shape.input, usage)
+            cost = self._of_the_gate(settlement(shape.style, reserved, usage)) if reserved else None
+        elif raw.status < 400 or (raw.status >= 500 and not signal.limited):
+            cost = None  # the estimate stands
+        else:
+            cost = self._of_the_gate(_NONE_USED) if reserved else None
+        if reserved:
+            self._count(reserved if cost is None else cost)
+        permit.settle(cost=cost)
+        return reply
 
+    def _of_the_gate(self, costs: dict[str, int]) -> dict[str, int]:
+        """Those of the costs that the gate counts."""
+        counted = self._gate.largest_cost()
+        return {unit: cost for unit, cost in costs.items() if unit in counted}
 
-class _WholeAnswer(Answer):
-    """A response that has been read to its end."""
-
-    @property
-    def status(self) -> int:
-        status: int = self.response.status
-        return status
-
-    async def read_error(self) -> bytes:
-        content: bytes = self.response.content
-        return content
-
-    def watch(self, reading: OpenResponse) -> None:
-        reading.chunk(self.response.content)
-        reading.end(whole=True)
-
-    async def drop(self) -> None:
-        """Nothing is left to be released."""
+    def _count(self, costs: dict[str, int]) -> None:
+        self.counted.update(costs)

@@ -67,6 +67,11 @@ class Spending:
         return self.max_tokens is not None or self.max_cost is not None
 
     @property
+    def counts(self) -> bool:
+        """Whether it matters what jobs use."""
+        return self.limited or self.price is not None
+
+    @property
     def cost(self) -> float | None:
         """The price of what was spent; None without prices."""
         return None if self.price is None else self.price.of(*self.spent)
@@ -89,8 +94,9 @@ class Spending:
 
     def settle(self, reserved: Tokens, usage: Usage | None) -> None:
         """Replace what was set aside for a job by what it has used."""
-        self._reserved = self._reserved.minus(reserved)
-        self.in_flight -= 1
+        if self.limited:
+            self._reserved = self._reserved.minus(reserved)
+            self.in_flight -= 1
         if usage is not None:
             self.spent = self.spent.plus(Tokens(usage.input, usage.output))
         self.changed.set()

@@ -6,10 +6,9 @@ has anything to read before it is used again is closed.
 
 import select
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.request import getproxies
-from weakref import WeakSet
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from yarl import URL
@@ -21,9 +20,11 @@ _CONNECT_WITHIN = 30.0
 _HEADERS = {
     "accept": "application/json",
     "accept-encoding": "gzip, deflate",
+    "content-type": "application/json",
     "user-agent": "headgate",
 }
 _MOST_ADDRESSES = 256
+_MOST_POLLS = 1 << 14
 
 
 class RawReply(NamedTuple):
@@ -47,31 +48,34 @@ class _Connector(TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._used: WeakSet[Any] = WeakSet()
+        self._polls: dict[object, Callable[[int], object]] = {}
 
     async def connect(self, *args: Any, **kwargs: Any) -> Any:
         while True:
             connection = await super().connect(*args, **kwargs)
             protocol = connection.protocol
-            if protocol not in self._used:
-                self._used.add(protocol)
+            if protocol is None:
                 return connection
-            silent = protocol is not None and not protocol.should_close
-            if silent and not _has_something_to_read(connection.transport):
+            poll = self._polls.get(protocol)
+            if poll is None:
+                if len(self._polls) >= _MOST_POLLS:
+                    self._polls.clear()  # most of them are of connections that were closed
+                self._polls[protocol] = _poll_of(connection.transport)
+                return connection
+            # What the event loop has read already, and what it has not seen yet: bytes, or the end.
+            if not protocol.should_close and not poll(0):
                 return connection
             connection.close()
 
 
-def _has_something_to_read(transport: Any) -> bool:
-    """Whether bytes have come, or the end of the connection, that the event loop has not seen yet."""
-    socket = None if transport is None else transport.get_extra_info("socket")
-    if socket is None:
-        return True
-    if hasattr(select, "poll"):  # `select` takes no descriptors above 1,023
-        poll = select.poll()
-        poll.register(socket.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
-    return bool(select.select([socket.fileno()], [], [], 0)[0])
+def _poll_of(transport: Any) -> Callable[[int], object]:
+    """A function that looks whether a connection has something to read, within milliseconds."""
+    socket = transport.get_extra_info("socket")
+    if not hasattr(select, "poll"):  # on Windows
+        return lambda wait: select.select([socket.fileno()], [], [], wait / 1_000)[0]
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return poll.poll
 
 
 class AiohttpWire:
@@ -99,13 +103,8 @@ class AiohttpWire:
             address = URL(url, encoded=True)
             if len(self._urls) < _MOST_ADDRESSES:
                 self._urls[url] = address
-        async with self._session.request(
-            method, address, data=body, headers=_JSON if body else None, allow_redirects=False
-        ) as response:
+        async with self._session.request(method, address, data=body, allow_redirects=False) as response:
             return RawReply(response.status, response.headers, await response.read())
 
     async def close(self) -> None:
         await self._session.close()
-
-
-_JSON = {"content-type": "application/json"}

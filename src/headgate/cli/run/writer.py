@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
-Written: TypeAlias = Callable[[OSError | None], object]
+Written: TypeAlias = Callable[[bytes, OSError | None], object]
 
 
 class Sink(Protocol):
@@ -32,9 +32,14 @@ class _Line(NamedTuple):
 
 
 class Writer:
-    """Writes the lines of a run. `written` of each is called on the event loop, with an error or None."""
+    """Writes the lines of a run. `written` of each is called on the event loop, with it and an error or None.
+
+    `unwritten`: how many lines were put and are not written yet.
+    """
 
     def __init__(self) -> None:
+        self.unwritten = 0
+        self._room = asyncio.Event()
         self._waiting: list[_Line] = []
         self._batches: queue.SimpleQueue[list[_Line] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -49,10 +54,17 @@ class Writer:
 
     def put(self, sink: Sink, content: bytes, written: Written) -> None:
         """Have a line written as soon as the lines before it are."""
+        self.unwritten += 1
         self._waiting.append(_Line(sink, content, written))
         if self._idle.is_set():
             self._idle.clear()
             self._loop.call_soon(self._hand_over)
+
+    async def room(self, most: int) -> None:
+        """Wait until fewer than `most` lines are unwritten."""
+        while self.unwritten >= most:
+            self._room.clear()
+            await self._room.wait()
 
     async def drained(self) -> None:
         """Wait until every line was written or has failed."""
@@ -69,8 +81,10 @@ class Writer:
             self._idle.set()
 
     def _done(self, batch: list[_Line], errors: list[OSError | None]) -> None:
+        self.unwritten -= len(batch)
+        self._room.set()
         for line, error in zip(batch, errors, strict=True):
-            line.written(error)
+            line.written(line.content, error)
         self._hand_over()
 
     def _work(self) -> None:
