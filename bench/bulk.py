@@ -2,8 +2,8 @@
 
 The server is a process of its own that answers at once and states no limits. Each candidate is a process too,
 and sends a short file and a long one; the difference between the two is what is reported, so that loading
-Python counts for neither. Bare aiohttp posts the same bytes, reads each body, parses and writes nothing. Rounds go
-forwards and backwards in turn, and the ratio is the median of those within a round.
+Python counts for neither. Bare aiohttp posts the same bytes, reads each body, parses and writes nothing.
+Rounds go forwards and backwards in turn, and the ratio is the median of those within a round.
 
 Then a file of a million lines: how soon the first answer is written, and the most memory of the command.
 """
@@ -27,10 +27,11 @@ from measure import against, number, table
 CONNECTIONS = 100
 RATE = "60_000_000/minute"  # no limit that matters, given, so that none is looked for
 SHORT, LONG = 1_000, 9_000
+MESSAGE = {"role": "assistant", "content": "word " * 60}
 ANSWER = json.dumps(
     {
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "word " * 60}, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 40, "completion_tokens": 60, "total_tokens": 100},
     }
 ).encode()  # fmt: skip
