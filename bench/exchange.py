@@ -260,7 +260,8 @@ async def aiohttp_call(far: Far, gate: Any, stack: AsyncExitStack) -> Callable[[
         )
         content = aiohttp.StreamReader(protocol, 2**16, loop=loop)
         response.status, response.reason = 200, "OK"
-        response._headers = next(far.multi)  # as aiohttp does when the head has come
+        # As aiohttp does when the head has come.
+        response._headers, response._raw_headers = next(far.multi), tuple(next(far.raw))
         response.content = content
         if len(far.pieces) == 1:
             content.feed_data(ANSWER)

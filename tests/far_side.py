@@ -28,6 +28,10 @@ class Reply:
         self.dropped = False
         self.final = False
 
+    @property
+    def header_pairs(self):
+        return self.headers
+
     def read_error(self):
         return self.body
 
@@ -51,7 +55,7 @@ class AsyncReply:
 
     def __init__(self, reply):
         self.reply = reply
-        self.status, self.headers = reply.status, reply.headers
+        self.status, self.headers, self.header_pairs = reply.status, reply.headers, reply.header_pairs
         self.watch, self.forbid_retries = reply.watch, reply.forbid_retries
 
     async def read_error(self):

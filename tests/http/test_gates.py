@@ -10,7 +10,7 @@ from far_side import FarSide, Reply, levels
 from headgate import Dispatch, InvalidConfig
 from headgate.http import Request, per_credential, per_host, per_model
 from headgate.http.exchange import GatedSender
-from headgate.http.gates import DEFAULT
+from headgate.http.gates import default_gate
 
 
 def request(host="api.example", model=None, **headers):
@@ -93,10 +93,10 @@ def test_a_function_may_choose_the_gate(world):
 def test_adapters_without_a_gate_share_one_for_every_host(world):
     for _ in range(2):
         world.ask(GatedSender(), FarSide(world.clock, Reply()), "https://shared.example/v1/chat/completions")
-    gate = DEFAULT(request("shared.example"))
-    assert gate is DEFAULT(request("shared.example"))
+    gate = default_gate("shared.example")
+    assert gate is default_gate("shared.example")
     assert gate.snapshot().rates[0].level < gate.snapshot().rates[0].burst
-    assert gate is not DEFAULT(request("other.example"))
+    assert gate is not default_gate("other.example")
 
 
 def test_a_function_that_does_not_return_a_gate_is_refused(world):

@@ -54,6 +54,10 @@ class _Answer(Answer):
     def status(self) -> int:
         return int(self.response.status)
 
+    @property
+    def header_pairs(self) -> object:
+        return self.response.raw_headers or self.response.headers
+
     async def read_error(self) -> bytes | None:
         content = _Content(self.response.content)
         self.response.content = content

@@ -6,7 +6,8 @@ However it ends (read, closed, broken, dropped or abandoned), the place at the g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from ..arguments import SECOND
@@ -17,10 +18,11 @@ from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
 from ..responses.signals import Signal
 from ..responses.usage import Usage, unpacked
+from ..responses.wire import text_of
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
 from ..retries.state import Failure, Stop
-from .gates import DEFAULT, Request, checked
+from .gates import Request, checked, default_gate
 from .response import Answer, OpenResponse
 
 if TYPE_CHECKING:
@@ -39,6 +41,23 @@ class ErrorResponse(Exception):
 class Call:
     """One request, and the attempt to send it that is being made."""
 
+    __slots__ = (
+        "_body",
+        "_headers",
+        "_host",
+        "_method",
+        "_pairs",
+        "_path",
+        "_permit",
+        "_reserved",
+        "_retried",
+        "_sender",
+        "_sent_at",
+        "_shape",
+        "gate",
+    )
+    _pairs: object  # the headers of the response
+
     def __init__(
         self,
         sender: GatedSender,
@@ -49,44 +68,45 @@ class Call:
         shape: RequestShape | None = None,
     ) -> None:
         self._sender = sender
-        parts = urlsplit(url)
-        self._host = parts.netloc.rpartition("@")[2].lower()
-        self._shape = shape or read_shape(method, self._host, parts.path, body)
+        self._method = method
+        self._headers = headers
+        self._body = body
+        self._host, self._path = _host_and_path(url)
+        self._shape = shape  # None until something depends on it
         gate, request = sender.gate, None
-        if not isinstance(gate, Dispatch) or sender.estimate is not None:
+        if gate is None:
+            gate = default_gate(self._host)
+        if sender.estimate is not None or not isinstance(gate, Dispatch):
             request = Request(
                 method=method,
                 url=url,
                 host=self._host,
-                headers={name.lower(): value for name, value in headers.items()},
+                headers={name.lower(): text_of(value) for name, value in headers.items()},
                 body=body,
-                model=self._shape.model,
+                model=self._read_shape().model,
             )
             if not isinstance(gate, Dispatch):
-                choose = DEFAULT if gate is None else gate
-                gate = checked(choose(request), choose)
+                gate = checked(gate(request), gate)
         self.gate: Dispatch = gate
-        self.name = f"{method} {self._host}{parts.path}"
-        length = _digits(headers, "content-length")
-        self._size = length if body is None else len(body)
         self._reserved = self._reserve(request)
-        # A client that retries on top of the adapter multiplies requests: each of its retries is sent once.
-        # The OpenAI and Anthropic SDKs count their attempts in this header.
-        self.retried_above = bool(sender.policy.max_retries and _digits(headers, "x-stainless-retry-count"))
-        if self.retried_above or (body is None and (length or "transfer-encoding" in headers)):
-            self._repeat = "never"
-        elif method.upper() in SAFE_METHODS or self._shape.generates or "idempotency-key" in headers:
-            self._repeat = "always"
-        else:
-            self._repeat = "if refused"
         self._permit: Permit | None = None
         self._sent_at = 0.0
-        self._retried = RetriedCall(sender.policy, self.name, clock=gate.clock, on_retry=gate.observer)
+        self._retried: RetriedCall | None = None
+        if sender.policy.counts_from_the_start:
+            self._retried = self._begin_retries()
+
+    @property
+    def name(self) -> str:
+        return f"{self._method} {self._host}{self._path}"
+
+    def _read_shape(self) -> RequestShape:
+        if self._shape is None:
+            self._shape = read_shape(self._method, self._host, self._path, self._body)
+        return self._shape
 
     def _reserve(self, request: Request | None) -> dict[str, int]:
         """The estimated cost, in the units that the gate counts."""
         counted = self.gate.largest_cost()
-        stats, shape = self._sender.stats, self._shape
         if self._sender.estimate is not None:
             assert request is not None
             given = self._sender.estimate(request)
@@ -99,24 +119,50 @@ class Call:
                 f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the adapter "
                 f'a function of one request, e.g. estimate=lambda request: {{"{unknown[0]}": 1}}'
             )
-        if shape.style == "free" or counted.keys().isdisjoint(_COUNTED):
+        if counted.keys().isdisjoint(_COUNTED):
+            return {}
+        shape, stats = self._read_shape(), self._sender.stats
+        if shape.style == "free":
             return {}
         output = stats.output(self._host, shape.model, shape.max_output)
         guess = reservation(shape, stats.ratio(self._host, shape.model), output)
         # A guess above the largest possible cost is cut to it: the server may decide about such a request.
         return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
 
+    # -- whether it may be sent again
+
+    @property
+    def retried_above(self) -> bool:
+        """Whether a client above retries, too, and this is one of its retries: it is sent once.
+
+        The OpenAI and Anthropic SDKs count their attempts in this header.
+        """
+        return bool(_digits(self._headers, "x-stainless-retry-count"))
+
+    def _repeat(self) -> Literal["never", "always", "if refused"]:
+        headers, body = self._headers, self._body
+        if self.retried_above:
+            return "never"
+        if body is None and (_digits(headers, "content-length") or "transfer-encoding" in headers):
+            return "never"  # its body can be read only once
+        if self._method.upper() in SAFE_METHODS or "idempotency-key" in headers:
+            return "always"
+        return "always" if self._read_shape().generates else "if refused"
+
+    def _begin_retries(self) -> RetriedCall:
+        gate = self.gate
+        return RetriedCall(self._sender.policy, self.name, clock=gate.clock, on_retry=gate.observer)
+
     # -- one attempt
 
     def admission(self) -> Admission:
-        cost = {unit: cost for unit, cost in self._reserved.items() if unit != TOKENS}
-        tokens = self._reserved.get(TOKENS, 0)
-        return self.gate.admit(
-            bytes=self._size,
-            tokens=tokens,
-            cost=cost if cost or self.gate.columns.unstated else None,
-            timeout=self._sender.timeout,
-        )
+        reserved, body = self._reserved, self._body
+        tokens = reserved.get(TOKENS, 0)
+        cost = None
+        if len(reserved) > (TOKENS in reserved) or self.gate.columns.unstated:
+            cost = {unit: cost for unit, cost in reserved.items() if unit != TOKENS}
+        size = _digits(self._headers, "content-length") if body is None else len(body)
+        return self.gate.admit(bytes=size, tokens=tokens, cost=cost, timeout=self._sender.timeout)
 
     def begin(self, permit: Permit) -> None:
         """The gate has admitted the request: it is sent now."""
@@ -128,42 +174,45 @@ class Call:
         permit = self._permit
         assert permit is not None
         status, headers = answer.status, answer.headers
+        self._pairs = answer.header_pairs
         if status < 400:
             response = OpenResponse(
+                self,
                 permit,
-                headers,
-                name=self.name,
-                clock=self.gate.clock,
-                lease=self._sender.lease,
-                cost_of=self._cost_of,
-                observe_error=lambda document: self._observe_inside(read_signal(200, headers, document)),
+                self._sender.leases(self.gate.clock),
+                headers.get("content-type") or "",
+                headers.get("content-encoding") or "",
             )
             self._permit = None  # from here on the response answers for it
-            self._observe(read_signal(status, headers))
-            self._retried.succeeded()
+            self._observe(read_signal(status, self._pairs))
+            if self._retried is not None:
+                self._retried.succeeded()
             if status == 101:
                 response.end()  # from here on it is a conversation of any length
             else:
                 answer.watch(response)
             return None
         text = None if error_body is None else unpacked(error_body, headers.get("content-encoding") or "")
-        signal = read_signal(status, headers, text)
+        signal = read_signal(status, self._pairs, text)
         self._observe(signal)
         if status >= 500 and not signal.limited:
             permit.settle()  # it may have run, so the estimate stands
         else:
             permit.settle(cost=self._counted(dict.fromkeys(_COUNTED, 0)))
+        if not self._sender.policy.max_retries:
+            return None
+        repeat = self._repeat()
         retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
         is_short = retry_after is None or retry_after <= _LONGEST_RETRY_AFTER
         failure = Failure(
             ErrorResponse(f"{status}, {signal.reason}"),
-            again=signal.should_retry is True and is_short and self._repeat != "never",
-            may_have_run=not signal.limited and self._repeat == "if refused",
+            again=signal.should_retry is True and is_short and repeat != "never",
+            may_have_run=not signal.limited and repeat == "if refused",
             retry_after=retry_after,
             held=signal.limited and self.gate.pauses,  # until its window ends
         )
         delay = self._delay_after(failure)
-        if delay is None and self._sender.policy.max_retries:
+        if delay is None:
             answer.forbid_retries()
         return delay
 
@@ -175,17 +224,17 @@ class Call:
             permit.settle()
         elif permit is not None:
             permit.cancel()
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or not self._sender.policy.max_retries:
             return None
-        again = self._repeat != "never" and verdict_of(error).again and not is_permanent(error)
-        return self._delay_after(Failure(error, again, may_have_run=sent and self._repeat == "if refused"))
+        repeat = self._repeat()
+        again = repeat != "never" and verdict_of(error).again and not is_permanent(error)
+        return self._delay_after(Failure(error, again, may_have_run=sent and repeat == "if refused"))
 
     def _delay_after(self, failure: Failure) -> int | None:
         """Nanoseconds to wait before the request is sent again; None if it is not."""
-        if not self._sender.policy.max_retries:
-            return None
-        decision = self._retried.decide(failure)
-        self._retried.announce(decision)
+        retried = self._retried = self._retried or self._begin_retries()
+        decision = retried.decide(failure)
+        retried.announce(decision)
         return None if isinstance(decision, Stop) else decision.delay
 
     # -- what its response says
@@ -193,16 +242,17 @@ class Call:
     def _observe(self, signal: Signal) -> None:
         self.gate.observe(signal, sent_at=self._sent_at)
 
-    def _observe_inside(self, signal: Signal) -> None:
+    def observe_error(self, document: Mapping[str, Any]) -> None:
         """Learn from an error inside a success."""
+        signal = read_signal(200, self._pairs, document)
         if signal.limited:
             self._observe(signal)
 
-    def _cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
         """The cost of a response by what it says it used, None if the estimate stands."""
-        if usage is None:
+        if usage is None or (self._shape is None and self.gate.largest_cost().keys().isdisjoint(_COUNTED)):
             return None
-        shape = self._shape
+        shape = self._read_shape()
         self._sender.stats.learn(self._host, shape.model, shape.input, usage)
         return self._counted(settlement(shape.style, self._reserved, usage))
 
@@ -214,5 +264,11 @@ class Call:
 
 def _digits(headers: Mapping[str, str], name: str) -> int:
     """The whole number in a header; 0 if there is none, or if it is absurdly long."""
-    text = headers.get(name) or ""
+    text = text_of(headers.get(name))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+@lru_cache(maxsize=1_024)
+def _host_and_path(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2].lower(), parts.path

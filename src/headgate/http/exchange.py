@@ -19,10 +19,10 @@ from ..gate.clock import sleep, sleep_async
 from ..responses.estimate import RequestShape, TokenStats
 from ..retries.budget import RetryBudget
 from ..retries.policy import RetryPolicy
-from ..typing import Seconds
+from ..typing import Clock, Seconds
 from .call import Call
 from .gates import Gates, Request
-from .response import Answer
+from .response import Answer, Leases
 
 A = TypeVar("A", bound=Answer)
 Estimate: TypeAlias = Callable[[Request], int | Mapping[str, int]]
@@ -84,6 +84,7 @@ class GatedSender:
         self.timeout = timeout
         self.stats = TokenStats()
         self._warned = False
+        self._leases: dict[Clock, Leases] = {}
 
     def run(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], A]
@@ -147,7 +148,7 @@ class GatedSender:
     def _begin(self, *request: Any) -> Call:
         """A call for these arguments. The first one that shows that two layers retry is reported."""
         call = Call(self, *request)
-        if call.retried_above and not self._warned:
+        if self.policy.max_retries and not self._warned and call.retried_above:
             self._warned = True
             logging.getLogger("headgate").warning(
                 "%s: the client above retries too, on top of our %d; it is sent once. "
@@ -156,6 +157,11 @@ class GatedSender:
                 self.policy.max_retries,
             )
         return call
+
+    def leases(self, clock: Clock) -> Leases:
+        """The open responses of gates that tell time by that clock."""
+        known = self._leases.get(clock)
+        return self._leases.setdefault(clock, Leases(clock, self.lease)) if known is None else known
 
     def __repr__(self) -> str:
         described = "a gate for every host" if self.gate is None else repr(self.gate)

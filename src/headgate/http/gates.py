@@ -61,12 +61,16 @@ def _credential(request: Request) -> str:
 
 
 def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> ChooseGate:
+    gates = _gates_by_name(make)
+    return lambda request: gates.get(key(request))
+
+
+def _gates_by_name(make: Callable[[str], Dispatch]) -> KeyedObjects[Dispatch]:
     def make_checked(name: Hashable) -> Dispatch:
         assert isinstance(name, str)
         return checked(make(name), make)
 
-    gates: KeyedObjects[Dispatch] = KeyedObjects(make_checked, Dispatch.is_idle, by_user=True)
-    return lambda request: gates.get(key(request))
+    return KeyedObjects(make_checked, Dispatch.is_idle, by_user=True)
 
 
 def checked(gate: object, given_by: object) -> Dispatch:
@@ -76,5 +80,9 @@ def checked(gate: object, given_by: object) -> Dispatch:
     return gate
 
 
-# The gates of all adapters of this process that were given none.
-DEFAULT = per_host(lambda host: Dispatch(host, rates="auto", pause=True))
+_DEFAULT = _gates_by_name(lambda host: Dispatch(host, rates="auto", pause=True))
+
+
+def default_gate(host: str) -> Dispatch:
+    """The gate for a host in all adapters of this process that were given none."""
+    return _DEFAULT.get(host)

@@ -240,6 +240,10 @@ class _AnyHttpxAnswer(Answer):
         super().__init__(response)
         self._library = library
 
+    @property
+    def header_pairs(self) -> object:
+        return self.response.headers.raw
+
     def watch(self, reading: OpenResponse) -> None:
         response = self.response
         if response.is_closed:  # it was made with its content, or has been read

@@ -7,12 +7,13 @@ The response of urllib3 is passed on with its own methods; only reading it is wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO, RawIOBase
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.structures import CaseInsensitiveDict
 from urllib3.response import HTTPResponse
 
 from ..gate.closing import Closing
@@ -40,7 +41,7 @@ class Adapter(BaseAdapter):
         answer = self._sender.run(
             request.method,
             request.url,
-            _headers_of(request),
+            cast("Mapping[str, str]", request.headers),  # values may be bytes
             _body_of(request),
             lambda: _Answer(self._inner.send(request, *args, **kwargs)),
         )
@@ -56,13 +57,6 @@ class Adapter(BaseAdapter):
         return f"<Adapter of {self._sender!r}>"
 
 
-def _headers_of(request: PreparedRequest) -> dict[str, str]:
-    return {
-        name.lower(): value.decode("latin-1") if isinstance(value, bytes) else value
-        for name, value in request.headers.items()
-    }
-
-
 def _body_of(request: PreparedRequest) -> bytes | None:
     """The body, if it is in memory."""
     body: Any = request.body
@@ -72,6 +66,12 @@ def _body_of(request: PreparedRequest) -> bytes | None:
 
 
 class _Answer(Answer):
+    @property
+    def header_pairs(self) -> object:
+        # Of a plain dictionary reading by `items` would look every name up again.
+        headers = self.response.headers
+        return tuple(headers.lower_items()) if isinstance(headers, CaseInsensitiveDict) else headers
+
     def read_error(self) -> bytes | None:
         response = self.response
         raw = response.raw

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ..arguments import SECOND
 from ..gate.admission import Permit
-from ..responses.usage import Usage, UsageReader
+from ..gate.forks import reset_in_child
+from ..responses.usage import UsageReader
 from ..typing import Clock
+
+if TYPE_CHECKING:
+    from .call import Call
 
 # How much of the body of an error is read, in bytes, to see what it says.
 MOST_OF_ERROR = 65_536
@@ -30,6 +34,11 @@ class Answer:
     def headers(self) -> Mapping[str, str]:
         headers: Mapping[str, str] = self.response.headers
         return headers
+
+    @property
+    def header_pairs(self) -> object:
+        """The headers in the form that is read fastest: names and values, repeated fields apart."""
+        return self.headers
 
     def read_error(self) -> Any:
         """The raw body, up to MOST_OF_ERROR, or None. The caller can still read all of it."""
@@ -51,54 +60,45 @@ class Answer:
 class OpenResponse:
     """A successful response until its body ends: it holds the permit. Its methods may be called repeatedly.
 
-    `cost_of` says what a usage costs, None if the estimate stands; `observe_error` is given an error document
-    inside the body.
+    `call` says what a usage costs and learns from an error inside the body; `leases` ends a response that
+    its caller forgets.
     """
 
-    _open = False
+    __slots__ = ("__weakref__", "_call", "_leases", "_now", "_open", "_permit", "_reader", "read_at")
 
     def __init__(
-        self,
-        permit: Permit,
-        headers: Mapping[str, str],
-        *,
-        name: str,
-        clock: Clock,
-        lease: int,
-        cost_of: Callable[[Usage | None], dict[str, int] | None],
-        observe_error: Callable[[Mapping[str, Any]], None],
+        self, call: Call, permit: Permit, leases: Leases, content_type: str, content_encoding: str
     ) -> None:
-        self._permit = permit
-        self._name = name
-        self._clock = clock
-        self._lease = lease
-        self._cost_of = cost_of
-        self._observe_error = observe_error
-        self._reader = UsageReader(headers.get("content-type") or "", headers.get("content-encoding") or "")
-        self._timeout: ReadTimeout | None = None
         self._open = True
+        self._permit = permit
+        self._call = call
+        self._leases = leases
+        self._now = leases.clock.now
+        self._reader = UsageReader(content_type, content_encoding)
+        self.read_at = 0  # when its caller last read of it
 
     def keep(self) -> None:
         """The response goes to a caller, who may hold it without reading it."""
-        if self._open and self._timeout is None:
-            self._timeout = ReadTimeout(self._clock, self._lease, ref(self), self._permit)
+        if self._open:
+            self.read_at = self._now()
+            self._leases.add(self, self._permit)
 
     def chunk(self, data: bytes) -> None:
         """The caller has read *data*."""
         if self._open:
-            if self._timeout is not None:
-                self._timeout.renew()
+            self.read_at = self._now()
             self._reader.feed(data)
 
     def end(self, *, whole: bool = False) -> None:
         """The body was read, closed or broken off; `whole` if nothing of it is missing."""
         if not self._open:
             return
+        reader = self._reader
         if whole:
-            self._reader.finish()
+            reader.finish()
         self._permit.settle(cost=self._close())
-        if self._reader.error is not None:
-            self._observe_error(self._reader.error)
+        if reader.error is not None:
+            self._call.observe_error(reader.error)
 
     def passed_on(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The pieces of the body, each noted as the caller reads it."""
@@ -117,11 +117,10 @@ class OpenResponse:
     def _close(self) -> dict[str, int] | None:
         """Count the response as ended. Returns what it cost, None if the estimate stands."""
         self._open = False
-        if self._timeout is not None:
-            self._timeout.cancel()
-        return self._cost_of(self._reader.usage)
+        self._leases.remove(self)
+        return self._call.cost_of(self._reader.usage)
 
-    def abandon(self) -> None:
+    def abandon(self, lease: int) -> None:
         """Give the place back: the caller has neither read nor closed the response for a long time."""
         if not self._open:
             return
@@ -129,42 +128,59 @@ class OpenResponse:
         logging.getLogger("headgate").warning(
             "%s: the response has been neither read nor closed for %g s; its place has been given back. "
             "Close responses, e.g. by `with`, or give the adapter a longer lease=",
-            self._name,
-            self._lease / SECOND,
+            self._call.name,
+            lease / SECOND,
         )
 
 
-class ReadTimeout:
-    """Abandons a response unless it is renewed every `duration` nanoseconds, or cancelled.
+class Leases:
+    """The open responses of one sender, each abandoned unless it is read every `duration` nanoseconds.
 
-    The response is referred to weakly, so that one that is garbage ends at once. `holds` is kept alive
-    until then: the collector must not finalize it before the response. Responses end in finalizers too, so
-    nothing here waits for a lock: the clock's timers are added and cancelled without waiting.
+    One timer serves all of them. A response is referred to weakly, so that one that is garbage ends at once;
+    its permit is kept alive until then: the collector must not finalize it before the response. Responses
+    end in finalizers too, so nothing here waits for a lock.
     """
 
-    def __init__(self, clock: Clock, duration: int, response: ref[OpenResponse], holds: object) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, duration: int) -> None:
+        self.clock = clock
         self._duration = duration
-        self._response: ref[OpenResponse] | None = response
-        self._holds = holds
-        self._until = clock.now() + duration
-        self._timer = clock.call_at(self._until, self._check)
+        # However many responses end one after the other, they are not all looked at each time.
+        self._pause = duration // 64
+        self.after_fork()
+        reset_in_child(self)
 
-    def renew(self) -> None:
-        self._until = self._clock.now() + self._duration
+    def after_fork(self) -> None:
+        """In a forked child: the responses belong to the parent, and the timer stayed there."""
+        self._open: dict[int, tuple[ref[OpenResponse], Permit]] = {}
+        self._due: int | None = None  # when the timer looks; None if none is set
 
-    def cancel(self) -> None:
-        self._response = None
-        self._timer.cancel()
+    def add(self, response: OpenResponse, permit: Permit) -> None:
+        self._open[id(response)] = (ref(response), permit)
+        if self._due is None:
+            self._look_at(response.read_at + self._duration)
 
-    def _check(self) -> None:
-        """Abandon the response if it was not renewed; otherwise look again when its time is up."""
-        if self._clock.now() < self._until:
-            self._timer = self._clock.call_at(self._until, self._check)
-            if self._response is None:  # cancelled since, with the timer before this one
-                self._timer.cancel()
-            return
-        response = None if self._response is None else self._response()
-        self.cancel()
-        if response is not None:
-            response.abandon()
+    def remove(self, response: OpenResponse) -> None:
+        self._open.pop(id(response), None)
+
+    def _look_at(self, moment: int) -> None:
+        self._due = moment
+        self.clock.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        """Abandon the responses that were not read in time, and look again when the next one may be."""
+        now = self.clock.now()
+        if self._due is None or now < self._due:
+            return  # two threads have set a timer, and the other one looks
+        self._due = None  # before the responses are read: one that is added from now on sets a timer
+        earliest = None
+        for reference, _permit in self._open.copy().values():  # a copy in one step: finalizers change it
+            response = reference()
+            if response is None:
+                continue
+            until = response.read_at + self._duration
+            if until <= now:
+                response.abandon(self._duration)
+            else:
+                earliest = until if earliest is None else min(earliest, until)
+        if earliest is not None:
+            self._look_at(max(earliest, now + self._pause))
