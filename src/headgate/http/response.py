@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import ref
 
 from ..arguments import SECOND
 from ..gate.admission import Permit
 from ..gate.forks import reset_in_child
-from ..responses.usage import UsageReader
+from ..responses.usage import Usage, UsageReader
 from ..typing import Clock
-
-if TYPE_CHECKING:
-    from .call import Call
 
 # How much of the body of an error is read, in bytes, to see what it says.
 MOST_OF_ERROR = 65_536
@@ -57,17 +54,29 @@ class Answer:
         self.response.close()
 
 
+class Answered(Protocol):
+    """The call that a response answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+        """What a usage costs, None if the estimate stands."""
+
+    def observe_error(self, document: Mapping[str, Any]) -> None:
+        """Learn from an error inside the body."""
+
+
 class OpenResponse:
     """A successful response until its body ends: it holds the permit. Its methods may be called repeatedly.
 
-    `call` says what a usage costs and learns from an error inside the body; `leases` ends a response that
-    its caller forgets.
+    `leases` ends it if its caller forgets it.
     """
 
     __slots__ = ("__weakref__", "_call", "_leases", "_now", "_open", "_permit", "_reader", "read_at")
 
     def __init__(
-        self, call: Call, permit: Permit, leases: Leases, content_type: str, content_encoding: str
+        self, call: Answered, permit: Permit, leases: Leases, content_type: str, content_encoding: str
     ) -> None:
         self._open = True
         self._permit = permit
