@@ -7,13 +7,12 @@ import asyncio
 import json
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
 from time import monotonic
 
-import httpx2
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -23,14 +22,18 @@ from rich.text import Text
 from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM
 from ...responses import parse_retry_after
+from ...sandbox.live import Live as LiveApi
+from ...sandbox.live import Options
 from ...sandbox.server import Sandbox
+from ...typing import Clock
 from ..run.journal import Journal
 from ..run.lines import Lines
 from ..run.options import Settings
 from ..run.progress import Tally
 from ..run.runner import Runner
 from ..run.target import Target
-from ..run.wire import AiohttpWire
+from ..run.wire import AiohttpWire, RawReply, Wire
+from ..run.writer import Writer
 from .chart import Panel, Series, Shade, draw, plot
 
 REQUESTS, TOKENS = 3_600, 1_440_000  # the limits of the API, for a minute
@@ -40,6 +43,12 @@ BURST = 1.5  # seconds' worth of requests and tokens that the API lets through a
 TOKENS_PER_JOB = 800
 OUTAGE_AT, OUTAGE = 6.0, 2.0
 LONGEST = 45.0  # seconds after which the race ends
+API: Options = {
+    "requests": f"{REQUESTS}/minute burst {round(REQUESTS / 60 * BURST)}",
+    "tokens": f"{TOKENS}/minute burst {round(TOKENS / 60 * BURST)}",
+    "first_token": 0.25,
+    "spread": 0.35,
+}
 
 
 # -- four ways, each written as it would be outside of a demo
@@ -48,44 +57,40 @@ LONGEST = 45.0  # seconds after which the race ends
 class Way:
     """One way to send jobs, with an API of its own. `seconds` is the time it took, None until it is done.
 
-    Unless it says otherwise, 64 workers take jobs from the file and try each of them ten times.
+    All ways have the same connections. Unless a way says otherwise, 64 workers take jobs from the file and
+    try each of them ten times.
     """
 
     name = does = colour = style = ""
     seconds: float | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, api: LiveApi, *, clock: Clock = SYSTEM, writer: Callable[[], Writer] = Writer) -> None:
         self._random = Random(1).random  # noqa: S311 - the same in every demo
-        self.tally = Tally(SYSTEM)
-        self.api = Sandbox(
-            "openai",
-            requests=f"{REQUESTS}/minute burst {round(REQUESTS / 60 * BURST)}",
-            tokens=f"{TOKENS}/minute burst {round(TOKENS / 60 * BURST)}",
-            first_token=0.25,
-            spread=0.35,
-        )
+        self._clock = clock
+        self._writer = writer
+        self.tally = Tally(clock)
+        self.api = api
 
-    async def run(self, jobs: Path) -> None:
-        began = monotonic()
-        await self._send_all(jobs, self.api.url)
-        self.seconds = monotonic() - began
+    async def run(self, jobs: Path, target: Target, wire: Wire) -> None:
+        self.api.fault("overload", after=OUTAGE_AT, duration=OUTAGE, retry_after=1)
+        began = self._clock.seconds()
+        try:
+            await self._send_all(jobs, target, wire)
+            self.seconds = self._clock.seconds() - began
+        finally:
+            await wire.close()
 
-    async def _send_all(self, jobs: Path, url: str) -> None:
+    async def _send_all(self, jobs: Path, target: Target, wire: Wire) -> None:
         todo = (json.dumps(json.loads(line.content)["body"]).encode() for line in Lines([jobs]))
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        headers = {"content-type": "application/json"}
-        async with httpx2.AsyncClient(
-            base_url=url, limits=limits, timeout=60, headers=headers, trust_env=False
-        ) as client:
-            await asyncio.gather(*(self._work(todo, client) for _ in range(_WORKERS)))
+        await asyncio.gather(*(self._work(todo, target, wire) for _ in range(_WORKERS)))
 
-    async def _work(self, todo: Iterator[bytes], client: httpx2.AsyncClient) -> None:
+    async def _work(self, todo: Iterator[bytes], target: Target, wire: Wire) -> None:
         for body in todo:
             for attempt in range(10):
                 await self._wait_for_turn()
                 self.tally.sent += 1
-                reply = await client.post(PATH, content=body)
-                if reply.status_code == 200:
+                reply = await wire.send("POST", target.join(PATH), body)
+                if reply.status == 200:
                     self.tally.answered += 1
                     break
                 await asyncio.sleep(self._delay(attempt, reply))
@@ -93,7 +98,7 @@ class Way:
     async def _wait_for_turn(self) -> None:
         pass
 
-    def _delay(self, attempt: int, reply: httpx2.Response) -> float:
+    def _delay(self, attempt: int, reply: RawReply) -> float:
         raise NotImplementedError
 
 
@@ -103,7 +108,7 @@ class Naive(Way):
     name, colour, style = "trying again", "#e2583e", "red"
     does = "after a failure each worker waits 0.25, 0.5, 1 … 8 s"
 
-    def _delay(self, attempt: int, reply: httpx2.Response) -> float:  # noqa: ARG002 - it does not look at it
+    def _delay(self, attempt: int, reply: RawReply) -> float:  # noqa: ARG002 - it does not look at it
         return min(8.0, 0.25 * 2.0**attempt) * (0.5 + self._random())
 
 
@@ -119,11 +124,11 @@ class Usual(Way):
     _next = 0.0
 
     async def _wait_for_turn(self) -> None:
-        now = monotonic()
+        now = self._clock.seconds()
         self._next = max(now - 1.0, self._next) + self._spacing
         await asyncio.sleep(max(0.0, self._next - now))
 
-    def _delay(self, attempt: int, reply: httpx2.Response) -> float:
+    def _delay(self, attempt: int, reply: RawReply) -> float:
         wait = parse_retry_after(reply.headers, default=min(8.0, 0.5 * 2.0**attempt))
         return wait * (1 + 0.25 * self._random())
 
@@ -142,7 +147,7 @@ class Gated(Way):
     name, colour, style = "headgate", "#168a80", "cyan"
     does = "as `headgate run`, with --rate for requests and for tokens"
 
-    async def _send_all(self, jobs: Path, url: str) -> None:
+    async def _send_all(self, jobs: Path, target: Target, wire: Wire) -> None:
         gate = Dispatch(
             "demo",
             rates=[f"{REQUESTS}/minute", f"{TOKENS} tokens/minute"],
@@ -150,12 +155,17 @@ class Gated(Way):
             throttled_concurrency="adaptive",
             pause=True,
             byte_budget=None,
+            clock=self._clock,
+            random=self._random,
         )
         journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines([jobs])
-        settings, target = Settings(concurrency=_WORKERS), Target(url)
         with closing(journal), closing(source):
-            wire = AiohttpWire(target, timeout=settings.timeout, headers={})
-            runner = Runner(source, target, gate, journal, wire, settings=settings)
+            runner = Runner(
+                *(source, target, gate, journal, wire),
+                settings=Settings(concurrency=_WORKERS),
+                clock=self._clock,
+                writer=self._writer,
+            )
             self.tally = runner.tally
             await runner.run()
 
@@ -165,11 +175,13 @@ WAYS: list[type[Way]] = [Naive, Usual, Careful, Gated]
 # -- the race
 
 
-async def _race(ways: list[Way], jobs: Path, count: int, console: Console) -> None:
+async def _race(ways: list[Way], urls: list[str], jobs: Path, count: int, console: Console) -> None:
     began = monotonic()
-    for way in ways:
-        way.api.fault("overload", after=OUTAGE_AT, duration=OUTAGE, retry_after=1)
-    tasks = [asyncio.create_task(way.run(jobs)) for way in ways]
+    tasks = []
+    for way, url in zip(ways, urls, strict=True):
+        target = Target(url)
+        wire = AiohttpWire(target, timeout=60, headers={})
+        tasks.append(asyncio.create_task(way.run(jobs, target, wire)))
     lines_at = 0.0
     with Live(console=console, auto_refresh=False) as live:
         while True:
@@ -232,7 +244,8 @@ def ideal_seconds(count: int) -> float:
 def show(count: int, plot_to: Path | None) -> int:
     """Run the race and show it. The exit status."""
     console = Console(highlight=False)
-    ways = [way() for way in WAYS]
+    apis = [Sandbox("openai", **API) for _ in WAYS]
+    ways = [way(api) for way, api in zip(WAYS, apis, strict=True)]
     ideal = ideal_seconds(count)
     console.print(f"[bold]{count} jobs of {TOKENS_PER_JOB} tokens, four ways at the same time.[/]")
     console.print(
@@ -247,9 +260,8 @@ def show(count: int, plot_to: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder, ExitStack() as stack:
         jobs = Path(folder) / "jobs.jsonl"
         write_jobs(jobs, count)
-        for way in ways:
-            stack.enter_context(way.api)
-        asyncio.run(_race(ways, jobs, count, console))
+        urls = [stack.enter_context(api).url for api in apis]
+        asyncio.run(_race(ways, urls, jobs, count, console))
     console.print(_table(ways, count, ideal))
     panels = _panels(ways)
     for panel in panels[::2]:
