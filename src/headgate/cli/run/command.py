@@ -36,8 +36,9 @@ _STORE = "Share the limits with everything that uses the same store: sqlite:///l
 @_limits("--store URL", _STORE)
 @_limits("--store-key NAME", "The name to share them under.  [default: the host of --to]")
 @_limits("--max-tokens N", _MAX_TOKENS, click.IntRange(1))
-@_limits("--max-cost AMOUNT", "Stop before it costs more. Needs --price.", _MORE_THAN_ZERO)
+@_limits("--max-cost AMOUNT", "Stop before it costs more.", _MORE_THAN_ZERO)
 @_limits("--price IN/OUT", "Of a million tokens, e.g. 0.15/0.60.", PRICE)
+@_limits("--prices FILE", "Prices by model, as JSON.  [default: those that are shipped]", _FILE)
 @_trouble(
     "--retries N", "Tries after the first for a job that fails by itself.", click.IntRange(0, 100), default=5
 )

@@ -23,7 +23,7 @@ from .options import RunOptions
 from .preflight import check_changed, check_files, check_jobs, headers_for, make_gate, reach
 from .progress import Progress, progress_for
 from .runner import Runner
-from .spending import Spending
+from .spending import Spending, UnknownPrice
 from .summary import Ending
 from .target import Target
 from .wire import AiohttpWire, Wire
@@ -36,14 +36,12 @@ def execute(options: RunOptions) -> int:
     target = Target(options.to)
     check_files(options)
     headers = headers_for(options, target)
-    if options.max_cost is not None and options.price is None:
-        hint = "write e.g. --price 0.15/0.60, for a million tokens in and out"
-        raise CommandError("--max-cost needs prices", hint)
+    prices = options.price_list()
     total = check_jobs(options, target)
     reach(target)
     observer = _StoreObserver()
     gate, concurrency = make_gate(options, target.host, observer if options.store is not None else None)
-    spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, price=options.price)
+    spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, prices=prices)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
         journal, errors = _files(options, spending, stack)
@@ -77,8 +75,10 @@ def _files(options: RunOptions, spending: Spending, stack: ExitStack) -> tuple[J
     if answers is None:
         journal = Journal(1, "stdout")
     else:
-        counts = options.max_tokens is not None or options.price is not None
-        journal = Journal.open(answers, each=spending.add_answer if counts else None)
+        try:
+            journal = Journal.open(answers, each=spending.add_answer if spending.counts else None)
+        except UnknownPrice as error:
+            raise CommandError(f"{answers}: {error}", "give --price, or a list with --prices") from None
         if path is None and journal.resumable:
             path = errors_beside(answers)
     stack.callback(journal.close)

@@ -43,6 +43,9 @@ def forecast(options: RunOptions) -> Forecast:
     stats = TokenStats()
     bad: list[BadJob] = []
     jobs = answered = bad_lines = unbounded = most = 0
+    prices = options.price_list(always=True)
+    assert prices is not None
+    cost: float | None = 0.0
     sums = {"requests": 0, TOKENS: 0, INPUT: 0, OUTPUT: 0}
     for job in read_jobs(_lines(options), target):
         if isinstance(job, BadJob):
@@ -61,11 +64,14 @@ def forecast(options: RunOptions) -> Forecast:
         likely = stats.output(target.host, shape.model, shape.max_output)
         for unit, amount in reservation(shape, 1.0, likely).items():
             sums[unit] += amount
+        output = 0
         if shape.generates:
             unbounded += shape.max_output is None
-            most += likely if shape.max_output is None else shape.max_output
+            output = likely if shape.max_output is None else shape.max_output
+            most += output
+        price = prices.of(shape.model)
+        cost = None if cost is None or price is None else cost + price.of(shape.input, output)
     seconds, binding = _time(options.rates, sums)
-    cost = None if options.price is None else options.price.of(sums[INPUT], most)
     return Forecast(
         jobs, answered, tuple(bad), bad_lines, sums[INPUT], most, unbounded, seconds, binding, cost
     )
@@ -116,9 +122,11 @@ def _in_words(options: RunOptions, found: Forecast) -> str:
         rows.append(("time", f"{duration(found.seconds)}, held by {found.binding}"))
     else:
         rows.append(("time", "not known before the first answer tells the limits; give --rate"))
-    if found.cost is not None:
-        rows.append(("cost", f"{says} {found.cost:,.2f}"))
-    elif options.price is None:
-        rows.append(("cost", "give --price IN/OUT, of a million tokens"))
+    prices = options.price_list(always=True)
+    if found.cost is not None and prices is not None:
+        listed = f", by prices of {prices.date}" if prices.date else ""
+        rows.append(("cost", f"{says} {found.cost:,.2f}{listed}"))
+    else:
+        rows.append(("cost", "not known for these models; give --price IN/OUT, of a million tokens"))
     rows.append(("sent", "nothing"))
     return "\n".join(f"{name:<10} {value}" for name, value in rows)

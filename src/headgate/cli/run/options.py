@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...limits import Rate
 from .answers import Format
 from .intake import Changed
-from .spending import Price
+from .prices import Price, Prices, read_prices
 
 
 class Settings(NamedTuple):
@@ -37,6 +37,7 @@ class RunOptions:
     max_tokens: int | None = None
     max_cost: float | None = None
     price: Price | None = None
+    prices: Path | None = None
     skip_invalid: bool = False
     changed: Changed | None = None
     retry_failed: bool = False
@@ -47,6 +48,14 @@ class RunOptions:
     @property
     def from_stdin(self) -> bool:
         return [str(path) for path in self.jobs] == ["-"]
+
+    def price_list(self, *, always: bool = False) -> Prices | None:
+        """The prices to count with; None if no money is counted."""
+        if self.price is not None:
+            return Prices({}, same=self.price)
+        if self.prices is not None or self.max_cost is not None or always:
+            return read_prices(self.prices)
+        return None
 
     @property
     def learns(self) -> bool:

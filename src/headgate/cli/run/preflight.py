@@ -25,7 +25,7 @@ from ..options import CommandError
 from .errors import BadJob
 from .errors_file import errors_beside
 from .intake import CHOICES
-from .jobs import digest_of, quick_id, read_jobs
+from .jobs import Job, digest_of, quick_id, read_jobs
 from .lines import Lines
 from .options import RunOptions
 from .packing import packing_of
@@ -108,11 +108,15 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
     if options.from_stdin:
         return None
     jobs, late = 0, SYSTEM.seconds() + seconds
+    prices = None if options.max_cost is None else options.price_list()
     with closing(Lines(options.jobs)) as lines:
         try:
             for jobs, job in enumerate(read_jobs(lines, target), 1):
                 if isinstance(job, BadJob) and not options.skip_invalid:
                     raise job
+                if prices is not None and isinstance(job, Job) and prices.of(job.shape.model) is None:
+                    why = f"no price is known for the model {job.shape.model!r}"
+                    raise CommandError(why, "give --price, or a list with --prices")
                 if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):
                     return None
         except (EOFError, OSError, ValueError) as error:

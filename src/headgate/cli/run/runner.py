@@ -26,7 +26,7 @@ from .progress import RunView, Speed, Tally, Use, until, why_it_waits
 from .replies import ApiHealth, Reply
 from .seen import ANSWERED
 from .sender import Sender
-from .spending import NO_TOKENS, Spending, Tokens, likely_tokens
+from .spending import NO_TOKENS, Spending, Tokens, UnknownPrice, likely_tokens
 from .target import Target
 from .wire import Wire
 from .writer import Sink, Writer
@@ -271,7 +271,7 @@ class Runner:
                 reply = await self._send(job, worker)
             finally:
                 if spending.counts:
-                    spending.settle(wanted, None if reply is None else reply.usage)
+                    spending.settle(wanted, None if reply is None else reply.usage, job.shape.model)
             trouble = reply.trouble
             if trouble is None:
                 self._answer(job, reply)
@@ -316,15 +316,23 @@ class Runner:
         """Wait until the budget has room for the job; stop the run if it never will."""
         spending = self._spending
         wanted = likely_tokens(job.shape, self._target.host, self._sender.stats)
-        while not spending.reserve(wanted):
+        model = job.shape.model
+        while not self._has_room(wanted, model):
             if not spending.in_flight:
-                self.stop(Stop("budget", spending.why_not(wanted), "to go on, give more"))
+                self.stop(Stop("budget", spending.why_not(wanted, model), "to go on, give more"))
                 raise _Stopped
             spending.changed.clear()
             await spending.changed.wait()
             if self.stopping:
                 raise _Stopped
         return wanted
+
+    def _has_room(self, wanted: Tokens, model: str | None) -> bool:
+        try:
+            return self._spending.reserve(wanted, model)
+        except UnknownPrice as error:
+            self.stop(Stop("budget", str(error), "give --price, or a list with --prices"))
+            raise _Stopped from None
 
     async def _pause(self, seconds: float) -> None:
         """Wait before a job is sent again; another worker takes the place meanwhile."""

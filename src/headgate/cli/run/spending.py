@@ -13,27 +13,13 @@ from typing import NamedTuple
 
 from ...responses.estimate import RequestShape, TokenStats
 from ...responses.usage import Usage, usage_of
-
-
-class Price(NamedTuple):
-    """The price of a million tokens."""
-
-    input: float
-    output: float
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+from .answers import body_in
+from .prices import Prices
 
 
 class Tokens(NamedTuple):
     input: int
     output: int
-
-    def plus(self, other: "Tokens") -> "Tokens":
-        return Tokens(self.input + other.input, self.output + other.output)
-
-    def minus(self, other: "Tokens") -> "Tokens":
-        return Tokens(self.input - other.input, self.output - other.output)
 
 
 NO_TOKENS = Tokens(0, 0)
@@ -50,17 +36,29 @@ def likely_tokens(shape: RequestShape, host: str, stats: TokenStats) -> Tokens:
     return Tokens(own, output)
 
 
+class UnknownPrice(Exception):
+    """A budget of money cannot count a model whose price is not known."""
+
+    def __init__(self, model: str | None) -> None:
+        super().__init__(f"no price is known for the model {model!r}")
+
+
 @dataclass(kw_only=True, slots=True)
 class Spending:
-    """A budget for all jobs together: what was spent, and what the jobs in flight may still spend."""
+    """A budget for all jobs together: what was spent, and what the jobs in flight may still spend.
+
+    `prices` are those of models; with `max_cost` a model without a price raises UnknownPrice.
+    """
 
     max_tokens: int | None = None
     max_cost: float | None = None
-    price: Price | None = None
-    spent: Tokens = NO_TOKENS
+    prices: Prices | None = None
+    tokens: int = field(default=0, init=False)
     in_flight: int = field(default=0, init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _reserved: Tokens = field(default=NO_TOKENS, init=False)
+    _cost: float = field(default=0.0, init=False)
+    _reserved_tokens: int = field(default=0, init=False)
+    _reserved_cost: float = field(default=0.0, init=False)
 
     @property
     def limited(self) -> bool:
@@ -69,45 +67,62 @@ class Spending:
     @property
     def counts(self) -> bool:
         """Whether it matters what jobs use."""
-        return self.limited or self.price is not None
+        return self.limited or self.prices is not None
 
     @property
     def cost(self) -> float | None:
         """The price of what was spent; None without prices."""
-        return None if self.price is None else self.price.of(*self.spent)
+        return None if self.prices is None else self._cost
 
     def add_answer(self, line: bytes) -> None:
         """Count the tokens of an answer in the journal, which an earlier run has spent."""
         with suppress(ValueError, TypeError, AttributeError):
-            body = json.loads(line)["response"]["body"]
+            body = body_in(json.loads(line))
             usage = usage_of(body.get("usage") or body.get("usageMetadata"))
             if usage is not None:
-                self.spent = self.spent.plus(Tokens(usage.input, usage.output))
+                self._spend(usage, body.get("model") or body.get("modelVersion"))
 
-    def reserve(self, wanted: Tokens) -> bool:
+    def reserve(self, wanted: Tokens, model: str | None = None) -> bool:
         """Set tokens aside for a job. False: the budget has no room for them."""
-        if self.why_not(wanted):
+        if self.why_not(wanted, model):
             return False
-        self._reserved = self._reserved.plus(wanted)
+        self._reserved_tokens += sum(wanted)
+        self._reserved_cost += self._price(wanted, model)
         self.in_flight += 1
         return True
 
-    def settle(self, reserved: Tokens, usage: Usage | None) -> None:
+    def settle(self, reserved: Tokens, usage: Usage | None, model: str | None = None) -> None:
         """Replace what was set aside for a job by what it has used."""
         if self.limited:
-            self._reserved = self._reserved.minus(reserved)
+            self._reserved_tokens -= sum(reserved)
+            self._reserved_cost -= self._price(reserved, model)
             self.in_flight -= 1
         if usage is not None:
-            self.spent = self.spent.plus(Tokens(usage.input, usage.output))
+            self._spend(usage, model)
         self.changed.set()
 
-    def why_not(self, wanted: Tokens) -> str:
+    def _spend(self, usage: Usage, model: str | None) -> None:
+        self.tokens += usage.input + usage.output
+        self._cost += self._price(Tokens(usage.input, usage.output), model)
+
+    def _price(self, tokens: Tokens, model: str | None) -> float:
+        price = None if self.prices is None else self.prices.of(model)
+        if price is not None:
+            return price.of(*tokens)
+        if self.max_cost is not None and any(tokens):
+            raise UnknownPrice(model)
+        return 0.0
+
+    def why_not(self, wanted: Tokens, model: str | None = None) -> str:
         """Why the budget has no room for a job, in words; empty if it has room."""
-        price, after = self.price, self.spent.plus(self._reserved).plus(wanted)
-        if self.max_tokens is not None and sum(after) > self.max_tokens:
-            used = f"{sum(self.spent):,} of {self.max_tokens:,} tokens are used"
-            return f"{used}, and the next job may take {sum(wanted):,}"
-        if self.max_cost is not None and price is not None and price.of(*after) > self.max_cost:
-            used = f"{price.of(*self.spent):.4f} of {self.max_cost:g} is spent"
-            return f"{used}, and the next job may cost {price.of(*wanted):.4f}"
+        if self.max_tokens is not None:
+            after = self.tokens + self._reserved_tokens + sum(wanted)
+            if after > self.max_tokens:
+                used = f"{self.tokens:,} of {self.max_tokens:,} tokens are used"
+                return f"{used}, and the next job may take {sum(wanted):,}"
+        if self.max_cost is not None:
+            price = self._price(wanted, model)
+            if self._cost + self._reserved_cost + price > self.max_cost:
+                used = f"{self._cost:.4f} of {self.max_cost:g} is spent"
+                return f"{used}, and the next job may cost {price:.4f}"
         return ""
