@@ -174,16 +174,19 @@ class Judgement(NamedTuple):
 
 
 class ApiHealth:
-    """What the failures since the last success say about the API. `proven`: a job has succeeded already."""
+    """What the failures since the last success say about the API. `proven`: a job has succeeded already.
+
+    `since` is the first failure after the last success, and `outage_until` how long all jobs wait.
+    """
 
     def __init__(self, host: str, patience: float, *, proven: bool) -> None:
         self._host = host
         self._patience = patience
         self._proven = proven
         self._outages = 0
-        self._outage_until = 0.0
+        self.outage_until = 0.0
         # Since the last success:
-        self.since: float | None = None  # the first failure
+        self.since: float | None = None
         self._rejected: set[object] = set()  # jobs that failed for good
         self._failed: set[object] = set()  # jobs that may succeed the next time
         self._keys = 0  # times that the key was not accepted
@@ -236,9 +239,11 @@ class ApiHealth:
 
     def _hold(self, now: float, random: float) -> float | None:
         """How long all jobs wait; None if they wait already."""
-        if now < self._outage_until:
+        if now < self.outage_until:
             return None
         wait = _OUTAGE.delay_ns(self._outages, random, None) / 1e9
+        if self.since is not None:  # the last try comes before the patience ends
+            wait = min(wait, max(1.0, 0.9 * (self.since + self._patience - now)))
         self._outages += 1
-        self._outage_until = now + wait
+        self.outage_until = now + wait
         return wait

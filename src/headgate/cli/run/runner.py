@@ -231,7 +231,7 @@ class Runner:
                 because = f": {self._trouble}" if self._trouble else ""
                 hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
                 self.stop(Stop("unreachable", f"{asked}, longer than --patience {patience:g}{because}", hint))
-            elif wait >= _LONG_WAIT and not told:
+            elif wait >= _LONG_WAIT and not told and now.next_at > self._health.outage_until + 1:
                 told = True
                 self._tell(why_it_waits(now, at, self._trouble) + f", until {until(wait)}")
 
