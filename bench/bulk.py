@@ -1,8 +1,9 @@
 """`headgate run` beside bare aiohttp: the same requests, the same number of connections, the same server.
 
-The server is a process of its own that answers at once and states no limits. Each candidate is a process too,
-and sends a short file and a long one; the difference between the two is what is reported, so that loading
-Python counts for neither. Bare aiohttp posts the same bytes, reads each body, parses and writes nothing.
+The server is a process of its own that states no limits: one by aiohttp, as people write them, and one by
+hand that takes hardly any time, so that the client alone is measured. Each candidate is a process too, and
+sends a short file and a long one; the difference between the two is what is reported, so that loading Python
+counts for neither. Bare aiohttp posts the same bytes, reads each body, parses nothing and writes nothing.
 Rounds go forwards and backwards in turn, and the ratio is the median of those within a round.
 
 Then a file of a million lines: how soon the first answer is written, and the most memory of the command.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -68,6 +70,23 @@ class Answering(asyncio.Protocol):
                 return
             self._got = self._got[end + 4 + length :]
             self._transport.write(RESPONSE)
+
+
+async def serve_by_aiohttp():
+    from aiohttp import web
+
+    async def answer(request):
+        await request.read()
+        return web.Response(body=ANSWER, content_type="application/json", headers={"x-request-id": "req_1"})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
 
 
 async def serve():
@@ -127,7 +146,7 @@ def for_one(command, files):
     return Took(*((b - a) / (LONG - SHORT) for a, b in zip(short, long, strict=True)))
 
 
-def side_by_side(url, folder, rounds):
+def side_by_side(url, folder, rounds, server):
     files = [write_jobs(folder / f"jobs-{count}.jsonl", count) for count in (SHORT, LONG)]
 
     def command(path):
@@ -155,7 +174,16 @@ def side_by_side(url, folder, rounds):
             row[3] = f"{ratio:.2f}, {against(ratio, 0.75, at_most=False)}"
             row[4] = against(cpu, 0.35)
         rows.append(row)
-    table((f"{CONNECTIONS} connections", "requests/s, best", "CPU ms each, best", "throughput", "CPU"), rows)
+    table(
+        (
+            f"{CONNECTIONS} connections, {server}",
+            "requests/s, best",
+            "CPU ms each, best",
+            "throughput",
+            "CPU",
+        ),
+        rows,
+    )
 
 
 def a_million(url, folder, count):
@@ -193,21 +221,29 @@ def main():
     parser.add_argument("--lines", type=int, default=None)
     options = parser.parse_args()
     if options.words[:1] == ["serve"]:
-        asyncio.run(serve())
+        asyncio.run(serve_by_aiohttp() if options.words[1:] == ["aiohttp"] else serve())
     elif options.words[:1] == ["bare"]:
         asyncio.run(bare(*options.words[1:]))
     else:
-        server = subprocess.Popen([sys.executable, __file__, "serve"], stdout=subprocess.PIPE, text=True)
-        try:
-            url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-            with tempfile.TemporaryDirectory() as folder:
-                side_by_side(url, Path(folder), 2 if options.quick else 6)
-                lines = options.lines if options.lines is not None else 20_000 if options.quick else 1_000_000
+        rounds = 2 if options.quick else 6
+        lines = options.lines if options.lines is not None else 20_000 if options.quick else 1_000_000
+        with tempfile.TemporaryDirectory() as folder:
+            with serving("aiohttp") as url:
+                side_by_side(url, Path(folder), rounds, "server by aiohttp")
+            with serving() as url:
+                side_by_side(url, Path(folder), rounds, "server by hand")
                 if lines:
                     a_million(url, Path(folder), lines)
-        finally:
-            server.kill()
-            server.wait()
+
+
+@contextmanager
+def serving(*words):
+    server = subprocess.Popen([sys.executable, __file__, "serve", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+    finally:
+        server.kill()
+        server.wait()
 
 
 if __name__ == "__main__":

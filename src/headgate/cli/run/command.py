@@ -60,9 +60,10 @@ def run(jobs: tuple[Path, ...], **options: Any) -> None:
     headgate run requests.jsonl --to https://api.anthropic.com --rate 50/minute -o answers.jsonl
     generate | headgate run - --to http://127.0.0.1:8000/v1/chat/completions | use
 
-    JOBS has one JSON object a line: OpenAI's batch lines, Anthropic's, or bare bodies; - is stdin. Answers
-    are written as they come, in the shape of OpenAI's batches. To go on after anything, run the same command
-    again: what has an answer is not sent again. Ctrl-C once finishes what is in flight, twice stops at once.
+    JOBS have one JSON object a line: batch lines of OpenAI, Anthropic or Gemini, or bare bodies; - is stdin.
+    Answers are written as they come, in the shape of OpenAI's batches. To go on after anything, run the same
+    command again: what has an answer is not sent again. Ctrl-C once finishes what is in flight, twice stops
+    at once.
 
     Exit status: 0 all answered, 1 some failed, 2 wrong usage (nothing was sent), 3 stopped early, 130 stopped
     at once.

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
+# Seconds in which lines are gathered: to wake the thread costs more than to write a line.
+_GATHER = 0.005
+
 Written: TypeAlias = Callable[[bytes, OSError | None], object]
 
 
@@ -58,7 +61,7 @@ class Writer:
         self._waiting.append(_Line(sink, content, written))
         if self._idle.is_set():
             self._idle.clear()
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_later(_GATHER, self._hand_over)
 
     async def room(self, most: int) -> None:
         """Wait until fewer than `most` lines are unwritten."""
@@ -74,18 +77,18 @@ class Writer:
         self._batches.put(None)
 
     def _hand_over(self) -> None:
-        if self._waiting:
-            self._batches.put(self._waiting)
-            self._waiting = []
-        else:
-            self._idle.set()
+        self._batches.put(self._waiting)
+        self._waiting = []
 
     def _done(self, batch: list[_Line], errors: list[OSError | None]) -> None:
         self.unwritten -= len(batch)
         self._room.set()
         for line, error in zip(batch, errors, strict=True):
             line.written(line.content, error)
-        self._hand_over()
+        if self._waiting:
+            self._loop.call_later(_GATHER, self._hand_over)
+        else:
+            self._idle.set()
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
