@@ -91,6 +91,7 @@ class Gate:
         "_guard",
         "_heard",
         "_holds",
+        "_largest",
         "_learn",
         "_lock",
         "_low",
@@ -133,6 +134,7 @@ class Gate:
             positive_int(max_waiting, "max_waiting", example=1000)
         self.key = key
         self.rules = rules
+        self._largest: tuple[object, dict[str, int]] = (None, {})  # by which rates
         self.columns = columns if isinstance(columns, Columns) else Columns(columns)
         self.observer = observer
         self.clock = clock
@@ -577,12 +579,16 @@ class Gate:
 
         return self._guard.run(close_if_idle)
 
-    def largest_cost(self) -> dict[str, int]:
+    def largest_cost(self) -> Mapping[str, int]:
         """By unit that a rate counts: the largest amount that one call may take."""
-        largest: dict[str, int] = {}
-        for rule in self.rules.rates:
-            most = max(rule.rate.amount, rule.rate.burst)
-            largest[rule.rate.unit] = min(largest.get(rule.rate.unit, most), most)
+        known, largest = self._largest
+        rates = self.rules.rates
+        if known is not rates:
+            largest = {}
+            for rule in rates:
+                most = max(rule.rate.amount, rule.rate.burst)
+                largest[rule.rate.unit] = min(largest.get(rule.rate.unit, most), most)
+            self._largest = (rates, largest)
         return largest
 
     # -- the way out

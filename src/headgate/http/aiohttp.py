@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse, StreamReader
 from aiohttp.payload import BytesPayload
@@ -17,8 +17,6 @@ from aiohttp.payload import BytesPayload
 from .exchange import GatedSender, SendOptions
 from .gates import Gates
 from .response import MOST_OF_ERROR, Answer, OpenResponse
-
-T = TypeVar("T")
 
 
 def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMiddlewareType:
@@ -52,7 +50,8 @@ async def _body_of(request: ClientRequest) -> bytes | None:
 class _Answer(Answer):
     @property
     def status(self) -> int:
-        return int(self.response.status)
+        status: int = self.response.status
+        return status
 
     @property
     def header_pairs(self) -> object:
@@ -106,19 +105,31 @@ class _Content(StreamReader):
         return self._kept
 
     async def read(self, n: int = -1) -> bytes:
-        if n < 0:
-            return self._take() + await self._watched(self._inner.read())
-        return self._take(n) if self._kept else await self._watched(self._inner.read(n))
+        if self._kept and n >= 0:
+            return self._take(n)
+        return self._take() + await self._watched(self._inner.read(n))
 
     async def readany(self) -> bytes:
-        return self._take() or await self._watched(self._inner.readany())
+        if self._kept:
+            return self._take()
+        try:
+            data = await self._inner.readany()
+        except Exception:
+            self._broke()
+            raise
+        self._note(data)
+        return data
 
     async def readchunk(self) -> tuple[bytes, bool]:
         if self._kept:
             return self._take(), False
-        data, ends = await self._guarded(self._inner.readchunk())
-        self._note(data)
-        return data, ends
+        try:
+            chunk = await self._inner.readchunk()
+        except Exception:
+            self._broke()
+            raise
+        self._note(chunk[0])
+        return chunk
 
     async def readline(self, **limits: Any) -> bytes:
         return await self._until(b"\n", lambda: self._inner.readline(**limits))
@@ -147,28 +158,32 @@ class _Content(StreamReader):
         return data
 
     def _take(self, n: int = -1) -> bytes:
+        if not self._kept:
+            return b""
         n = len(self._kept) if n < 0 else n
         data, self._kept = self._kept[:n], self._kept[n:]
         return data
 
     async def _watched(self, reading: Awaitable[bytes]) -> bytes:
-        data = await self._guarded(reading)
+        try:
+            data = await reading
+        except Exception:
+            self._broke()
+            raise
         self._note(data)
         return data
 
-    async def _guarded(self, reading: Awaitable[T]) -> T:
-        try:
-            return await reading
-        except Exception:
-            if self._reading is not None and self._inner.exception() is not None:
-                self._reading.end()  # the connection broke; after a line that was too long, reading goes on
-            raise
+    def _broke(self) -> None:
+        """Reading has failed: the connection broke. After a line that was too long, reading goes on."""
+        if self._reading is not None and self._inner.exception() is not None:
+            self._reading.end()
 
     def _note(self, data: bytes) -> None:
-        if self._reading is not None:
-            self._reading.chunk(data)
+        reading = self._reading
+        if reading is not None:
+            reading.chunk(data)
             if self._inner.at_eof():
-                self._reading.end(whole=True)
+                reading.end(whole=True)
 
     def set_exception(self, exc: BaseException, *cause: Any, **causes: Any) -> None:
         """Called by a response when it is closed or released."""

@@ -14,7 +14,7 @@ from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.admission import Admission, Permit
-from ..responses import read_signal
+from ..responses import read_head, read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
 from ..responses.signals import Signal
 from ..responses.usage import Usage, unpacked
@@ -92,7 +92,7 @@ class Call:
         self._permit: Permit | None = None
         self._sent_at = 0.0
         self._retried: RetriedCall | None = None
-        if sender.policy.counts_from_the_start:
+        if sender.counts_from_the_start:
             self._retried = self._begin_retries()
 
     @property
@@ -113,8 +113,8 @@ class Call:
             if not hasattr(given, "items"):
                 return {TOKENS: given} if TOKENS in counted else {}
             return {unit: cost for unit, cost in given.items() if unit in counted or unit == "requests"}
-        unknown = [unit for unit in self.gate.columns.unstated if unit not in _COUNTED]
-        if unknown:
+        unstated = self.gate.columns.unstated
+        if unstated and (unknown := [unit for unit in unstated if unit not in _COUNTED]):
             raise InvalidConfig(
                 f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the adapter "
                 f'a function of one request, e.g. estimate=lambda request: {{"{unknown[0]}": 1}}'
@@ -124,10 +124,13 @@ class Call:
         shape, stats = self._read_shape(), self._sender.stats
         if shape.style == "free":
             return {}
-        output = stats.output(self._host, shape.model, shape.max_output)
-        guess = reservation(shape, stats.ratio(self._host, shape.model), output)
-        # A guess above the largest possible cost is cut to it: the server may decide about such a request.
-        return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
+        reserved = {}
+        guess = reservation(shape, *stats.expect(self._host, shape.model, shape.max_output))
+        for unit, cost in guess.items():
+            if unit in counted:
+                # A guess above the largest possible cost is cut to it: the server may decide about it.
+                reserved[unit] = min(cost, counted[unit])
+        return reserved
 
     # -- whether it may be sent again
 
@@ -173,18 +176,14 @@ class Call:
         """Learn from a response. Returns nanoseconds to wait before a retry, None if the caller gets it."""
         permit = self._permit
         assert permit is not None
-        status, headers = answer.status, answer.headers
+        status = answer.status
         self._pairs = answer.header_pairs
         if status < 400:
-            response = OpenResponse(
-                self,
-                permit,
-                self._sender.leases(self.gate.clock),
-                headers.get("content-type") or "",
-                headers.get("content-encoding") or "",
-            )
+            signal, content_type, content_encoding = read_head(status, self._pairs)
+            leases = self._sender.leases(self.gate.clock)
+            response = OpenResponse(self, permit, leases, content_type, content_encoding)
             self._permit = None  # from here on the response answers for it
-            self._observe(read_signal(status, self._pairs))
+            self._observe(signal)
             if self._retried is not None:
                 self._retried.succeeded()
             if status == 101:
@@ -192,13 +191,15 @@ class Call:
             else:
                 answer.watch(response)
             return None
-        text = None if error_body is None else unpacked(error_body, headers.get("content-encoding") or "")
+        text = None
+        if error_body is not None:
+            text = unpacked(error_body, answer.headers.get("content-encoding") or "")
         signal = read_signal(status, self._pairs, text)
         self._observe(signal)
         if status >= 500 and not signal.limited:
             permit.settle()  # it may have run, so the estimate stands
         else:
-            permit.settle(cost=self._counted(dict.fromkeys(_COUNTED, 0)))
+            permit.settle(cost={unit: 0 for unit in self.gate.largest_cost() if unit in _COUNTED})
         if not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
@@ -250,16 +251,18 @@ class Call:
 
     def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
         """The cost of a response by what it says it used, None if the estimate stands."""
-        if usage is None or (self._shape is None and self.gate.largest_cost().keys().isdisjoint(_COUNTED)):
+        if usage is None:
+            return None
+        counted = self.gate.largest_cost()
+        if self._shape is None and counted.keys().isdisjoint(_COUNTED):
             return None
         shape = self._read_shape()
         self._sender.stats.learn(self._host, shape.model, shape.input, usage)
-        return self._counted(settlement(shape.style, self._reserved, usage))
-
-    def _counted(self, costs: Mapping[str, int]) -> dict[str, int]:
-        """Those of the costs that the gate counts."""
-        counted = self.gate.largest_cost()
-        return {unit: cost for unit, cost in costs.items() if unit in counted}
+        costs = settlement(shape.style, self._reserved, usage)
+        for unit in _COUNTED:
+            if unit not in counted:
+                del costs[unit]
+        return costs
 
 
 def _digits(headers: Mapping[str, str], name: str) -> int:

@@ -79,6 +79,7 @@ class GatedSender:
             idempotent=False,  # whether a request may run twice depends on the request
             retry_budget=retry_budget,
         )
+        self.counts_from_the_start = self.policy.counts_from_the_start
         self.estimate = estimate
         self.lease = positive_seconds_to_ns(lease, "lease")
         self.timeout = timeout

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 from urllib.request import getproxies, proxy_bypass
@@ -166,11 +166,17 @@ class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
 
 def library_of(message: object) -> ModuleType:
     """httpx or httpx2, by the class of a request or response or by a class that it derives from."""
-    for kind in type(message).__mro__:
-        name = kind.__module__.partition(".")[0]
-        if name in ("httpx", "httpx2"):
-            return sys.modules[name]
-    raise TypeError(f"{message!r} is a request of neither httpx nor httpx2")
+    kind: Any = type(message)
+    library = _library_of_kind(kind)
+    if library is None:
+        raise TypeError(f"{message!r} is a request of neither httpx nor httpx2")
+    return library
+
+
+@lru_cache(maxsize=64)
+def _library_of_kind(kind: type) -> ModuleType | None:
+    names = (ancestor.__module__.partition(".")[0] for ancestor in kind.__mro__)
+    return next((sys.modules[name] for name in names if name in ("httpx", "httpx2")), None)
 
 
 def _body_of(library: ModuleType, request: Any) -> bytes | None:
@@ -237,8 +243,13 @@ class _AnyHttpxAnswer(Answer):
     def __init__(self, library: ModuleType, response: Any) -> None:
         if REFUSAL in response.extensions:
             raise response.extensions[REFUSAL]
-        super().__init__(response)
+        self.response = response
         self._library = library
+
+    @property
+    def status(self) -> int:
+        status: int = self.response.status_code
+        return status
 
     @property
     def header_pairs(self) -> object:
@@ -313,7 +324,7 @@ class _Watched(_Wrapped):
     """A body that tells what is read of it, and when that ends."""
 
     def __init__(self, inner: Any, reading: OpenResponse) -> None:
-        super().__init__(inner)
+        self._inner = inner
         self._reading = reading
 
     def __iter__(self) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from weakref import ref
 from ..arguments import SECOND
 from ..gate.admission import Permit
 from ..gate.forks import reset_in_child
+from ..responses.estimate import TOKENS
 from ..responses.usage import Usage, UsageReader
 from ..typing import Clock
 
@@ -105,7 +106,7 @@ class OpenResponse:
         reader = self._reader
         if whole:
             reader.finish()
-        self._permit.settle(cost=self._close())
+        self._settle()
         if reader.error is not None:
             self._call.observe_error(reader.error)
 
@@ -123,6 +124,11 @@ class OpenResponse:
         if self._open:
             self._permit.leave(self._close())
 
+    def _settle(self) -> None:
+        cost = self._close()
+        tokens = cost.pop(TOKENS, None) if cost else None
+        self._permit.settle(tokens=tokens, cost=cost or None)
+
     def _close(self) -> dict[str, int] | None:
         """Count the response as ended. Returns what it cost, None if the estimate stands."""
         self._open = False
@@ -133,7 +139,7 @@ class OpenResponse:
         """Give the place back: the caller has neither read nor closed the response for a long time."""
         if not self._open:
             return
-        self._permit.settle(cost=self._close())
+        self._settle()
         logging.getLogger("headgate").warning(
             "%s: the response has been neither read nor closed for %g s; its place has been given back. "
             "Close responses, e.g. by `with`, or give the adapter a longer lease=",

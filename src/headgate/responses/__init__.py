@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 
-from .signals import Signal, retry_after_of, signal_of
+from .scopes import UNLIMITED
+from .signals import SUCCESS, Signal, retry_after_of, signal_of, success_of
+from .wire import fields_of
 
 
 def parse_retry_after(headers: object, *, default: float = 1.0, now: float | None = None) -> float:
@@ -35,3 +37,13 @@ def read_signal(
     """
     present = time.time() if now is None else now
     return signal_of(status, headers, body, now=present, provider=provider)
+
+
+def read_head(status: int, headers: object) -> tuple[Signal, str, str]:
+    """Of a response that is not an error: its signal, its content type and its content encoding."""
+    fields = fields_of(headers)
+    signal = SUCCESS if fields.keys() <= UNLIMITED else success_of(status, fields, time.time())
+    return signal, fields.get("content-type", _NONE)[0], fields.get("content-encoding", _NONE)[0]
+
+
+_NONE = ("",)

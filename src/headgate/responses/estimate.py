@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .usage import Usage
 from .wire import parsed
@@ -34,21 +34,30 @@ _ASCII = bytes(range(128))
 _USUAL_OUTPUT = 1_024
 
 _MAX_OUTPUT_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
-_PROMPTS = ("messages", "input", "prompt", "contents")
-_COUNTING = ("/count_tokens", "/input_tokens", ":countTokens")
-_GEMINI = (":generateContent", ":streamGenerateContent", ":embedContent", ":batchEmbedContents")
+_MAX_KEYS = (*_MAX_OUTPUT_KEYS, "maxOutputTokens", "maxTokens")
+_PROMPTS = frozenset({"messages", "input", "prompt", "contents"})
+# What a path is for, by its end.
+_ENDS = {
+    **dict.fromkeys(("/count_tokens", "/input_tokens", ":countTokens"), "counting"),
+    "/chat/completions": "chat",
+    **dict.fromkeys(("/completions", "/responses", "/embeddings"), "generation"),
+    "/messages": "messages",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+    ":embedContent": "gemini",
+    ":batchEmbedContents": "gemini",
+}
 # Hosts of OpenAI-compatible APIs that count the requested output in addition to the input.
 _ADDING_HOSTS = ("azure.com", "groq.com")
 
 _MODEL_KEY = re.compile(rb'"model"\s{0,8}:\s{0,8}"([^"\\]{1,200})"')
 _MAX_KEY = re.compile(rb'"(?:%s)"\s{0,8}:\s{0,8}([0-9]{1,9})\b' % "|".join(_MAX_OUTPUT_KEYS).encode())
 _ROLE_KEY = re.compile(rb'"role"\s{0,8}:')
-_PROMPT_KEY = re.compile(rb'"(%s)"\s{0,8}:\s{0,8}[\["{]' % "|".join(_PROMPTS).encode())
+_PROMPT_KEY = re.compile(rb'"(%s)"\s{0,8}:\s{0,8}[\["{]' % "|".join(sorted(_PROMPTS)).encode())
 _MODEL_IN_PATH = re.compile(r"/(?:models|model|deployments|engines)/([^/:]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestShape:
+class RequestShape(NamedTuple):
     """What a request asks for.
 
     `input` is the estimate of its own tokens without anything learned. `max_output` is what the request
@@ -72,71 +81,87 @@ def read_shape(method: str, host: str, path: str, body: bytes | None) -> Request
     >>> read_shape("POST", "api.openai.com", "/v1/chat/completions", b'{"max_tokens": 50}').style
     'openai'
     """
-    if not body or body[:64].lstrip()[:1] not in (b"{", b"["):
+    if not body or (body[0] not in b"{[" and body[:64].lstrip()[:1] not in (b"{", b"[")):
         return NO_SHAPE
-    return shape_of(method, host, path, body, _document(body))
+    document = parsed(body) if len(body) <= _LARGEST else _edges(body)
+    return shape_of(method, host, path, body, document if isinstance(document, dict) else {})
 
 
 def shape_of(method: str, host: str, path: str, body: bytes, document: Mapping[str, Any]) -> RequestShape:
     """What a request asks for, by its path and by the document that was encoded as its body."""
-    if method.upper() not in ("POST", "PUT", "PATCH"):
+    route = _route(method, path)
+    if route is None:
         return NO_SHAPE
-    path = path.partition("?")[0].rstrip("/")
+    kind, model_in_path = route
     model = document.get("model")
     if not isinstance(model, str) or not model:
-        named = _MODEL_IN_PATH.search(path)
-        model = named[1] if named else None
-    style, generates = _style(host, path, document, model)
-    if style == "free":
+        model = model_in_path
+    prompted = not _PROMPTS.isdisjoint(document)
+    style: Style = "sum"
+    generates = True
+    if kind == "counting":
         return RequestShape(model=model, generates=True)
+    if kind == "chat" or (kind == "generation" and model is not None and prompted):
+        style = "sum" if host.partition(":")[0].endswith(_ADDING_HOSTS) else "openai"
+    elif kind == "messages" and model is not None and "messages" in document:
+        style = "anthropic"
+    elif kind == "gemini":
+        style = "gemini"
+    else:
+        generates = model is not None and prompted
     messages = document.get("messages") or document.get("contents") or document.get("input")
-    tokens = estimate_tokens(body, len(messages) if isinstance(messages, list) else 1)
+    count = len(messages) if isinstance(messages, list) else 1
+    tokens = estimate_tokens(body, count, media=not _is_only_text(messages))
     return RequestShape(style, model, tokens, _max_output(document, style), generates)
 
 
-def estimate_tokens(body: bytes, messages: int = 0) -> int:
+@lru_cache(maxsize=1_024)
+def _route(method: str, path: str) -> tuple[str, str | None] | None:
+    """What a path is for, by its end, and the model that it names; None if it generates nothing."""
+    if method.upper() not in ("POST", "PUT", "PATCH"):
+        return None
+    path = path.partition("?")[0].rstrip("/")
+    named = _MODEL_IN_PATH.search(path)
+    ends = (end for end in _ENDS if path.endswith(end))
+    return next((_ENDS[end] for end in ends), ""), named[1] if named else None
+
+
+def _is_only_text(messages: object) -> bool:
+    """Whether no message can hold an image or a file: each of them has a text for its content."""
+    if not isinstance(messages, list):
+        return False
+    for message in messages:
+        if type(message) is not dict or type(message.get("content")) is not str:
+            return False
+    return True
+
+
+def estimate_tokens(body: bytes, messages: int = 0, *, media: bool = True) -> int:
     """Roughly how many tokens these bytes are: four to a token, three where they are not ASCII.
+
+    `media` is whether there may be images or files among them.
 
     >>> estimate_tokens(b"x" * 4_000)
     1000
     """
-    text, media = body, 0
-    # One of these is in every body with media, and searching for them takes half the time of the pattern.
-    if b";base64," in body or b'data"' in body or b'"b64_json"' in body or b'"bytes"' in body:
-        text, media = _MEDIA.subn(b"", body)
+    text, files = body, 0
+    # One of these is in every body with a file, and searching for them takes half the time of the pattern.
+    if media and (b";base64," in body or b'data"' in body or b'"b64_json"' in body or b'"bytes"' in body):
+        text, files = _MEDIA.subn(b"", body)
     escaped = text.count(b"\\u")  # six bytes that stand for a letter of three
     others = 3 * escaped
     if not text.isascii():
         others += len(text.translate(None, _ASCII))
     ascii_bytes = len(text) - others - 3 * escaped
     words = max(0, (3 * ascii_bytes + 4 * others + 11) // 12)
-    return words + media * _MEDIA_TOKENS + messages * _FRAME_TOKENS
+    return words + files * _MEDIA_TOKENS + messages * _FRAME_TOKENS
 
 
-def _style(host: str, path: str, document: Mapping[str, Any], model: str | None) -> tuple[Style, bool]:
-    if path.endswith(_COUNTING):
-        return "free", True
-    prompted = any(key in document for key in _PROMPTS)
-    if path.endswith("/chat/completions") or (
-        model is not None and prompted and path.endswith(("/completions", "/responses", "/embeddings"))
-    ):
-        adds = host.partition(":")[0].endswith(_ADDING_HOSTS)
-        return ("sum" if adds else "openai"), True
-    if model is not None and path.endswith("/messages") and "messages" in document:
-        return "anthropic", True
-    if path.endswith(_GEMINI):
-        return "gemini", True
-    return "sum", model is not None and prompted
+def _edges(body: bytes) -> dict[str, Any]:
+    """The keys at both ends of a body too large to parse.
 
-
-def _document(body: bytes) -> Mapping[str, Any]:
-    """The parsed body, or the keys that were found in one too large to parse."""
-    document = parsed(body) if len(body) <= _LARGEST else _edges(body)
-    return document if isinstance(document, dict) else {}
-
-
-def _edges(body: bytes) -> Mapping[str, Any]:
-    """The keys at both ends of a large body. Keys inside strings do not match: their quotes are escaped."""
+    Keys inside strings do not match: their quotes are escaped.
+    """
     edges = body[:_EDGE] + b" " + body[-_EDGE:]
     found: dict[str, Any] = {}
     if match := _MODEL_KEY.search(edges):
@@ -149,15 +174,21 @@ def _edges(body: bytes) -> Mapping[str, Any]:
 
 
 def _max_output(document: Mapping[str, Any], style: Style) -> int | None:
-    holders = (document, document.get("generationConfig"), document.get("inferenceConfig"))
-    for holder in holders:
-        if not isinstance(holder, dict):
-            continue
-        for key in (*_MAX_OUTPUT_KEYS, "maxOutputTokens", "maxTokens"):
-            most = _count(holder.get(key))
-            if most is not None:
-                times = _count(document.get("best_of")) if style == "sum" else None
-                return most * max(1, times or 1)
+    most = _most_in(document)
+    if most is None and "generationConfig" in document:
+        most = _most_in(document["generationConfig"])
+    if most is None and "inferenceConfig" in document:
+        most = _most_in(document["inferenceConfig"])
+    if most is not None and style == "sum":
+        most *= max(1, _count(document.get("best_of")) or 1)
+    return most
+
+
+def _most_in(holder: object) -> int | None:
+    if isinstance(holder, dict):
+        for key in _MAX_KEYS:
+            if key in holder and (most := _count(holder[key])) is not None:
+                return most
     return None
 
 
@@ -211,13 +242,17 @@ class TokenStats:
 
     def ratio(self, host: str, model: str | None) -> float:
         """Counted input tokens per estimated token."""
-        return self._known.get((host, model), (1.0, None))[0]
+        return self.expect(host, model, None)[0]
 
     def output(self, host: str, model: str | None, most: int | None) -> int:
         """The likely length of an answer: about three of four were shorter."""
-        likely = self._known.get((host, model), (1.0, None))[1]
+        return self.expect(host, model, most)[1]
+
+    def expect(self, host: str, model: str | None, most: int | None) -> tuple[float, int]:
+        """What `ratio` and `output` return."""
+        ratio, likely = self._known.get((host, model), (1.0, None))
         predicted = _USUAL_OUTPUT if likely is None else round(likely)
-        return predicted if most is None else min(predicted, most)
+        return ratio, predicted if most is None else min(predicted, most)
 
     def learn(self, host: str, model: str | None, estimated: int, usage: Usage) -> None:
         """Include the usage of a finished call."""

@@ -41,7 +41,7 @@ _USED_OF = re.compile(r"([0-9]+)/([0-9]+)")
 
 def scopes_of(fields: Fields, document: Document, present: Present, provider: str) -> tuple[Scope, ...]:
     """What a response states about each budget."""
-    if not document and fields.keys() <= _DATES:  # nearly always
+    if not document and fields.keys() <= UNLIMITED:  # nearly always
         return ()
     daily = provider.lower() == "groq" or wire.GROQ in fields  # Groq's plain "requests" are those of a day
     claims: list[_Claim] = []
@@ -58,7 +58,8 @@ def scopes_of(fields: Fields, document: Document, present: Present, provider: st
     return tuple([Scope(*claim) for claim in merged.values() if _says_anything(claim)])
 
 
-_DATES = {"date", "age"}
+# Fields that are read for other reasons. A success without any other states no limits.
+UNLIMITED = frozenset({"date", "age", "content-type", "content-encoding"})
 
 
 def _both(one: _Claim, other: _Claim) -> _Claim:

@@ -62,15 +62,23 @@ def signal_of(status: object, headers: object, body: object, *, now: object, pro
     """What `headgate.responses.read_signal` returns at the wall-clock time `now`."""
     code = _status(status)
     fields = wire.fields_of(headers)
+    if body is None and code < 400:
+        return success_of(code, fields, now, wire.text_of(provider))
     present = Present(fields.get("date", ()), now)
-    if body is None and code < 400 and _NOT_PLAIN.isdisjoint(fields):  # nearly always
-        scopes = _applying(scopes_of(fields, {}, present, wire.text_of(provider)))
-        return Signal(scopes=scopes) if scopes else SUCCESS
     read = partial(_signal, code, fields, present=present, provider=wire.text_of(provider))
     try:
         return read(_error_document(body, code))
     except Exception:  # noqa: BLE001 - a body object may raise anything when touched; the rest still holds
         return read({})
+
+
+def success_of(status: int, fields: Fields, now: object, provider: str = "") -> Signal:
+    """What a response says that is not an error, by its headers alone."""
+    present = Present(fields.get("date", ()), now)
+    if not _NOT_PLAIN.isdisjoint(fields):
+        return _signal(status, fields, {}, present=present, provider=provider)
+    scopes = scopes_of(fields, {}, present, provider)
+    return Signal(scopes=_applying(scopes)) if scopes else SUCCESS
 
 
 # The fields beside those of scopes that mean something in a success.

@@ -6,15 +6,13 @@ figures. A missing figure is None.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from .wire import parsed
+from .wire import parsed, raw_decode
 
 # A body up to _WHOLE bytes is kept and parsed; only the end of a longer one is, where the figures are.
 _WHOLE = 1 << 18
@@ -22,12 +20,10 @@ _TAIL = 1 << 16
 
 _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
 _NO_ERROR = re.compile(rb'"error"\s{0,8}:\s{0,8}null\b')
-_DECODER = json.JSONDecoder()
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens that count against limits, without the cached ones that a provider does not count.
 
     `final` is whether the response was complete when it stated these figures.
@@ -49,25 +45,34 @@ def usage_of(given: object, *, final: bool = True) -> Usage | None:
     figures: dict[str, Any] = given
     if isinstance(given.get("tokens"), dict):  # Cohere
         figures = given["tokens"]
-    own = _first(figures, "prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens")
-    output = _first(figures, "completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens")
-    total = _first(figures, "total_tokens", "totalTokenCount", "totalTokens")
-    if own is None and output is None and total is None:
-        return None
+    own = _first(figures, _INPUT)
+    output = _first(figures, _OUTPUT)
     if own is None:
+        total = _first(figures, _TOTAL)
+        if output is None and total is None:
+            return None
         own = max(0, (total or 0) - (output or 0))
-    # Anthropic and Bedrock state tokens written to a cache beside `input_tokens`, and count them.
-    written = _first(figures, "cache_creation_input_tokens", "cacheWriteInputTokens")
-    own += written or 0
-    output = (output or 0) + (_first(figures, "thoughtsTokenCount") or 0)
-    return Usage(input=own, output=output, final=final)
+    if "cache_creation_input_tokens" in figures or "cacheWriteInputTokens" in figures:
+        # Anthropic and Bedrock state tokens written to a cache beside `input_tokens`, and count them.
+        own += _first(figures, _WRITTEN) or 0
+    if "thoughtsTokenCount" in figures:
+        output = (output or 0) + (_first(figures, _THOUGHTS) or 0)
+    return Usage(own, output or 0, final)
 
 
-def _first(figures: dict[str, Any], *names: str) -> int | None:
+_INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens")
+_OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens")
+_TOTAL = ("total_tokens", "totalTokenCount", "totalTokens")
+_WRITTEN = ("cache_creation_input_tokens", "cacheWriteInputTokens")
+_THOUGHTS = ("thoughtsTokenCount",)
+
+
+def _first(figures: dict[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
-        value = figures.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**12:
-            return int(value)
+        if name in figures:
+            value = figures[name]
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**12:
+                return int(value)
     return None
 
 
@@ -142,7 +147,7 @@ class UsageReader:
         """Take the last figures in *text*. Keys inside strings do not match: their quotes are escaped."""
         for match in reversed(list(_USAGE_KEY.finditer(text))):
             try:
-                figures, _ = _DECODER.raw_decode(text[match.end() :].decode("utf-8", "replace"))
+                figures, _ = raw_decode(text[match.end() :].decode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 continue
             if usage_of(figures) is not None:
@@ -213,34 +218,32 @@ def _kind_of(content_type: str) -> str:
 def _only_figures(body: bytearray) -> dict[str, Any] | None:
     """The figures of a document without parsing what stands before them; None if that is not possible.
 
-    It is if the document is an object that names its usage once, at its outermost level, and no error: the
-    figures, and what follows them up to the last brace, are a whole object then. In a string the key would
-    not match, because its quotes would be escaped.
+    It is if the document is an object that names its usage once, at its outermost level, and no error, or one
+    that is null: the figures, and what follows them up to the last brace, are a whole object then. In a
+    string the key would not match, because its quotes would be escaped.
     """
     at = body.find(b'"usage')
     match = _USAGE_KEY.match(body, at) if at >= 0 else None
     if match is None or body[:64].lstrip()[:1] != b"{":
         return None
-    if body.find(b'"usage', at + 1) >= 0 or _names_error(body):
+    error = body.find(b'"error')
+    if error >= 0 and (not _NO_ERROR.match(body, error) or body.find(b'"error', error + 1) >= 0):
+        return None
+    if body.find(b'"usage', at + 1) >= 0:
         return None
     try:
         text = body[match.end() :].decode("utf-8")
         figures: dict[str, Any]
-        figures, end = _DECODER.raw_decode(text)
+        figures, end = raw_decode(text)
         rest = '{"":0' + text[end:].strip()
-        if _DECODER.raw_decode(rest)[1] != len(rest) or usage_of(figures) is None:
+        if rest != _LAST and raw_decode(rest)[1] != len(rest):
             return None
     except (ValueError, RecursionError):
         return None
     return figures
 
 
-def _names_error(body: bytearray) -> bool:
-    """Whether a key or a string begins with "error", except a single key whose value is null."""
-    at = body.find(b'"error')
-    if at < 0:
-        return False
-    return not _NO_ERROR.match(body, at) or body.find(b'"error', at + 1) >= 0
+_LAST = '{"":0}'  # nothing follows the figures
 
 
 # Where an event may hold its usage, and whether that is final.
