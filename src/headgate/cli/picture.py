@@ -74,14 +74,15 @@ class RunPicture(Progress):
         self._console.print(text, style="yellow", highlight=False, markup=False)
 
     def show(self, view: RunView) -> None:
-        self._screen.show(lambda width, _height: _run_picture(view, self._title, width))
+        self._screen.show(lambda width, _height: run_picture(view, self._title, width))
 
     def end(self, view: RunView, ending: Mapping[str, Any]) -> None:  # noqa: ARG002 - told in words afterwards
         self.show(view._replace(waits="", left=None))
         self._screen.close()
 
 
-def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
+def run_picture(view: RunView, title: str, width: int) -> RenderableType:
+    """How a run stands, in a few lines."""
     tally = view.tally
     stopping = "   stopping: waiting for what is in flight" if view.stopping else ""
     head = Text.assemble((title, "bold"), (f"   {duration(tally.seconds)}", "dim"), (stopping, "yellow"))
@@ -97,7 +98,7 @@ def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
         part = use.now / use.limit if use.limit else 0.0
         words = Text.assemble(f"{use.now:,.0f} of {use.limit:,}", (f" a {use.period}   {part:.0%}", "dim"))
         bars.add(Text(use.unit.replace("_", " "), "dim"), part, words, "cyan")
-    figures = Text()
+    figures, used = Text(), 0
     for name, value, style in (
         ("in flight", f"{view.in_flight}", ""),
         ("answers/s", f"{view.speed:.1f}", ""),
@@ -108,7 +109,12 @@ def _run_picture(view: RunView, title: str, width: int) -> RenderableType:
         ("cost", "" if view.cost is None else f"{view.cost:,.4f}", ""),
     ):
         if value:
-            figures.append(f"{name} ", "dim").append(value, style).append("   ")
+            length = len(name) + len(value) + 1
+            if used and used + 3 + length > width:  # a name and its figure stay together
+                figures.append("\n")
+                used = 0
+            figures.append("   " if used else "").append(f"{name} ", "dim").append(value, style)
+            used += length + (3 if used else 0)
     waits = Text(view.waits or " ", style="italic dim", no_wrap=True, overflow="ellipsis")
     return Group(head, bars.table, figures, waits)
 

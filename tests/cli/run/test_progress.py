@@ -1,10 +1,14 @@
 """The figures of a run: how fast it goes, and how it stands, in words and as plain data."""
 
+import io
 import json
+import re
 
 import pytest
+from rich.console import Console
 
 from headgate import DispatchSnapshot, RateLevel
+from headgate.cli.picture import run_picture
 from headgate.cli.run.progress import RunView, Speed, Tally, Use, why_it_waits
 from headgate.testing import ManualClock
 from headgate.words import duration, soon
@@ -71,13 +75,39 @@ def test_a_file_that_grows_while_it_is_read_is_never_more_than_done():
         ("tokens/minute", 11.8, "tokens/minute: next slot in 1.8 s"),
         ("tokens/minute", 10.05, "tokens/minute: at the limit"),
         ("tokens/minute", 110, "tokens/minute: next slot in 1:40"),
-        ("window", 15.0, "told to slow down (429: easy): all jobs wait 5.0 s"),
+        ("window", 14.0, "all jobs wait 4.0 s: told to slow down (429: easy)"),
         ("concurrency", None, "all 7 places are taken: waiting for an answer"),
     ],
 )
 def test_why_it_waits_names_the_limit_and_the_time(binding, next_at, words):
     snapshot = DispatchSnapshot(binding=binding, next_at=next_at, **SNAPSHOT)
     assert why_it_waits(snapshot, 10.0, "429: easy") == words
+
+
+def test_the_end_of_a_long_wait_is_told():
+    words = why_it_waits(DispatchSnapshot(binding="window", next_at=100.0, **SNAPSHOT), 10.0)
+    assert re.fullmatch(r"all jobs wait 1:30, until [\d-]* ?\d\d:\d\d:\d\d: told to slow down", words)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_figures_of_a_picture_are_not_torn_apart_and_do_not_contradict_each_other(width):
+    clock = ManualClock()
+    tally = Tally(clock)
+    tally.total, tally.kept, tally.answered = 100_000, 1_200, 50_000
+    clock.advance(600)
+    uses = (Use("requests", "minute", 3_000, 3_000), Use("tokens", "minute", 59_764, 60_000))
+    view = RunView(
+        tally=tally, in_flight=100, concurrency=100, speed=50.0, tokens_per_minute=41_000.0, cost=123.4567,
+        left=1_000.0, uses=uses, waits="tokens/minute: at the limit", stopping=False,
+    )  # fmt: skip
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(run_picture(view, "requests.jsonl → api.example.com", width))
+    shown = console.export_text()
+    assert all(len(line) <= width for line in shown.splitlines())
+    for figure in ("in flight 100", "answers/s 50.0", "429s 0", "kept 1,200", "cost 123.4567"):
+        assert figure in shown
+    assert "tokens/min " not in shown  # the limit shows them as it counts them
+    assert re.search(r"51,200 of 100,000   51%", shown)
 
 
 def test_a_run_view_as_a_line_and_as_json():

@@ -177,7 +177,7 @@ def test_a_retry_after_within_the_patience_is_waited_for_and_told_once(tmp_path)
     assert answered_ids(done.path) == job_ids(30)
     assert done.seconds > 3_600
     (told,) = done.told
-    assert re.search(r"all jobs wait \d+:\d\d:\d\d, until [\d-]* ?\d\d:\d\d:\d\d$", told), told
+    assert re.match(r"all jobs wait \d+:\d\d:\d\d, until [\d-]* ?\d\d:\d\d:\d\d: told to", told), told
 
 
 @pytest.mark.parametrize("retry_after", [3_600, 366 * 86_400])

@@ -14,6 +14,7 @@ from ...typing import Clock
 from ...words import duration, soon
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
+LONG_WAIT = 5.0  # seconds: a wait whose end is told
 _LINE_EVERY, _OBJECT_EVERY = 5.0, 1.0  # seconds
 _COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
 
@@ -183,7 +184,8 @@ def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:
     left = None if now.next_at is None else max(0.0, now.next_at - at)
     if now.binding == "window":
         because = f" ({trouble})" if trouble else ""
-        return f"told to slow down{because}: all jobs wait {soon(left or 0)}"
+        end = f", until {until(left)}" if left is not None and left >= LONG_WAIT else ""
+        return f"all jobs wait {soon(left or 0)}{end}: told to slow down{because}"
     if now.binding.endswith("concurrency"):
         return f"all {now.in_flight} places are taken: waiting for an answer"
     if now.binding == "bytes":

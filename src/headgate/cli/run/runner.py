@@ -22,7 +22,7 @@ from .jobs import Job
 from .journal import Journal
 from .lines import Line, Lines, Pipe
 from .options import Settings
-from .progress import RunView, Speed, Tally, Use, until, why_it_waits
+from .progress import LONG_WAIT, RunView, Speed, Tally, Use, until, why_it_waits
 from .replies import ApiHealth, Reply
 from .seen import ANSWERED
 from .sender import Sender
@@ -36,7 +36,6 @@ _BACKOFF = Backoff(0.5, cap=30, jitter=("factor", 0.5))
 _SYNC_EVERY = 2.0
 _LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 _LOOK_EVERY = 0.25  # how often it is looked what jobs wait for
-_LONG_WAIT = 5.0  # seconds: a wait that people are told of
 _LAST_WRITES = 1.0  # seconds for a pipe to take what is left, if the run stops at once
 _KEY = ("key", "forbidden")
 _MAKE_ROOM = "make room, and go on"
@@ -231,9 +230,9 @@ class Runner:
                 because = f": {self._trouble}" if self._trouble else ""
                 hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
                 self.stop(Stop("unreachable", f"{asked}, longer than --patience {patience:g}{because}", hint))
-            elif wait >= _LONG_WAIT and not told and now.next_at > self._health.outage_until + 1:
+            elif wait >= LONG_WAIT and not told and now.next_at > self._health.outage_until + 1:
                 told = True
-                self._tell(why_it_waits(now, at, self._trouble) + f", until {until(wait)}")
+                self._tell(why_it_waits(now, at, self._trouble))
 
     # -- one job after the other
 
