@@ -65,7 +65,7 @@ class Refused(HeadgateError):
     """
 
     def __init__(self, why: str, *, rule: str, retry_after: float | None = None) -> None:
-        when = "" if retry_after is None else f"; worth another try in {retry_after:.1f} s"
+        when = "" if retry_after is None else f"; worth another try in {_seconds(retry_after)}"
         super().__init__(f"{why} ({rule}){when}")
         self.why = why
         self.rule = rule
@@ -74,6 +74,11 @@ class Refused(HeadgateError):
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling of exceptions.
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _seconds(duration: float) -> str:
+    """A duration that is never shown as nothing: 12.3 s, 0.4 s, 0.012 s."""
+    return f"{duration:.1f} s" if duration >= 0.95 else f"{max(duration, 0.001):.2g} s"
 
 
 def _rebuild(kind: type[Refused], args: tuple[object, ...], attributes: dict[str, object]) -> Refused:

@@ -43,7 +43,30 @@ def test_a_task_that_acquires_an_unknown_resource_is_told_so():
 
 
 def test_a_wait_ends_at_its_time_out_and_spends_nothing():
-    """The bucket gives one token every 60 s, and the first waiter has the token of 60 s."""
+    """The bucket gives one token every 60 s, then every 120 s: the first waiter has the token of 110 s."""
+
+    async def main(clock):
+        limiter = MemoryLimiter(clock=clock)
+        limiter.set_capacity("api", 1, 60)
+        limiter.acquire("api")
+        ahead = asyncio.ensure_future(limiter.acquire_async("api"))
+        await asyncio.sleep(0)
+        clock.at(10, lambda: limiter.set_capacity("api", 1, 120))
+        with pytest.raises(WaitTimeout) as caught:
+            await limiter.acquire_async("api", timeout=130)
+        await ahead
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.rule == "requests/120s"
+        assert caught.value.retry_after == 100.0
+        ended = clock.seconds()
+        await asyncio.sleep(100)
+        return ended, limiter.try_acquire("api")
+
+    assert run(main) == (130.0, True)
+
+
+def test_a_wait_that_the_line_makes_hopeless_is_refused_at_once():
+    """The token of 60 s is for the first waiter, that of 120 s comes too late."""
 
     async def main(clock):
         limiter = MemoryLimiter(clock=clock)
@@ -52,15 +75,14 @@ def test_a_wait_ends_at_its_time_out_and_spends_nothing():
         ahead = asyncio.ensure_future(limiter.acquire_async("api"))
         await asyncio.sleep(0)
         with pytest.raises(WaitTimeout) as caught:
-            await limiter.acquire_async("api", timeout=70)
+            await limiter.acquire_async("api", timeout=119.9)
+        assert (caught.value.rule, caught.value.retry_after) == ("requests/minute", 120.0)
+        assert clock.seconds() == 0.0
+        await limiter.acquire_async("api", timeout=120)
         await ahead
-        assert isinstance(caught.value, TimeoutError)
-        assert caught.value.rule == "requests/minute"
-        ended = clock.seconds()
-        await asyncio.sleep(50)
-        return ended, limiter.try_acquire("api")
+        return clock.seconds()
 
-    assert run(main) == (70.0, True)
+    assert run(main) == 120.0
 
 
 def test_a_time_out_may_be_a_timedelta_and_is_long_enough_if_the_token_comes_at_that_instant():

@@ -7,7 +7,7 @@ that does not fit everywhere has taken nothing anywhere.
 from __future__ import annotations
 
 from ..hints import AnyRate, Callable, Mapping, Sequence, later
-from ..limits import BYTES, COLUMNS, Rate
+from ..limits import BYTES, COLUMNS, REQUESTS, Rate
 from .bucket import RateRule
 from .slots import ConcurrencyRule, WeightRule
 from .window import Reentry, Window
@@ -31,6 +31,7 @@ class Rules:
         "_first_rate",
         "_other_rates",
         "_resumed",
+        "columns",
         "final",
         "places",
         "rates",
@@ -64,6 +65,7 @@ class Rules:
 
     def set_rates(self, rates: Sequence[AnyRate]) -> None:
         self.rates = tuple(rates)
+        self.columns = tuple({rate.column: None for rate in self.rates})
         self._first_rate = self.rates[0] if self.rates else None
         self._other_rates = self.rates[1:]
 
@@ -252,6 +254,16 @@ class Rules:
             return None
         binding, at = self._held_by_rate(cost, now)
         return None if binding is None or at >= now + FAR_OFF else (binding, at)
+
+    def certain_rates(self, now: int) -> Sequence[AnyRate]:  # noqa: ARG002 - a share is certain until it ends
+        """The rates that callers behind a line are certain to wait for.
+
+        What is only estimated may be given back, when a call turns out to have cost less. Requests are not
+        estimated. Units that are granted from elsewhere may come at any time.
+        """
+        if self.valid_until != FAR_OFF:
+            return ()
+        return self.rates if self.final else [rate for rate in self.rates if rate.column == REQUESTS]
 
     # -- after the call
 

@@ -77,10 +77,11 @@ class Ticket:
 class Flow:
     """One tenant's tickets, in the order they came."""
 
-    __slots__ = ("band", "correction", "entry", "finish", "gone", "share", "start", "tickets")
+    __slots__ = ("band", "correction", "entry", "finish", "gone", "load", "share", "start", "tickets")
 
     def __init__(self, band: Band) -> None:
         self.band = band
+        self.load = dict.fromkeys(band.columns, 0)  # the sum of the costs of its tickets that wait
         self.tickets: deque[Ticket] = deque()
         self.gone = 0  # tickets that left and have not been swept out yet
         self.entry = 0  # the serial number of its entry in the band's order; 0: no ticket waits
@@ -116,13 +117,17 @@ class Band:
         "_serial",
         "_shares",
         "_waiting_flows",
+        "columns",
+        "load",
         "passed_over",
         "priority",
         "waiting",
     )
 
-    def __init__(self, priority: int) -> None:
+    def __init__(self, priority: int, columns: tuple[int, ...] = ()) -> None:
         self.priority = priority
+        self.columns = columns  # of the costs that are summed up
+        self.load = dict.fromkeys(columns, 0)
         self.waiting = 0
         self.passed_over = 0  # admissions of higher priorities since one of this was admitted
         self._clock = 0
@@ -153,6 +158,8 @@ class Band:
         flow.tickets.append(ticket)
         ticket.flow = flow
         self.waiting += 1
+        if self.columns:
+            self._sum_up(flow, ticket, 1)
 
     def first(self) -> Ticket | None:
         order = self._order
@@ -169,6 +176,8 @@ class Band:
         tickets = flow.tickets
         tickets.popleft()
         self.waiting -= 1
+        if self.columns:
+            self._sum_up(flow, ticket, -1)
         if len(self._flows) == 1 and self.waiting:
             # There is no other tenant to be fair to: its start stands for now.
             flow.correction = 0
@@ -190,6 +199,8 @@ class Band:
         flow = ticket.flow
         assert flow is not None
         self.waiting -= 1
+        if self.columns:
+            self._sum_up(flow, ticket, -1)
         flow.gone += 1
         if flow.first() is None:
             self._delist(flow)
@@ -202,6 +213,37 @@ class Band:
     def tickets(self) -> Iterator[Ticket]:
         for flow in self._flows.values():
             yield from (ticket for ticket in flow.tickets if ticket.state == WAITING)
+
+    def count(self, columns: tuple[int, ...]) -> None:
+        """From now on sum up the costs in these columns of the tickets that wait."""
+        self.columns = columns
+        self.load = dict.fromkeys(columns, 0)
+        for flow in self._flows.values():
+            flow.load = dict.fromkeys(columns, 0)
+            for ticket in flow.tickets:
+                if ticket.state == WAITING:
+                    self._sum_up(flow, ticket, 1)
+
+    def _sum_up(self, flow: Flow, ticket: Ticket, sign: int) -> None:
+        for column in self.columns:
+            units = ticket.cost[column] * sign
+            self.load[column] += units
+            flow.load[column] += units
+
+    def flow_of(self, tenant: Hashable) -> Flow | None:
+        """The flow of a tenant that has tickets waiting."""
+        flow = self._flows.get(tenant)
+        return flow if flow is not None and flow.entry else None
+
+    def likely_ahead(self, ticket: Ticket) -> dict[int, int]:
+        """About how many units of this band go before a new ticket like this one."""
+        flow = self.flow_of(ticket.tenant)
+        shares = self._shares if flow is not None else self._shares + ticket.share
+        ahead = {}
+        for column in self.columns:
+            own = ticket.cost[column] + (0 if flow is None else flow.load[column])
+            ahead[column] = min(self.load[column], own * shares // ticket.share - ticket.cost[column])
+        return ahead
 
     def _enlist(self, flow: Flow) -> None:
         self._serial += 1
@@ -227,9 +269,10 @@ class Band:
 class Line:
     """The tickets that wait at one gate."""
 
-    __slots__ = ("_bands", "_turn_taken", "waiting")
+    __slots__ = ("_bands", "_counted", "_turn_taken", "waiting")
 
     def __init__(self) -> None:
+        self._counted: tuple[int, ...] = ()  # the columns of costs that are summed up
         self._bands: list[Band] = []  # highest priority first
         self._turn_taken = False  # the last to go was of a lower priority: now the highest
         self.waiting = 0
@@ -239,7 +282,7 @@ class Line:
             if band.priority == ticket.priority:
                 break
         else:
-            band = Band(ticket.priority)
+            band = Band(ticket.priority, self._counted)
             insort(self._bands, band, key=lambda other: -other.priority)
         band.join(ticket)
         self.waiting += 1
@@ -289,6 +332,37 @@ class Line:
     def costs(self, most: int) -> list[tuple[int, ...]]:
         """The costs of waiting tickets, at most `most` of each priority."""
         return [ticket.cost for band in self._bands for ticket in islice(band.tickets(), most)]
+
+    def count(self, columns: tuple[int, ...]) -> None:
+        """From now on sum up the costs in these columns of the tickets that wait."""
+        if columns != self._counted:
+            self._counted = columns
+            for band in self._bands:
+                band.count(columns)
+
+    def flow_of(self, ticket: Ticket) -> Flow | None:
+        """The waiting tickets behind which a new ticket like this one would stand; None if there is none."""
+        for band in self._bands:
+            if band.priority == ticket.priority:
+                return band.flow_of(ticket.tenant)
+        return None
+
+    def likely_ahead(self, ticket: Ticket) -> dict[int, int]:
+        """About how many units, by column that is summed up, go before a new ticket like this one.
+
+        All of higher priorities, and of its own what is served until it is the turn of its tenant. A ticket
+        that stands in line itself is left out.
+        """
+        ahead = dict.fromkeys(self._counted, 0)
+        for band in self._bands:
+            if band.priority >= ticket.priority:
+                units = band.load if band.priority > ticket.priority else band.likely_ahead(ticket)
+                for column in ahead:
+                    ahead[column] += units[column]
+        if ticket.flow is not None:
+            for column in ahead:
+                ahead[column] = max(0, ahead[column] - ticket.cost[column])
+        return ahead
 
     def mended(self) -> Line:
         """A new line with the same tickets, for when a change of this one was broken off half-way."""

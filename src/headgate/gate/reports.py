@@ -38,39 +38,42 @@ def instead_of_waiting(
     if not line.waiting and rules.held_by(cost, now)[0] is None:
         return None  # it came free since the caller looked
     if timeout == 0:
-        rule, after = _explain(rules, callers, cost, now)
+        rule, after = _explain(rules, callers, ticket, now)
         return CapacityExhausted(
             "nothing is free and the caller would not wait", rule=rule, retry_after=after
         )
     if max_waiting is not None and line.waiting >= max_waiting:
-        rule, after = _explain(rules, callers, cost, now)
+        rule, after = _explain(rules, callers, ticket, now)
         return LineFull(f"{line.waiting} are waiting already", rule=rule, retry_after=after)
     if timeout is not None:
         hopeless = rules.certain_wait(cost, now)
+        if (hopeless is None or hopeless[1] <= now + timeout) and line.waiting:
+            from .forecast import behind_line  # noqa: PLC0415 - only for a caller that does not wait for ever
+
+            hopeless = behind_line(rules, callers, ticket, now, now + timeout)
         if hopeless is not None and hopeless[1] > now + timeout:
+            after = _explain(rules, callers, ticket, now)[1] or 0.0
             return WaitTimeout(
                 f"no place can come free within {timeout / 1e9:g} s",
                 rule=hopeless[0],
-                retry_after=(hopeless[1] - now) / 1e9,
+                retry_after=max(after, (hopeless[1] - now) / 1e9),
             )
     return None
 
 
 def timed_out(ticket: Ticket, rules: Rules, callers: WaitingCallers, now: int) -> WaitTimeout:
     """For a caller that has waited as long as it would."""
-    rule, after = _explain(rules, callers, ticket.cost, now)
+    rule, after = _explain(rules, callers, ticket, now)
     waited = f"waited {(now - ticket.joined_at) / 1e9:.1f} s for a place"
     return WaitTimeout(waited, rule=rule, retry_after=after)
 
 
-def _explain(
-    rules: Rules, callers: WaitingCallers, cost: tuple[int, ...], now: int
-) -> tuple[str, float | None]:
-    """What stands in the way of this cost, and in how many seconds it may be gone."""
-    rule, at = callers.held_by(rules, cost, now)
-    if rule is None:
-        return callers.binding or "line", None
-    return rule, None if at is None else (at - now) / 1e9
+def _explain(rules: Rules, callers: WaitingCallers, ticket: Ticket, now: int) -> tuple[str, float | None]:
+    """What the caller of this ticket would wait for if it came again now, and for how many seconds."""
+    from .forecast import expected  # noqa: PLC0415 - only for a caller that is refused
+
+    rule, at = expected(rules, callers, ticket, now)
+    return rule, None if at is None else max(0, at - now) / 1e9
 
 
 # -- events

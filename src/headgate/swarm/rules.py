@@ -60,6 +60,9 @@ class LeasedRules(Rules):
         # A waiting call makes the share grow, so a wait is certain only if there is no more to get.
         return super().certain_wait(cost, now) if self.whole and now < self.expires_at else None
 
+    def certain_rates(self, now: int) -> Sequence[AnyRate]:
+        return super().certain_rates(now) if self.whole and now < self.expires_at else ()
+
 
 class TurnRule(RateRule):
     """One call at a time, at evenly spaced moments; `turn`, from 0 to ROUND, is where they begin.
