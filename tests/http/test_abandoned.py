@@ -109,6 +109,30 @@ def test_a_shorter_lease_ends_before_an_earlier_longer_one():
     long.reading.end()
 
 
+def test_one_timer_serves_all_open_responses_of_a_sender(monkeypatch):
+    clock = ManualClock()
+    gate = Dispatch("api", clock=clock)
+    timers = []
+    call_at = clock.call_at
+    monkeypatch.setattr(clock, "call_at", lambda at, act: timers.append(at) or call_at(at, act))
+    sender = GatedSender(gate, lease=64)
+    replies = []
+    for _ in range(20):
+        replies.append(Reply(stream=True))
+        sender.run("POST", URL, {}, BODY, lambda: replies[-1])
+        clock.advance(0.1)
+    assert len(timers) == 1
+    for reply in replies[::2]:
+        reply.reading.end()
+    clock.advance(63)
+    assert gate.snapshot().in_flight == 5, "ten have ended, and five were not read in time"
+    clock.advance(3)
+    assert gate.snapshot().in_flight == 0
+    assert len(timers) < 5, "responses that end one soon after the other are looked at together"
+    clock.advance(1_000)
+    assert len(timers) < 5, "no timer is set while no response is open"
+
+
 @needs_fork
 def test_leases_of_the_parent_are_not_kept_in_a_forked_child():
     gate = Dispatch("api")

@@ -38,6 +38,18 @@ def test_a_gate_that_does_not_count_tokens_is_not_charged_for_them(world):
     assert settled.cost == settled.actual == {"requests": 1, "tokens": 0, "bytes": len(BODY)}
 
 
+def test_tokens_are_charged_for_the_call_whose_response_first_states_a_limit_for_them(world):
+    gate = world.gate("50/minute burst 50")
+    reply = Reply(body=USAGE, stream=True)
+    sender = GatedSender(gate)
+    world.ask(sender, FarSide(world.clock, reply), MESSAGES)
+    gate.set_rates(["1000 tokens/minute burst 1000"])
+    reply.reading.chunk(USAGE)
+    reply.reading.end(whole=True)
+    assert levels(gate) == {"tokens": 1000 - 42}
+    assert sender.stats.output("api.example", "m", None) == 12, "and its usage improves the next estimate"
+
+
 def test_a_reservation_at_openai_is_kept_after_a_short_answer(world):
     gate = world.gate("1000 tokens/minute burst 1000")
     short = json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}).encode()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 
-from .scopes import UNLIMITED
-from .signals import SUCCESS, Signal, retry_after_of, signal_of, success_of
-from .wire import fields_of
+from .head import Head, head_of
+from .signals import Signal, retry_after_of, signal_of
 
 
 def parse_retry_after(headers: object, *, default: float = 1.0, now: float | None = None) -> float:
@@ -39,11 +38,6 @@ def read_signal(
     return signal_of(status, headers, body, now=present, provider=provider)
 
 
-def read_head(status: int, headers: object) -> tuple[Signal, str, str]:
+def read_head(status: int, headers: object) -> Head:
     """Of a response that is not an error: its signal, its content type and its content encoding."""
-    fields = fields_of(headers)
-    signal = SUCCESS if fields.keys() <= UNLIMITED else success_of(status, fields, time.time())
-    return signal, fields.get("content-type", _NONE)[0], fields.get("content-encoding", _NONE)[0]
-
-
-_NONE = ("",)
+    return head_of(status, headers, time.time())

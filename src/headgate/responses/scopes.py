@@ -58,6 +58,13 @@ def scopes_of(fields: Fields, document: Document, present: Present, provider: st
     return tuple([Scope(*claim) for claim in merged.values() if _says_anything(claim)])
 
 
+# Fields whose meaning is not that of one figure for one scope, or that change what other fields mean.
+SPECIAL = frozenset(
+    {
+        *("age", wire.GROQ, "ratelimit", "ratelimit-policy", "x-ratelimit-resource"),
+        "x-shopify-shop-api-call-limit",
+    }
+)
 # Fields that are read for other reasons. A success without any other states no limits.
 UNLIMITED = frozenset({"date", "age", "content-type", "content-encoding"})
 
@@ -86,7 +93,7 @@ def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator
         resource = next(filter(None, fields["x-ratelimit-resource"]), "core")
         plain = plain if resource.lower() == "core" else _scope_name(resource)
     for field, values in fields.items():
-        if subject := _subject(field, plain, daily):
+        if subject := subject_of(field, plain, daily):
             yield _claim(*subject, values, present)
         elif field == "x-shopify-shop-api-call-limit":
             yield from _used_of_claims(values)
@@ -99,7 +106,7 @@ def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator
 
 
 @lru_cache(maxsize=1_024)
-def _subject(field: str, plain: str, daily: bool) -> tuple[str, str] | None:
+def subject_of(field: str, plain: str, daily: bool) -> tuple[str, str] | None:
     """The scope that a header field describes, and the kind of figure it holds."""
     if match := _DIMENSION.fullmatch(field):
         return _dimension(match[2], daily=daily), match[1]

@@ -75,7 +75,7 @@ def signal_of(status: object, headers: object, body: object, *, now: object, pro
 def success_of(status: int, fields: Fields, now: object, provider: str = "") -> Signal:
     """What a response says that is not an error, by its headers alone."""
     present = Present(fields.get("date", ()), now)
-    if not _NOT_PLAIN.isdisjoint(fields):
+    if not STEERING.isdisjoint(fields):
         return _signal(status, fields, {}, present=present, provider=provider)
     scopes = scopes_of(fields, {}, present, provider)
     return Signal(scopes=_applying(scopes)) if scopes else SUCCESS
@@ -84,7 +84,7 @@ def success_of(status: int, fields: Fields, now: object, provider: str = "") -> 
 # The fields beside those of scopes that mean something in a success.
 _STEERING_FIELDS = ("x-should-retry", "stripe-should-retry")
 _CODE_FIELDS = ("stripe-rate-limited-reason", "x-amzn-errortype")
-_NOT_PLAIN = frozenset(_STEERING_FIELDS + _CODE_FIELDS)
+STEERING = frozenset(_STEERING_FIELDS + _CODE_FIELDS)
 
 
 def _signal(status: int, fields: Fields, document: Document, *, present: Present, provider: str) -> Signal:

@@ -235,15 +235,16 @@ def _only_figures(body: bytearray) -> dict[str, Any] | None:
         text = body[match.end() :].decode("utf-8")
         figures: dict[str, Any]
         figures, end = raw_decode(text)
-        rest = '{"":0' + text[end:].strip()
-        if rest != _LAST and raw_decode(rest)[1] != len(rest):
+        rest = text[end:].strip()
+        if rest.count("}") > 1 or "{" in rest or "[" in rest or "]" in rest:  # nothing nested, nearly always
+            rest = '{"":0' + rest
+            if raw_decode(rest)[1] != len(rest):
+                return None
+        elif not rest.endswith("}"):
             return None
     except (ValueError, RecursionError):
         return None
     return figures
-
-
-_LAST = '{"":0}'  # nothing follows the figures
 
 
 # Where an event may hold its usage, and whether that is final.

@@ -42,11 +42,11 @@ def fields_of(headers: object) -> Fields:
     """
     fields: Fields = {}
     try:
-        for entry in _maybe_read(headers):
+        for entry in entries_to_read(headers):
             if (type(entry) is not tuple and not _is_series(entry)) or len(entry) != 2:
                 continue
             name, value = entry
-            key = _key_of(name)
+            key = key_of(name)
             if key:
                 for each in value if _is_series(value) else (value,):
                     text = text_of(each).strip(" \t")
@@ -62,12 +62,12 @@ def fields_of(headers: object) -> Fields:
 GROQ = "x-groq-"
 # Each of these is part of the names of fields that are read here.
 _READ = re.compile("rate|limit|remaining|reset|retry|errortype|(?:date|age|content-type|content-encoding)$")
-# What _key_of says of names as servers write them. One that makes names up does not fill it for good.
+# What key_of says of names as servers write them. One that makes names up does not fill it for good.
 _KEYS: dict[object, str] = {}
 _MOST_KEYS = 2_048
 
 
-def _key_of(name: object) -> str:
+def key_of(name: object) -> str:
     """The name of a field in lower case; empty if such a field is not read here."""
     text = name if type(name) is bytes or type(name) is str else text_of(name)
     key = _KEYS.get(text)
@@ -83,7 +83,7 @@ def _key_of(name: object) -> str:
     return key
 
 
-def _maybe_read(headers: object) -> Iterable[object]:
+def entries_to_read(headers: object) -> Iterable[object]:
     """The entries of headers, of a list or tuple without the fields that are known not to be read here."""
     pairs = _pairs(headers)
     if type(pairs) is list or type(pairs) is tuple:  # nearly always
@@ -317,10 +317,10 @@ def when(text: str, present: Present, *, absurd: float | None = None) -> float |
     """
     if len(text) > _LONGEST_TIME:
         return None
+    if text[-1:] in _SIZES:
+        return duration(text)
     if _NUMBER.fullmatch(text):
         return _delta_or_epoch(text, present, absurd)
-    if (span := duration(text)) is not None:
-        return span
     if (moment := _rfc3339(text)) is not None:
         return _seconds(moment - present.ns)
     if (moment := http_date(text, present.ns)) is not None:
@@ -390,8 +390,9 @@ def duration(text: str) -> float | None:
     if not text or len(text) > _LONGEST_TIME:
         return None
     letters = 2 if text.endswith("ms") else 1
-    if _is_digits(text[:-letters]) and text[-letters:] in _SIZES:  # nearly always
-        return _seconds(int(text[:-letters]) * _SIZES[text[-letters:]])
+    figure, unit = text[:-letters], text[-letters:]
+    if unit in _SIZES and _is_digits(figure.replace(".", "", 1)) and figure[0] != "." != figure[-1]:
+        return _seconds(_scaled(figure, _SIZES[unit]))  # nearly always
     match = _DURATION.fullmatch(text)
     if match is None:
         return None
