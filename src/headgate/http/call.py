@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from time import time
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,8 +15,9 @@ from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.admission import Admission, Permit
-from ..responses import read_head, read_signal
+from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
+from ..responses.head import head_of
 from ..responses.signals import Signal
 from ..responses.usage import Usage, unpacked
 from ..responses.wire import text_of
@@ -65,14 +67,13 @@ class Call:
         url: str,
         headers: Mapping[str, str],
         body: bytes | None,
-        shape: RequestShape | None = None,
     ) -> None:
         self._sender = sender
         self._method = method
         self._headers = headers
         self._body = body
         self._host, self._path = _host_and_path(url)
-        self._shape = shape  # None until something depends on it
+        self._shape: RequestShape | None = None  # until something depends on it
         gate, request = sender.gate, None
         if gate is None:
             gate = default_gate(self._host)
@@ -179,11 +180,11 @@ class Call:
         status = answer.status
         self._pairs = answer.header_pairs
         if status < 400:
-            signal, content_type, content_encoding = read_head(status, self._pairs)
+            signal, content_type, content_encoding = head_of(status, self._pairs, time())
             leases = self._sender.leases(self.gate.clock)
             response = OpenResponse(self, permit, leases, content_type, content_encoding)
             self._permit = None  # from here on the response answers for it
-            self._observe(signal)
+            self.gate.observe(signal, sent_at=self._sent_at)
             if self._retried is not None:
                 self._retried.succeeded()
             if status == 101:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import TypeAlias, TypedDict, TypeVar
 
 from ..arguments import amount, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
-from ..responses.estimate import RequestShape, TokenStats
+from ..responses.estimate import TokenStats
 from ..retries.budget import RetryBudget
 from ..retries.policy import RetryPolicy
 from ..typing import Clock, Seconds
@@ -119,13 +119,9 @@ class GatedSender:
         headers: Mapping[str, str],
         body: bytes | None,
         send: Callable[[], Awaitable[A]],
-        shape: RequestShape | None = None,
     ) -> A:
-        """Await `send` when the gate admits it, and again for each retry; raises what it raised last.
-
-        `shape` is what the body asks for, if it has been read already.
-        """
-        call = self._begin(method, url, headers, body, shape)
+        """Await `send` when the gate admits it, and again for each retry; raises what it raised last."""
+        call = self._begin(method, url, headers, body)
         while True:
             answer = None
             try:
@@ -146,9 +142,9 @@ class GatedSender:
             if delay:
                 await sleep_async(call.gate.clock, delay)
 
-    def _begin(self, *request: Any) -> Call:
-        """A call for these arguments. The first one that shows that two layers retry is reported."""
-        call = Call(self, *request)
+    def _begin(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Call:
+        """A call for this request. The first one that shows that two layers retry is reported."""
+        call = Call(self, method, url, headers, body)
         if self.policy.max_retries and not self._warned and call.retried_above:
             self._warned = True
             logging.getLogger("headgate").warning(

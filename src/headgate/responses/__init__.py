@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 
-from .head import Head, head_of
 from .signals import Signal, retry_after_of, signal_of
 
 
@@ -36,8 +35,3 @@ def read_signal(
     """
     present = time.time() if now is None else now
     return signal_of(status, headers, body, now=present, provider=provider)
-
-
-def read_head(status: int, headers: object) -> Head:
-    """Of a response that is not an error: its signal, its content type and its content encoding."""
-    return head_of(status, headers, time.time())

@@ -174,28 +174,20 @@ def _edges(body: bytes) -> dict[str, Any]:
 
 
 def _max_output(document: Mapping[str, Any], style: Style) -> int | None:
-    most = _most_in(document)
-    if most is None and "generationConfig" in document:
-        most = _most_in(document["generationConfig"])
-    if most is None and "inferenceConfig" in document:
-        most = _most_in(document["inferenceConfig"])
-    if most is not None and style == "sum":
-        most *= max(1, _count(document.get("best_of")) or 1)
+    most = None
+    for holder in (document, document.get("generationConfig"), document.get("inferenceConfig")):
+        if most is None and isinstance(holder, dict):
+            for key in _MAX_KEYS:
+                if key in holder and _is_count(holder[key]):
+                    most = int(holder[key])
+                    break
+    if most is not None and style == "sum" and _is_count(document.get("best_of")):
+        most *= max(1, document["best_of"])
     return most
 
 
-def _most_in(holder: object) -> int | None:
-    if isinstance(holder, dict):
-        for key in _MAX_KEYS:
-            if key in holder and (most := _count(holder[key])) is not None:
-                return most
-    return None
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9:
-        return value
-    return None
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 10**9
 
 
 def reservation(shape: RequestShape, ratio: float, output: int) -> dict[str, int]:

@@ -19,6 +19,7 @@ _WHOLE = 1 << 18
 _TAIL = 1 << 16
 
 _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
+_USAGE_KEYS = (b'"usage"', b'"usageMetadata"')
 _NO_ERROR = re.compile(rb'"error"\s{0,8}:\s{0,8}null\b')
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
 
@@ -111,7 +112,9 @@ class UsageReader:
                 self._buffer.clear()
                 return
         if kind == "lines":
-            self._feed_lines(chunk)
+            # Nearly always a whole event with a piece of text, which is not kept.
+            if self._buffer or chunk[-1:] != b"\n" or _says_more(chunk):
+                self._feed_lines(chunk)
             return
         self._buffer += chunk
         if len(self._buffer) > (_WHOLE if kind == "whole" else 2 * _TAIL):
@@ -125,7 +128,12 @@ class UsageReader:
         elif kind == "tail" or self._cut:
             self._read_tail(self._buffer)
         elif kind:
-            self._read_whole()
+            figures = _only_figures(self._buffer)
+            if figures is None:
+                self._read_whole()
+            else:
+                self._figures = figures
+            self._complete = bool(self._figures)
         self._buffer.clear()
 
     def _cut_to_tail(self) -> None:
@@ -133,15 +141,10 @@ class UsageReader:
         self._cut = True
 
     def _read_whole(self) -> None:
-        body = self._buffer
-        figures = _only_figures(body)
-        if figures is not None:
-            self._figures = figures
-        elif b'"usage' in body or b'"error' in body:
-            document = parsed(body)
+        if b'"usage' in self._buffer or b'"error' in self._buffer:
+            document = parsed(self._buffer)
             for part in document if isinstance(document, list) else [document]:  # Gemini's other stream
                 self._read_document(part)
-        self._complete = bool(self._figures)
 
     def _read_tail(self, text: bytes | bytearray) -> None:
         """Take the last figures in *text*. Keys inside strings do not match: their quotes are escaped."""
@@ -157,20 +160,16 @@ class UsageReader:
 
     def _feed_lines(self, chunk: bytes) -> None:
         buffer = self._buffer
-        if not buffer and chunk.endswith(b"\n"):  # nearly always: a server sends whole events
-            lines = chunk
-        else:
-            start = len(buffer)
-            buffer += chunk
-            end = buffer.rfind(b"\n", start)
-            if end < 0:
-                if len(buffer) > 2 * _WHOLE:
-                    self._cut_to_tail()
-                return
-            lines = bytes(buffer[: end + 1])
-            del buffer[: end + 1]
-        # Most lines hold a piece of text and are not parsed.
-        if self._cut or b"usage" in lines or b'"error"' in lines or b"[DONE]" in lines:
+        start = len(buffer)
+        buffer += chunk
+        end = buffer.rfind(b"\n", start)
+        if end < 0:
+            if len(buffer) > 2 * _WHOLE:
+                self._cut_to_tail()
+            return
+        lines = bytes(buffer[: end + 1])
+        del buffer[: end + 1]
+        if self._cut or _says_more(lines):
             for line in lines.split(b"\n"):
                 self._read_line(line)
 
@@ -202,6 +201,11 @@ class UsageReader:
             self._complete = self._complete or last
 
 
+def _says_more(lines: bytes) -> bool:
+    """Whether some lines of a stream may hold more than a piece of text."""
+    return b"usage" in lines or b'"error"' in lines or b"[DONE]" in lines
+
+
 @lru_cache(maxsize=256)
 def _kind_of(content_type: str) -> str:
     """How a body of that type is read: "whole", by "lines", the "tail" only, or "" for not at all."""
@@ -223,24 +227,25 @@ def _only_figures(body: bytearray) -> dict[str, Any] | None:
     string the key would not match, because its quotes would be escaped.
     """
     at = body.find(b'"usage')
-    match = _USAGE_KEY.match(body, at) if at >= 0 else None
-    if match is None or body[:64].lstrip()[:1] != b"{":
+    colon = body.find(b":", at, at + 32) if at >= 0 else -1
+    if colon < 0 or body[at:colon].rstrip() not in _USAGE_KEYS or body[:64].lstrip()[:1] != b"{":
         return None
     error = body.find(b'"error')
     if error >= 0 and (not _NO_ERROR.match(body, error) or body.find(b'"error', error + 1) >= 0):
         return None
-    if body.find(b'"usage', at + 1) >= 0:
+    if body.find(b'"usage', colon) >= 0:
         return None
     try:
-        text = body[match.end() :].decode("utf-8")
-        figures: dict[str, Any]
+        text = body[colon + 1 :].decode("utf-8").strip()
         figures, end = raw_decode(text)
-        rest = text[end:].strip()
+        if type(figures) is not dict:
+            return None
+        rest = text[end:].lstrip()
         if rest.count("}") > 1 or "{" in rest or "[" in rest or "]" in rest:  # nothing nested, nearly always
             rest = '{"":0' + rest
             if raw_decode(rest)[1] != len(rest):
                 return None
-        elif not rest.endswith("}"):
+        elif rest[-1:] != "}":
             return None
     except (ValueError, RecursionError):
         return None
