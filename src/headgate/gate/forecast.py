@@ -57,8 +57,10 @@ def behind_line(
     binding, at = _latest(rates, load, ticket.cost, now)
     if at <= deadline:
         return None
-    # If a rate holds the line, its callers go at that rate. Otherwise it is not known who will have left.
-    by_rate = any(callers.binding == rate.name for rate in rules.rates)
+    # If a rate holds the line and no other callers take turns with it, it is known which of its callers will
+    # have left. Otherwise any of them may have left whose time is up by then.
+    in_order = line.waiting == len(flow.tickets) - flow.gone
+    by_rate = in_order and any(callers.binding == rate.name for rate in rules.rates)
     units = dict.fromkeys(load, 0)
     asked = 0
     for other in flow.tickets:
@@ -72,7 +74,7 @@ def behind_line(
             return (binding, at) if by_rate and on_time else None
         leaves_at = other.deadline
         if leaves_at is not None and (
-            _latest(rates, units, other.cost, now)[1] > leaves_at if by_rate else leaves_at < deadline
+            _latest(rates, units, other.cost, now)[1] > leaves_at if by_rate else leaves_at <= deadline
         ):
             continue
         for column in units:
