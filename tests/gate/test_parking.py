@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,7 +11,7 @@ from weakref import ref
 
 import pytest
 
-from headgate import BackoffWindow, CapacityExhausted, Dispatch, WaitTimeout
+from headgate import BackoffWindow, CapacityExhausted, Dispatch, MemoryLimiter, RateLimiter, WaitTimeout
 from headgate.gate.line import Ticket
 from headgate.gate.parking import LoopParker
 from headgate.testing import run
@@ -558,3 +559,138 @@ def test_an_admitted_task_leaves_no_ticket_to_the_garbage_collector(world):
         asyncio.run(in_task(gate)) if world == "task" else in_thread(gate)
         del gate
         assert tickets() == before
+
+
+# -- a thread that runs an event loop must not sleep
+
+
+def emptied(clock=None, **options):
+    """A gate whose next caller has to wait."""
+    gate = Dispatch("api", **options) if clock is None else Dispatch("api", clock=clock, **options)
+    return gate, gate.try_admit()
+
+
+def at_a_full_gate(clock, wait, **options):
+    gate, holder = emptied(clock, **options)
+
+    def act():
+        wait(gate)
+        holder.settle()  # not before
+
+    return act
+
+
+SYNC_WAITS = {
+    "admit": lambda clock: at_a_full_gate(clock, lambda gate: gate.admit().enter(), concurrency=1),
+    "timeout": lambda clock: at_a_full_gate(clock, lambda gate: gate.admit(timeout=9).enter(), concurrency=1),
+    "rate": lambda clock: at_a_full_gate(clock, lambda gate: gate.admit().enter(), rates="1/minute"),
+    "fn": lambda clock: at_a_full_gate(clock, lambda gate: gate.with_rate_limit(1, print), concurrency=1),
+    "RateLimiter": lambda clock: used(RateLimiter(1, clock=clock)).acquire,
+    "RateLimiter as a decorator": lambda clock: used(RateLimiter(1, clock=clock))(print),
+    "MemoryLimiter": lambda clock: lambda: used_up(clock).acquire("api"),
+    "MemoryLimiter.slot": lambda clock: lambda: used_up(clock).slot("api").__enter__(),
+    "BackoffWindow": lambda clock: active(clock).wait,
+}
+
+
+def used(limiter):
+    limiter.acquire()
+    return limiter
+
+
+def used_up(clock):
+    limiter = MemoryLimiter(clock=clock)
+    limiter.set_capacity("api", 1, 60)
+    limiter.acquire("api")
+    return limiter
+
+
+def active(clock):
+    window = BackoffWindow(clock=clock)
+    window.set(60)
+    return window
+
+
+@pytest.mark.parametrize("kind", SYNC_WAITS)
+def test_a_sync_wait_in_the_thread_of_a_running_loop_says_what_to_write(kind):
+    async def main(clock):
+        wait = SYNC_WAITS[kind](clock)
+        with pytest.raises(RuntimeError, match=r"would block the event loop.*write `async with`"):
+            wait()
+        return clock.seconds()
+
+    assert run(main) == 0.0
+
+
+def test_a_refused_sync_wait_leaves_no_trace_in_the_line():
+    async def main(clock):
+        gate, holder = emptied(clock, concurrency=1)
+        with pytest.raises(RuntimeError, match=r"this call has to wait \(concurrency\)"), gate.admit():
+            pass
+        waiting = gate.snapshot().waiting
+        holder.settle()
+        async with gate.admit():
+            return waiting
+
+    assert run(main) == 0
+
+
+def test_calls_on_a_loop_that_need_not_wait_may_be_sync():
+    async def main(clock):
+        gate = Dispatch("api", concurrency=1, clock=clock)
+        with gate.admit():
+            with pytest.raises(CapacityExhausted), gate.admit(timeout=0):
+                pass
+            assert gate.try_admit() is None
+        with gate.admit(timeout=5):
+            pass
+
+    run(main)
+
+
+def test_a_thread_may_wait_while_a_loop_runs_in_another_thread():
+    async def main():
+        gate = Dispatch("api", rates="100/s burst 1")
+
+        def several():
+            for _ in range(3):
+                with gate.admit():
+                    pass
+
+        await asyncio.to_thread(several)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+
+
+def test_a_cell_of_a_notebook_may_wait_for_a_time_but_not_for_a_task(notebook):
+    """A kernel runs every cell inside its event loop, also that of a sync client."""
+
+    async def main():
+        gate = Dispatch("api", rates="100/s burst 1")
+        for _ in range(3):
+            with gate.admit():
+                pass
+        one_at_a_time, holder = emptied(concurrency=1)
+        with pytest.raises(RuntimeError, match="would block the event loop"), one_at_a_time.admit():
+            pass
+        holder.settle()
+
+    asyncio.run(main())
+
+
+def test_a_cell_of_a_notebook_may_not_wait_behind_a_task(notebook):
+    async def main():
+        gate, holder = emptied(rates="50/s burst 1")
+        waiting = asyncio.create_task(gate.admit().__aenter__())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="would block the event loop"), gate.admit():
+            pass
+        (await waiting).settle()
+        holder.settle()
+
+    asyncio.run(main())

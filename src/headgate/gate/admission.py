@@ -14,7 +14,7 @@ from weakref import ref
 from ..hints import Hashable, Mapping, Self, Verdict, later
 from ..limits import read_actual_cost
 from .decision import THROTTLED
-from .line import Ticket
+from .line import WAITING, Ticket
 from .pickling import only_here
 
 TYPE_CHECKING = False
@@ -205,6 +205,8 @@ class Admission:
             self.permit = _ON_ITS_WAY
             try:
                 gate.join(ticket, self.timeout)
+                if ticket.state == WAITING:
+                    gate.check_may_block()
                 parker.park()
                 parker.retire()
                 permit = gate.claim(ticket)

@@ -36,6 +36,7 @@ from .decision import Rules, successors
 from .forks import reset_in_child
 from .guard import Guard
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket, correct
+from .parking import in_notebook, runs_event_loop
 from .pickling import only_here
 from .waiting import WaitingCallers
 from .window import WindowSignal
@@ -391,6 +392,15 @@ class Gate:
         if self.closed:
             return reports.closed(self.key)
         return reports.too_large(self.rules, cost)
+
+    def check_may_block(self) -> None:
+        """Raise if this thread is about to wait and runs an event loop, whose tasks would all stand still.
+
+        Nothing that a task holds would come back then, so the wait might never end. In a notebook, where the
+        thread of the kernel runs every cell, a wait is accepted that ends by itself.
+        """
+        if runs_event_loop() and not (in_notebook() and self._callers.ends_without_tasks):
+            raise RuntimeError(reports.blocks_the_loop(self._callers.binding))
 
     def claim(self, ticket: Ticket) -> Permit:
         """The waiter is awake: give it what its ticket was granted, or raise why it was refused."""

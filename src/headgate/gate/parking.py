@@ -8,6 +8,7 @@ the clock.
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
+from sys import modules
 from weakref import WeakValueDictionary
 
 TYPE_CHECKING = False
@@ -26,6 +27,24 @@ if TYPE_CHECKING:
 
 # The longest a thread sleeps before it looks at the clock again; longer timeouts overflow.
 _LONGEST_SLEEP = 86_400.0
+
+
+def runs_event_loop() -> bool:
+    """Whether this thread runs an event loop now. Loops of other threads do not count."""
+    if "asyncio" not in modules:
+        return False
+    from asyncio import _get_running_loop  # noqa: PLC0415 - it is loaded
+
+    return _get_running_loop() is not None
+
+
+def in_notebook() -> bool:
+    """Whether this is the thread in which a Jupyter kernel runs all cells, inside its event loop."""
+    if "ipykernel" not in modules:
+        return False
+    from threading import main_thread  # noqa: PLC0415 - a notebook has loaded it
+
+    return get_ident() == main_thread().ident
 
 
 def _nothing(_ticket: object) -> None:

@@ -61,6 +61,15 @@ def instead_of_waiting(
     return None
 
 
+def blocks_the_loop(rule: str | None) -> str:
+    """For a caller that would wait in the thread of a running event loop."""
+    return (
+        f"this call has to wait ({rule}), and would block the event loop of this thread with all its tasks; "
+        "write `async with`, or `await` the method whose name ends in _async, or call it in another thread: "
+        "`await asyncio.to_thread(...)`"
+    )
+
+
 def timed_out(ticket: Ticket, rules: Rules, callers: WaitingCallers, now: int) -> WaitTimeout:
     """For a caller that has waited as long as it would."""
     rule, after = _explain(rules, callers, ticket, now)

@@ -43,6 +43,11 @@ class WaitingCallers:
         return self._alarms[0][1] if self._alarms else None
 
     @property
+    def ends_without_tasks(self) -> bool:
+        """Whether the line moves at a known moment and only threads wait in it."""
+        return bool(self._alarms) and self._worlds is None and self._world is None
+
+    @property
     def unwoken(self) -> bool:
         """Whether a caller was granted or refused and may not have been woken, after an interrupt."""
         return bool(self._to_wake)
