@@ -251,6 +251,7 @@ def test_arguments_of_any_number_are_only_those_of_the_function_that_is_called(n
 
 
 VALUE = {
+    "Acquisition": lambda: RateLimiter(1).ask(),
     "Backoff": Backoff,
     "Capacity": lambda: _capacity(),
     "CapacityUpdate": lambda: CapacityUpdate.from_json(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .gate.admission import Admission, Permit
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
-    from .limiters.resource import Capacity
+    from .limiters.resource import Acquisition, Capacity
     from .limits import Rate
     from .responses import parse_retry_after
     from .retries.budget import RetryBudget
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Acquisition",
     "Admission",
     "Backoff",
     "BackoffWindow",
@@ -108,7 +109,7 @@ _MODULES = {
     "gate.admission": "Admission Permit",
     "limiters.memory_limiter": "MemoryLimiter",
     "limiters.rate_limiter": "RateLimiter",
-    "limiters.resource": "Capacity",
+    "limiters.resource": "Acquisition Capacity",
     "limits": "Rate",
     "responses": "parse_retry_after",
     "retries.budget": "RetryBudget",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forks import in_a_child, needs_fork
 from headgate import (
+    Acquisition,
     Capacity,
     CapacityExhausted,
     Closed,
@@ -364,3 +365,63 @@ def test_a_limiter_and_its_gates_are_freed_when_they_are_no_longer_used():
 def test_limiters_have_a_repr(api):
     assert repr(api) == "<MemoryLimiter of 1 resources>"
     assert repr(RateLimiter(5)) == "<RateLimiter 5 requests/minute strict>"
+
+
+# -- asking: the reason and the time with the answer
+
+
+@pytest.fixture(params=["template", "own", "strict"])
+def two_a_minute(request, clock):
+    """A limiter whose resource allows two a minute, as a bucket among many, by itself, or strictly."""
+    rates = "2/minute strict" if request.param == "strict" else "2/minute burst 2"
+    if request.param == "template":
+        return MemoryLimiter(rates=rates, clock=clock)
+    limiter = MemoryLimiter(clock=clock)
+    limiter.set_rates("api", rates)
+    return limiter
+
+
+def test_an_answer_says_which_limit_has_too_little_and_when_to_come_again(two_a_minute, clock):
+    assert two_a_minute.ask("api") == Acquisition(acquired=True, rule=None, retry_after=None)
+    assert two_a_minute.ask("api")
+    refused = two_a_minute.ask("api")
+    assert not refused
+    assert refused.rule == "requests/minute"
+    assert two_a_minute.get_capacity("api").in_flight == 2
+    clock.advance(refused.retry_after - 0.001)
+    assert not two_a_minute.ask("api")
+    clock.advance(0.001)
+    assert two_a_minute.ask("api")
+
+
+def test_asking_a_key_of_the_template_makes_no_gate_for_it(clock):
+    limiter = MemoryLimiter(rates=["2/minute burst 2", "100 tokens/minute burst 10"], clock=clock)
+    for _ in range(10):
+        limiter.ask("user", cost={"tokens": 5})
+    assert limiter.ask("user", cost={"tokens": 5}).rule == "requests/minute"
+    assert len(limiter._resources) == 0
+
+
+def test_an_answer_counts_the_callers_that_wait():
+    async def main(clock):
+        limiter = MemoryLimiter(clock=clock)
+        limiter.set_capacity("api", 1, 10)
+        tasks = [asyncio.create_task(limiter.acquire_async("api")) for _ in range(4)]
+        await asyncio.sleep(0)
+        answer = limiter.ask("api")
+        await asyncio.gather(*tasks)
+        return answer
+
+    assert run(main) == Acquisition(acquired=False, rule="requests/10s", retry_after=40.0)
+
+
+def test_asking_raises_where_no_time_would_help(clock):
+    limiter = MemoryLimiter(clock=clock)
+    with pytest.raises(UnknownResource):
+        limiter.ask("api")
+    limiter.set_capacity("api", 2, 60)
+    with pytest.raises(CostTooLarge):
+        limiter.ask("api", cost=3)
+    limiter.close()
+    with pytest.raises(Closed):
+        limiter.ask("api")

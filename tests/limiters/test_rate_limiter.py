@@ -397,3 +397,12 @@ def test_a_burst_paces_the_calls(rate, clock):
 def test_a_rate_as_the_first_argument_and_another_one_by_name_are_two_limits():
     with pytest.raises(InvalidConfig, match="are two limits"):
         RateLimiter("10/s", rate="20/s")
+
+
+def test_asking_says_when_to_come_again(clock):
+    limiter = RateLimiter(1, clock=clock)
+    assert limiter.ask()
+    answer = limiter.ask()
+    assert (bool(answer), answer.rule, answer.retry_after) == (False, "requests/minute", 60.0)
+    clock.advance(60)
+    assert limiter.ask()

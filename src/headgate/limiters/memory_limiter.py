@@ -7,7 +7,7 @@ from itertools import islice
 
 from .. import events
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, read_observer, seconds_to_ns
-from ..errors import Closed, InvalidConfig, UnknownResource
+from ..errors import CapacityExhausted, Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.decision import Rules, successors
@@ -19,7 +19,7 @@ from ..hints import AnyRate, Clock, Mapping, Observer, Rates, Seconds
 from ..limits import Rate, columns_for, read_cost, read_rates
 from .buckets import KeyedRates
 from .reduction import Reduction
-from .resource import Capacity, Resource, Slot, capacity_of, check_name
+from .resource import Acquisition, Capacity, Resource, Slot, capacity_of, check_name
 
 
 class MemoryLimiter(Closing):
@@ -205,6 +205,36 @@ class MemoryLimiter(Closing):
             return True
         return True
 
+    def ask(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> Acquisition:
+        """As `try_acquire`, and the answer says why not and when to come again, counting those who wait.
+
+        >>> from headgate import MemoryLimiter
+        >>> users = MemoryLimiter(rates="2/minute burst 1")
+        >>> bool(users.ask("ann")), bool(users.ask("ann"))
+        (True, False)
+        >>> users.ask("ann").rule
+        'requests/minute'
+
+        Raises UnknownResource, Closed or CostTooLarge.
+        """
+        check_name(resource)
+        while not self._take_from_bucket(resource, cost):
+            if self._is_short_only(resource, cost):
+                held = self._held_by_bucket(resource, cost)
+                if held is not None:
+                    return held
+            else:
+                known = self._find(resource)
+                try:
+                    permit = known.gate.admit(cost=cost, timeout=0).enter()
+                except CapacityExhausted as refusal:
+                    return Acquisition(acquired=False, rule=refusal.rule, retry_after=refusal.retry_after)
+                except Closed:
+                    continue  # it was forgotten or replaced, or `_find` says that the limiter is closed
+                known.keep(permit)
+                break
+        return Acquisition(acquired=True, rule=None, retry_after=None)
+
     def slot(
         self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
     ) -> Slot:
@@ -325,6 +355,18 @@ class MemoryLimiter(Closing):
         if keyed is None or resource in self._resources or self._closed:
             return False
         return keyed.refusal(read_cost(self._columns, 0, 0, cost)) is None
+
+    def _held_by_bucket(self, resource: str, cost: int | Mapping[str, int]) -> Acquisition | None:
+        """What a key that is only a bucket has too little of; None if there is enough by now."""
+        keyed = self._keyed
+        price = read_cost(self._columns, 0, 0, cost)
+        with self._lock:
+            now = self._now()
+            if keyed is None or resource in self._resources:
+                return None
+            rules, _ = keyed.look(resource, now)
+            at, rule = max((rule.earliest(price, now), rule.name) for rule in rules)
+        return None if at <= now else Acquisition(acquired=False, rule=rule, retry_after=(at - now) / SECOND)
 
     def _find(self, resource: str, again: bool = False) -> Resource:
         """The resource with its gate, made from the template if need be.

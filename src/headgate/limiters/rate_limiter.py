@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 
 from ..arguments import Coroutine, is_async, never_awaited, positive_int, read_observer
-from ..errors import InvalidConfig
+from ..errors import CapacityExhausted, InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
 from ..gate.pickling import only_here
 from ..hints import Any, Callable, Clock, Observer, P, R, Seconds
 from ..limits import COLUMNS, Rate, read_rates
+from .resource import Acquisition
 
 
 class RateLimiter:
@@ -88,6 +89,14 @@ class RateLimiter:
     def try_acquire(self) -> bool:
         """Take a place if there is one now and no caller waits for it."""
         return self._gate.try_admit() is not None
+
+    def ask(self) -> Acquisition:
+        """As `try_acquire`, and the answer says when to come again if there is no place."""
+        try:
+            self._gate.admit(timeout=0).enter()
+        except CapacityExhausted as refusal:
+            return Acquisition(acquired=False, rule=refusal.rule, retry_after=refusal.retry_after)
+        return Acquisition(acquired=True, rule=None, retry_after=None)
 
     def __enter__(self) -> None:
         self.acquire()

@@ -28,6 +28,22 @@ class Capacity(Frozen):
     share: int
 
 
+class Acquisition(Frozen):
+    """Whether tokens were acquired without waiting; it is true if they were.
+
+    If not, `rule` is the limit that has too little, and `retry_after` the number of seconds after which
+    another try could succeed, or None if no clock can tell.
+    """
+
+    __slots__ = ("acquired", "retry_after", "rule")
+    acquired: bool
+    retry_after: float | None
+    rule: str | None
+
+    def __bool__(self) -> bool:
+        return self.acquired
+
+
 def capacity_of(resource: str, rules: Sequence[AnyRate], in_flight: int, now: int) -> Capacity:
     """The state of a resource with these rules and calls."""
     counting = [rule for rule in rules if rule.column == REQUESTS] or list(rules)
