@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from .arguments import SECOND, moment_to_ns, seconds_to_ns
 from .events import Event
 from .gate.clock import OWN_THREADS, SystemTimer
-from .gate.parking import LoopParker, ThreadParker
+from .gate.parking import LoopParker, ThreadParker, in_trio
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
 from .swarm.bus.unreliable import UnreliableBus
-from .typing import Seconds
+from .typing import LoopParking, Seconds
 
 __all__ = ["FakeProvider", "ManualClock", "MemoryStore", "Recorder", "UnreliableBus", "run"]
 
@@ -134,7 +134,16 @@ class ManualClock:
     def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> _ThreadParker:
         return _ThreadParker(self, ring, ticket)
 
-    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> _LoopParker:
+    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
+        if in_trio():
+            from .gate.trio_parker import TrioParker  # noqa: PLC0415 - it needs trio
+
+            if self.auto_advance:
+                raise RuntimeError(
+                    "ManualClock(auto_advance=True) does not advance in trio; write ManualClock() and call "
+                    "advance(), or use the clock of the machine"
+                )
+            return TrioParker(self, ring, ticket)
         return _LoopParker(self, ring, ticket)
 
     def __repr__(self) -> str:

@@ -11,9 +11,15 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
-from ..hints import Any, Callable, Clock, Timer
+from ..hints import Any, Callable, Clock, Timer, later
 from .forks import reset_in_child
-from .parking import LoopParker, ThreadParker
+from .parking import LoopParker, ThreadParker, in_trio
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..typing import LoopParking
+else:
+    LoopParking = later("headgate.typing", "LoopParking")
 
 # The names of all threads of headgate begin with this, so that `headgate.testing.run` can tell them from
 # threads of the program that may still wake an event loop.
@@ -42,7 +48,11 @@ class SystemClock:
     def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParker:
         return ThreadParker(monotonic_ns, ring, ticket)
 
-    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParker:
+    def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
+        if in_trio():
+            from .trio_parker import TrioParker  # noqa: PLC0415 - it needs trio
+
+            return TrioParker(self, ring, ticket)
         from asyncio import get_running_loop  # noqa: PLC0415 - a caller on an event loop has loaded it
 
         return LoopParker(get_running_loop(), monotonic_ns, ring, ticket)

@@ -1,8 +1,7 @@
 """How a thread and a task sleep and are woken.
 
 A parker is woken from any thread, any number of times, and says so if its sleeper can no longer be
-reached. Support for another kind of event loop is one more parker class here and one more method on
-the clock.
+reached. The parker for tasks of trio is in trio_parker.py.
 """
 
 from __future__ import annotations
@@ -30,12 +29,26 @@ _LONGEST_SLEEP = 86_400.0
 
 
 def runs_event_loop() -> bool:
-    """Whether this thread runs an event loop now. Loops of other threads do not count."""
+    """Whether this thread runs an event loop now, of asyncio or trio. Loops of other threads do not count."""
+    if in_trio():
+        return True
     if "asyncio" not in modules:
         return False
     from asyncio import _get_running_loop  # noqa: PLC0415 - it is loaded
 
     return _get_running_loop() is not None
+
+
+def in_trio() -> bool:
+    """Whether a task of trio runs now in this thread."""
+    trio = modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_notebook() -> bool:
