@@ -81,11 +81,15 @@ class Rate(Frozen):
 
     `strict=True` means never more than *amount* in any window of *per* seconds, wherever it begins. A
     bucket with a burst does not promise that.
+
+    `burst_given` says whether the burst was written. Where it was not, a gate may learn from responses that
+    the API allows more at once.
     """
 
-    __slots__ = ("amount", "burst", "per_ns", "strict", "unit")
+    __slots__ = ("amount", "burst", "burst_given", "per_ns", "strict", "unit")
     amount: int
     burst: int
+    burst_given: bool
     per_ns: int
     strict: bool
     unit: str
@@ -107,13 +111,15 @@ class Rate(Frozen):
                     f"burst={burst!r} and strict=True: a strict rate has no burst; leave out one"
                 )
             burst = amount  # all units may be taken at once, but no more in the same window
-        elif burst is None:
+        given = burst is not None
+        if burst is None:
             burst = max(1, amount * SECOND // per_ns)
         unit = _read_unit(unit, per_ns)
         super().__init__(
             amount=amount,
             per_ns=per_ns,
             burst=positive_int(burst, "burst", example=20),
+            burst_given=given,
             unit=unit,
             strict=bool(strict),
         )
@@ -133,12 +139,11 @@ class Rate(Frozen):
     def of_ns(
         cls, amount: int, per_ns: int, burst: int | None, unit: str = "requests", strict: bool = False
     ) -> Rate:
-        """A rate whose period is given in nanoseconds: seconds as a float might not be exact.
-
-        `burst` must be given unless the rate is strict.
-        """
-        rate = cls(amount, 1, burst=burst, unit=unit, strict=strict)
+        """A rate whose period is given in nanoseconds: seconds as a float might not be exact."""
+        usual = None if burst is not None or strict else max(1, amount * SECOND // per_ns)
+        rate = cls(amount, 1, burst=burst if usual is None else usual, unit=unit, strict=strict)
         object.__setattr__(rate, "per_ns", per_ns)
+        object.__setattr__(rate, "burst_given", usual is None)
         return rate
 
     @property
@@ -170,14 +175,17 @@ class Rate(Frozen):
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
 
+    def _values(self) -> tuple[object, ...]:  # rates that allow the same are equal
+        return self.amount, self.burst, self.per_ns, self.strict, self.unit
+
     def __reduce__(self) -> tuple[object, ...]:
-        burst = None if self.strict else self.burst
+        burst = None if self.strict or not self.burst_given else self.burst
         return Rate.of_ns, (self.amount, self.per_ns, burst, self.unit, self.strict)
 
 
 def rate_of(rate: Rate, amount: int) -> Rate:
     """The rate with another amount, and a burst that is changed in the same proportion."""
-    burst = None if rate.strict else max(1, rate.burst * amount // rate.amount)
+    burst = max(1, rate.burst * amount // rate.amount) if rate.burst_given and not rate.strict else None
     return Rate.of_ns(amount, rate.per_ns, burst, rate.unit, rate.strict)
 
 
@@ -248,8 +256,6 @@ def _parse_rate(text: str) -> Rate:
     per_ns = _parse_period(period, wrong)
     try:
         unit = _read_unit(unit.strip() or "requests", per_ns)
-        if burst is None and not strict:
-            burst = max(1, rate_amount * SECOND // per_ns)
         return Rate.of_ns(rate_amount, per_ns, burst, unit, strict)
     except InvalidLimit as error:
         raise wrong(str(error).partition(";")[0]) from None

@@ -5,10 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
-from headgate.dispatch.learning import Learner, Ramp, unit_of
+from headgate.dispatch.learning import Learner, unit_of
+from headgate.dispatch.ramp import Ramp
 from headgate.limits import Rate
+from headgate.responses.scopes import Scope
 
 MINUTE = 60 * SECOND
+
+
+def hear(learner, scopes, sent_at):
+    """A response states these limits: name, limit, what remains, nanoseconds until the reset."""
+    stated = [
+        Scope(name, limit, remaining, None if reset is None else reset / SECOND)
+        for name, limit, remaining, reset in scopes
+    ]
+    return learner.hear_limits(stated, sent_at)
 
 
 def use(ramp, start, seconds):
@@ -44,10 +55,10 @@ def test_an_episode_is_one_cut_however_many_refusals_it_has():
     for k in range(5_000):
         assert not ramp.congested(now - 1 - k, now + k, now)
     assert ramp.rate == before // 2  # no limit is known yet, so the cut is large
-    now += 11 * SECOND
+    now = use(ramp, now, 11)
     before = ramp.rate
     assert ramp.congested(now, now, now)
-    assert ramp.rate == before * 7 // 10
+    assert ramp.rate == before * 85 // 100
 
 
 def test_after_a_cut_the_rate_grows_as_a_cubic_that_is_flat_near_the_old_rate():
@@ -62,7 +73,7 @@ def test_after_a_cut_the_rate_grows_as_a_cubic_that_is_flat_near_the_old_rate():
     assert after[1] < 0.53
     assert 0.92 < after[30] < 0.95  # 1 - 0.5 / 8
     assert 0.999 < after[60] < 1.001
-    assert after[75] < 1.01
+    assert after[75] < 1.04
     assert list(after.values()) == sorted(after.values())
 
 
@@ -85,7 +96,7 @@ def test_after_a_refusal_below_the_old_rate_the_cubic_aims_lower():
     refused = ramp.rate
     ramp.congested(now, now, now)
     use(ramp, now, 60)
-    assert abs(ramp.rate - refused * 85 // 100) <= 1
+    assert abs(ramp.rate - refused * 97 // 100) <= 1
 
 
 @given(st.integers(0, 40))
@@ -107,64 +118,64 @@ def test_every_rate_from_one_up_grows_back_after_a_cut(cuts):
 
 def test_a_stated_limit_is_taken_as_the_rate():
     learner = Learner(None, 0)
-    assert learner.rates() == (Rate(300, 60, burst=1),)
-    learner.heard([("requests", 600, 599, SECOND // 10), ("tokens", 90_000, 89_000, SECOND)], 0)
-    assert learner.rates() == (Rate(600, 60), Rate(90_000, 60, unit="tokens"))
+    assert learner.rates == (Rate(300, 60, burst=1),)
+    hear(learner, [("requests", 600, 599, SECOND // 10), ("tokens", 90_000, 89_000, SECOND)], 0)
+    assert learner.rates == (Rate(600, 60), Rate(90_000, 60, unit="tokens"))
 
 
 def test_the_period_of_a_bucket_is_learned_from_its_reset():
     """Missing one of ten, full in a tenth of a second: ten a second. Believed when seen twice."""
     learner = Learner(None, 0)
-    learner.heard([("requests", 10, 9, SECOND // 10)], 0)
-    assert learner.rates()[0].per == 60
-    learner.heard([("requests", 10, 8, 2 * SECOND // 10)], 1)
-    assert learner.rates() == (Rate(10, 1),)
+    hear(learner, [("requests", 10, 9, SECOND // 10)], 0)
+    assert learner.rates[0].per == 60
+    hear(learner, [("requests", 10, 8, 2 * SECOND // 10)], 1)
+    assert learner.rates == (Rate(10, 1),)
 
 
 def test_a_reset_in_whole_seconds_does_not_change_the_period():
     """It may have been rounded: 60 of 60 missing, full in one second."""
     learner = Learner(None, 0)
     for used in (57, 58, 59, 60):
-        learner.heard([("requests", 60, 60 - used, SECOND)], used)
-    assert learner.rates()[0].per == 60
+        hear(learner, [("requests", 60, 60 - used, SECOND)], used)
+    assert learner.rates[0].per == 60
 
 
 def test_a_bucket_that_holds_less_than_its_limit_is_not_taken_for_a_faster_one():
     """1,440,000 a minute, of which one second's worth is kept: nearly all seems missing, and soon back."""
     learner = Learner(None, 0)
     for at, (remaining, reset) in enumerate([(11_000, 1_040), (12_000, 1_003), (12_800, 967)]):
-        learner.heard([("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
-    assert learner.rates()[0].per == 60
+        hear(learner, [("tokens", 1_440_000, remaining, reset * SECOND // 1000)], at)
+    assert learner.rates[0].per == 60
 
 
 def test_a_limit_per_day_is_not_spread_evenly():
     learner = Learner(None, 0)
-    learner.heard([("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)
-    assert [rate.unit for rate in learner.rates()] == ["tokens"]
+    hear(learner, [("requests_day", 14_400, 14_370, 179 * SECOND), ("tokens", 18_000, 17_997, SECOND)], 0)
+    assert [rate.unit for rate in learner.rates] == ["tokens"]
 
 
 def test_configured_rates_are_only_lowered_and_come_back():
     configured = (Rate(600, 60, burst=20), Rate(50_000, 60, unit="tokens"))
     learner = Learner(configured, 0)
-    learner.heard([("requests", 300, 299, SECOND)], 1)
-    assert learner.rates() == (Rate(300, 60, burst=20), configured[1])
-    learner.heard([("requests", 6_000, 5_999, SECOND)], 2)
-    assert learner.rates() == configured
+    hear(learner, [("requests", 300, 299, SECOND)], 1)
+    assert learner.rates == (Rate(300, 60, burst=20), configured[1])
+    hear(learner, [("requests", 6_000, 5_999, SECOND)], 2)
+    assert learner.rates == configured
 
 
 def test_a_signal_older_than_the_newest_one_is_ignored():
     learner = Learner(None, 0)
-    assert learner.heard([("requests", 300, 1, SECOND)], 10)
-    assert not learner.heard([("requests", 600, 599, SECOND)], 9)
-    assert learner.rates()[0].amount == 300
+    assert hear(learner, [("requests", 300, 1, SECOND)], 10)
+    assert not hear(learner, [("requests", 600, 599, SECOND)], 9)
+    assert learner.rates[0].amount == 300
 
 
 def test_anthropics_tokens_header_repeats_the_tighter_of_input_and_output():
     learner = Learner(None, 0)
-    learner.heard(
-        [("tokens", 10, 9, None), ("input_tokens", 80, 79, None), ("output_tokens", 16, 12, None)], 0
+    hear(
+        learner, [("tokens", 10, 9, None), ("input_tokens", 80, 79, None), ("output_tokens", 16, 12, None)], 0
     )
-    assert {rate.unit: rate.amount for rate in learner.rates()} == {"input_tokens": 80, "output_tokens": 16}
+    assert {rate.unit: rate.amount for rate in learner.rates} == {"input_tokens": 80, "output_tokens": 16}
 
 
 @pytest.mark.parametrize(
@@ -195,10 +206,10 @@ small = st.one_of(st.none(), st.integers(0, 10**6))
 def test_no_response_raises_an_error_or_a_configured_rate(scopes, sent_at):
     configured = (Rate(60, 60), Rate(1000, 60, unit="tokens"))
     learner = Learner(configured, 0)
-    learner.heard(scopes, sent_at)
-    for told, given_rate in zip(learner.rates(), configured, strict=True):
+    hear(learner, scopes, sent_at)
+    for told, given_rate in zip(learner.rates, configured, strict=True):
         assert told.amount * given_rate.per_ns <= given_rate.amount * told.per_ns
         assert told.burst <= max(given_rate.burst, 1)
     automatic = Learner(None, 0)
-    automatic.heard(scopes, sent_at)
-    assert automatic.rates()
+    hear(automatic, scopes, sent_at)
+    assert automatic.rates

@@ -136,8 +136,11 @@ class Drive:
 
     def _gate(self, number, **options):
         dice = Random(f"gate {number} {self.seed}").random
-        options |= {"pause": True} | self.scenario.options
-        return Dispatch("api", rates=self.scenario.rates, clock=self._clock, random=dice, **options)
+        # As the gates that the adapters make.
+        options |= {"pause": True, "throttled_concurrency": "adaptive"} | self.scenario.options
+        gate = Dispatch("api", rates=self.scenario.rates, clock=self._clock, random=dice, **options)
+        gate.expect_delay(0.1)
+        return gate
 
     async def _call_until_done(self):
         scenario = self.scenario

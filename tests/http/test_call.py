@@ -170,7 +170,8 @@ def test_every_response_is_observed_with_the_time_its_request_was_sent(world):
     asking = GatedSender(gate)
     for status in (200, 429, 500):
         world.ask(asking, FarSide(world.clock, Reply(status)))
-    assert observed == [("ok", 5.0), ("rate_limited", 5.0), ("server_error", 5.0)]
+    # After a refusal that does not say for how long, the next call goes after a tenth of a second.
+    assert observed == [("ok", 5.0), ("rate_limited", 5.0), ("server_error", 5.1)]
 
 
 def test_limits_that_a_response_states_are_learned(world):
@@ -182,11 +183,11 @@ def test_limits_that_a_response_states_are_learned(world):
 
 def test_a_refusal_inside_a_success_starts_a_backoff_window(world):
     gate = world.gate()
-    overloaded = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
+    refused = b'event: error\ndata: {"type":"error","error":{"type":"rate_limit_error"}}\n\n'
     reply = Reply(stream=True, content_type="text/event-stream")
     world.ask(GatedSender(gate), FarSide(world.clock, reply), MESSAGES)
     assert not gate.snapshot().backoff_active
-    reply.reading.chunk(overloaded)
+    reply.reading.chunk(refused)
     reply.reading.end()
     assert gate.snapshot().backoff_active
 

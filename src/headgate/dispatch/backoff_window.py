@@ -124,14 +124,25 @@ class BackoffWindow(Closing):
         sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
         self.signal(seconds_to_ns(duration, "duration"), reason, sent)
 
-    def signal(self, duration: int, reason: str, sent_at: int | None, *, origin: object = None) -> None:
-        """As `set`, in nanoseconds. `origin` is what brought the signal from another process."""
+    def signal(
+        self,
+        duration: int,
+        reason: str,
+        sent_at: int | None,
+        *,
+        origin: object = None,
+        gentle: bool = False,
+    ) -> None:
+        """As `set`, in nanoseconds. `origin` is what brought the signal from another process.
+
+        After a `gentle` window calls come back at the full rate at once, and are not throttled.
+        """
         rule = self.rule
         before = rule.generation
 
         def start(now: int) -> tuple[bool, str | None, int, int]:
             ended = rule.ended(now)
-            change = rule.set(duration, now, sent_at=sent_at, origin=origin)
+            change = rule.set(duration, now, sent_at=sent_at, origin=origin, gentle=gentle)
             assert rule.until is not None
             return ended, change, now, rule.until - now
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..arguments import (
-    SECOND,
     Coroutine,
     moment_to_ns,
     never_awaited,
@@ -15,13 +14,14 @@ from ..arguments import (
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
+from ..gate.bucket import RateRule
 from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
 from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule, WeightRule
+from ..gate.window import Probes
 from ..hints import (
-    AnyRate,
     Awaitable,
     Callable,
     ClassVar,
@@ -39,7 +39,7 @@ from ..hints import (
 )
 from ..limits import Rate, columns_for, read_rates
 from .backoff_window import BackoffWindow
-from .learning import Learner, unit_of
+from .learning import Advice, Learner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ if TYPE_CHECKING:
 else:
     DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
     Signal = later("headgate.responses.signals", "Signal")
-
-
-# For refusals that do not say for how long: the pause grows each time, up to a minute.
-_UNTOLD = Backoff(1, cap=60, jitter=("range", 0.5, 1.5))
-# For a quota whose next period is far off and whose end was not stated.
-_QUOTA = Backoff(60, cap=900, jitter=("range", 0.5, 1.5))
-_SHORTEST_PAUSE = SECOND // 10
 
 
 class Dispatch(Gate, Closing):
@@ -89,7 +82,7 @@ class Dispatch(Gate, Closing):
     A Dispatch is a context manager: at the end of the block it is closed.
     """
 
-    __slots__ = ("_learner", "_member", "_name", "_random", "_untold", "window")
+    __slots__ = ("_learner", "_member", "_name", "_probing", "_random", "expected_delay", "window")
 
     _names: ClassVar[dict[str, Dispatch]] = {}
 
@@ -132,8 +125,9 @@ class Dispatch(Gate, Closing):
         now = clock.now()
         self._learner = Learner(None if rates == "auto" else read_rates(rates), now)
         self._random = random
-        self._untold = 0  # refusals in a row that did not say for how long
-        read = self._learner.rates()
+        self.expected_delay = 0  # nanoseconds
+        self._probing: int | None = None  # the generation of the window in which single calls go
+        read = self._learner.rates
         columns = columns_for(read)
         rules = Rules(
             window=window.rule,
@@ -253,69 +247,56 @@ class Dispatch(Gate, Closing):
         600
         """
         now = self.clock.now()
-        before = self._learner.rates()
         sent = now if sent_at is None else min(now, moment_to_ns(sent_at, "sent_at"))
-        if signal.limited and signal.reason not in ("quota_exhausted", "too_large"):
-            self._start_backoff(signal, now, sent)
-        pause = self.look(lambda now: self._learn_locked(signal, now, sent))
-        if pause:
-            self.window.signal(pause, "nothing remains", sent)
-        learned = self._learner.rates()
+        learner, before, chance = self._learner, self._learner.rates, self._random()
+        if signal.scopes:
+            changed = self.look(lambda _now: learner.hear_limits(signal.scopes, sent))
+            if changed:
+                self._go_by(before, learner.rates)
+                before = learner.rates
+        advice = self.look(lambda now: learner.hear(signal, sent, now, self.rules, chance))
+        if learner.rates is not before:
+            self._go_by(before, learner.rates)
+        if advice is not None:
+            self._follow_advice(advice, sent)
+
+    def _go_by(self, before: tuple[Rate, ...], learned: tuple[Rate, ...]) -> None:
         if self._member is not None:
             self._member.learn(before, learned)
-        elif learned != tuple(rule.rate for rule in self.rules.rates):
+        else:
             self.retune(learned, learned=True)
 
-    def _start_backoff(self, signal: Signal, now: int, sent: int) -> None:
-        rule = self.window.rule
-        if signal.retry_after is not None:
-            retry_after = max(seconds_to_ns(signal.retry_after, "retry_after"), _SHORTEST_PAUSE)
-            duration = retry_after + int(min(retry_after // 10, 5 * SECOND) * self._random())
-        else:
-            if rule.started_at is None or sent > rule.started_at:
-                self._untold += 1
-            backoff = _QUOTA if signal.reason == "quota_window" else _UNTOLD
-            duration = backoff.delay_ns(max(0, self._untold - 1), self._random(), None)
-            if rule.active(now):
-                return  # an echo of a refusal that all callers have heard of
-        self.window.signal(duration, signal.reason, sent)
+    def expect_delay(self, seconds: Seconds) -> None:
+        """Calls may arrive at the API as much later than others as this: keep that distance from each burst.
 
-    def _learn_locked(self, signal: Signal, now: int, sent: int) -> int:
-        """What the response teaches about rates. Answers for how long all calls should be held back."""
-        learner = self._learner
-        scopes = [
-            (
-                scope.name,
-                None if scope.limit is None else int(scope.limit),
-                None if scope.remaining is None else int(scope.remaining),
-                None if scope.reset_after is None else round(scope.reset_after * SECOND),
-            )
-            for scope in signal.scopes
-        ]
-        pause = 0
-        if scopes and learner.heard(scopes, sent):
-            for name, limit, remaining, reset in scopes:
-                if remaining is not None:
-                    pause = max(pause, self._remains_locked(name, limit, remaining, reset, now))
-        if signal.reason == "rate_limited":
-            learner.congested(sent, now, self.window.rule.until or now)
-        elif not signal.limited:
-            learner.succeeded(now)
-            self._untold = 0
-        return 0 if signal.limited else pause
+        What an API that was full allows is counted from the arrival of the first call.
+        """
+        delay = self.expected_delay = seconds_to_ns(seconds, "seconds")
 
-    def _remains_locked(
-        self, name: str, limit: int | None, remaining: int, reset: int | None, now: int
-    ) -> int:
-        unit = unit_of(name)
-        pause = self._learner.pause(name, limit, reset) if remaining == 0 and reset else 0
-        rules: list[AnyRate] = [rule for rule in self.rules.rates if rule.rate.unit == unit]
-        for rule in rules:
-            if pause:
-                rule.hold_until(now + pause, now)
-            elif remaining < rule.level(now):
-                rule.lower(remaining, now)
-        return 0 if rules else pause
+        def keep_distance(now: int) -> None:
+            for rule in self.rules.rates:
+                if isinstance(rule, RateRule):
+                    rule.set_burst(rule.burst, now, delay)
+
+        self.change(keep_distance)
+
+    def _follow_advice(self, advice: Advice, sent: int) -> None:
+        if advice.ended:
+            self.change(lambda _now: self._probe_locked(None))
+            if self._probing is not None:
+                self.window.clear(generation=self._probing)
+                self._probing = None
+        if advice.probes is not None:
+            self.change(lambda _now: self._probe_locked(advice.probes))
+        if advice.pause:
+            # A refusal of a probe belongs to the episode that the window knows of.
+            of_call = sent if advice.began else min(sent, self.window.rule.started_at or sent)
+            self.window.signal(advice.pause, advice.reason, of_call, gentle=advice.gentle)
+            self._probing = self.window.generation if advice.probes is not None else None
+
+    def _probe_locked(self, probes: Probes | None) -> None:
+        self.rules.probes = probes
+        self.follow_rules()
 
     def learn(self, verdict: Verdict, sent_at: int) -> None:
         """A verdict of `throttled(retry_after)` starts the backoff window."""

@@ -89,6 +89,6 @@ def _level_of(rule: AnyRate, now: int) -> RateLevel:
         unit=rate.unit,
         limit=rate.amount,
         per=rate.per,
-        burst=rate.burst,
+        burst=getattr(rule, "burst", rate.burst),
         level=rule.level(now),
     )

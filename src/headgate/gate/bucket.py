@@ -7,7 +7,7 @@ edge is exact.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from math import gcd
 
 from ..hints import AnyRate
@@ -20,6 +20,9 @@ LONG_AGO = -(1 << 256)
 # a refund may come out smaller than it could have been, never larger.
 _MOST_LOWS = 64
 
+# How many moments a bucket remembers for `spent_since`. Between them the answer is less exact.
+_MOST_MARKS = 512
+
 
 class RateRule:
     """Admits no faster than its Rate: a bucket that refills evenly (GCRA).
@@ -30,15 +33,21 @@ class RateRule:
     """
 
     __slots__ = (
+        "burst",
         "burst_ticks",
         "column",
+        "distance",
         "earned_at",
+        "fact",
         "full_at",
         "held_until",
         "low_ticks",
         "low_times",
         "made_at",
+        "mark_times",
+        "marks",
         "most_ticks",
+        "moved",
         "name",
         "rate",
         "ticks_per_ns",
@@ -52,6 +61,8 @@ class RateRule:
         divisor = gcd(rate.per_ns, rate.amount)
         self.unit_ticks = rate.per_ns // divisor  # ticks to earn one unit
         self.ticks_per_ns = rate.amount // divisor  # ticks in a nanosecond
+        self.burst = rate.burst  # how many units the far side allows at once ...
+        self.distance = 0  # ... from which calls keep what comes back in this time
         self.burst_ticks = rate.burst * self.unit_ticks
         self.most_ticks = max(rate.amount, rate.burst) * self.unit_ticks  # what one call may take
         self.earned_at = LONG_AGO  # in ticks
@@ -64,6 +75,12 @@ class RateRule:
         self.full_at = LONG_AGO
         self.low_times: list[int] = []
         self.low_ticks: list[int] = []
+        # For `spent_since`: by how many ticks `earned_at` was moved by anything but calls, and both figures
+        # at moments of the past.
+        self.moved = 0
+        self.fact = 0  # what calls alone had taken, at the last of these moments
+        self.mark_times: list[int] = []
+        self.marks: list[tuple[int, int]] = []
 
     # -- admission
 
@@ -153,6 +170,7 @@ class RateRule:
         lowest = min(self.low_ticks[since], backlog) if since < len(self.low_ticks) else backlog
         credit = min((estimate - actual) * self.unit_ticks, lowest)
         self.earned_at -= credit
+        self.moved -= credit
         for i in range(since, len(self.low_ticks)):
             self.low_ticks[i] -= credit
         if since < len(self.low_ticks):  # older marks that are no longer the lower ones
@@ -179,7 +197,7 @@ class RateRule:
         """Put units back that were taken, whenever that was; never above full."""
         ticks = now * self.ticks_per_ns
         if self.earned_at > ticks:
-            self.earned_at = max(ticks, self.earned_at - amount * self.unit_ticks)
+            self._move(max(ticks, self.earned_at - amount * self.unit_ticks), ticks)
             self._note_low(now, self.earned_at - ticks)
 
     # -- what the far side says is left
@@ -187,7 +205,40 @@ class RateRule:
     def lower(self, level: int, now: int) -> None:
         """Leave at most `level` units. Never raises what there is."""
         ticks = now * self.ticks_per_ns
-        self.earned_at = max(self.earned_at, ticks + self.burst_ticks - level * self.unit_ticks)
+        lowered = ticks + self.burst_ticks - level * self.unit_ticks
+        if lowered > max(ticks, self.earned_at):
+            self._move(lowered, ticks)
+
+    def raise_to(self, level: int, now: int, most: int = 0) -> None:
+        """Leave at least `level` units, but not more than the burst. Never lowers what there is.
+
+        Nor does it let more calls go than a bucket of `most` units would (of the burst, if that is more): a
+        far side that always says that everything is left does not switch the limit off. What was taken so
+        far gives nothing back any more: the level is another one now.
+        """
+        ticks = now * self.ticks_per_ns
+        room = max(self.burst_ticks, most * self.unit_ticks) - self.facts(now)
+        raised = ticks + max(0, self.burst_ticks - min(level * self.unit_ticks, room))
+        if raised < self.earned_at:
+            self._move(raised, ticks)
+            self.full_at = now + 1
+
+    def set_burst(self, units: int, now: int, distance: int | None = None) -> None:
+        """Allow another number of units at once. What could be taken a moment ago still can, up to that.
+
+        A `distance` from the burst makes room for calls that arrive later than calls sent after them: a full
+        bucket of the far side goes on refilling only when the first call has arrived.
+        """
+        if distance is not None:
+            self.distance = distance
+        ticks = now * self.ticks_per_ns
+        more, self.burst, self.burst_ticks = units - self.burst, units, self._ticks_of_burst(units)
+        if more:
+            self._move(max(ticks, max(ticks, self.earned_at) + more * self.unit_ticks), ticks)
+
+    def _ticks_of_burst(self, units: int) -> int:
+        burst = units * self.unit_ticks
+        return burst - min(self.distance * self.ticks_per_ns, burst // 4)
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:
         """Leave nothing before that moment, and `units` then.
@@ -199,8 +250,62 @@ class RateRule:
             self._note_low(now + 1, self.earned_at - held)
             return
         self.full_at = now + 1
-        self.earned_at = held
+        self._move(held, now * self.ticks_per_ns)
         self.held_until = at
+
+    def _move(self, earned_at: int, ticks: int) -> None:
+        now = ticks // self.ticks_per_ns
+        if not self.marks:
+            self.mark(now)
+        self.moved += earned_at - max(ticks, self.earned_at)
+        self.earned_at = earned_at
+        self.mark(now)
+
+    def mark(self, now: int) -> None:
+        """Remember how much was taken up to now, for `spent_since` and `raise_to`."""
+        times, marks = self.mark_times, self.marks
+        self.fact = self.facts(now)
+        if times and times[-1] >= now:
+            times.pop()
+            marks.pop()
+        times.append(now)
+        marks.append((self.earned_at, self.moved))
+        if len(times) > _MOST_MARKS:
+            del times[1 : _MOST_MARKS // 2 : 2]
+            del marks[1 : _MOST_MARKS // 2 : 2]
+
+    def facts(self, now: int) -> int:
+        """At most how many ticks the calls alone have taken that are not earned back, whatever was said."""
+        ticks = now * self.ticks_per_ns
+        if not self.marks:
+            return max(0, self.earned_at - ticks)
+        (earned, moved), at = self.marks[-1], self.mark_times[-1] * self.ticks_per_ns
+        without_moves = self.earned_at - self.moved + moved
+        # A bucket that starts with more missing never has less missing than another by the same calls.
+        ahead = max(0, self.fact - max(0, earned - at))
+        spent = without_moves - max(earned, at)
+        return min(max(0, without_moves - ticks) + ahead, max(0, self.fact - ticks + at) + max(0, spent))
+
+    def spent_since(self, at: int) -> tuple[int, int]:
+        """At least and at most how many units were taken between `at` and now.
+
+        What lies between two marks is counted in the larger figure only.
+        """
+        scale, times, marks = self.ticks_per_ns, self.mark_times, self.marks
+        taken = self.earned_at - self.moved
+        after = bisect_left(times, at)
+        least = 0
+        if after < len(times):
+            earned, moved = marks[after]
+            if self.full_at > times[after]:  # only what was taken since then is certain
+                earned = max(earned, self.full_at * scale)
+            least = max(0, taken - earned + moved)
+        before = after if after < len(times) and times[after] == at else after - 1
+        earned, moved = marks[before] if before >= 0 else (at * scale, self.moved)
+        # Up to `at` the bucket has earned back at least what it had earned at each of these moments.
+        known = max(earned, at * scale, self.full_at * scale if self.full_at <= at else LONG_AGO)
+        most = max(least, taken - known + moved)
+        return least // self.unit_ticks, -(-most // self.unit_ticks)
 
     # -- changing the limit, and looking at it
 
@@ -211,7 +316,7 @@ class RateRule:
     def level(self, now: int) -> int:
         """Units that could be taken at once; negative while in debt."""
         backlog = max(0, self.earned_at - now * self.ticks_per_ns)
-        return (self.burst_ticks - backlog) // self.unit_ticks
+        return (self.burst * self.unit_ticks - backlog) // self.unit_ticks
 
     def last_use(self, now: int) -> tuple[int, int | None]:
         """When something was last taken, and what was missing after it; None if it was never used."""
@@ -242,6 +347,10 @@ class RateRule:
                 self.hold_until(held_until, now)
             return
         self.made_at = old.made_at
+        learned = 0 if self.rate.burst_given else min(old.burst, self.rate.amount)
+        self.distance = old.distance
+        self.burst = max(self.burst, learned)
+        self.burst_ticks = self._ticks_of_burst(self.burst)
         # What a bucket that is held will have at the end, it has then at any rate.
         self.held_until = old.held_until
         since = max(now, old.held_until)
@@ -251,7 +360,7 @@ class RateRule:
         self.earned_at = since * self.ticks_per_ns + self.burst_ticks - level
         # Refunds that are still due go on, up to where the smaller burst was full.
         self.full_at = old.full_at
-        due = min(old.rate.burst * self.unit_ticks, self.burst_ticks) - level
+        due = min(old.burst_ticks * self.unit_ticks // old.unit_ticks, self.burst_ticks) - level
         for at, low in zip(old.low_times, old.low_ticks, strict=True):
             converted = low * self.unit_ticks // old.unit_ticks
             if converted < due:
@@ -259,3 +368,12 @@ class RateRule:
                 self.low_ticks.append(converted)
         self.low_times.append(mark)
         self.low_ticks.append(due)
+        fact = -(-old.facts(now) * self.unit_ticks // old.unit_ticks)
+        taken = old.earned_at - old.moved
+        for at, (earned, moved) in zip(old.mark_times, old.marks, strict=True):
+            spent = -(-(taken - earned + moved) * self.unit_ticks // old.unit_ticks)
+            self.mark_times.append(at)
+            self.marks.append((self.earned_at - spent, 0))
+        if self.marks:
+            self.mark(now)
+            self.fact = fact

@@ -10,7 +10,7 @@ from ..hints import AnyRate, Callable, Mapping, Sequence, later
 from ..limits import BYTES, COLUMNS, REQUESTS, Rate
 from .bucket import RateRule
 from .slots import ConcurrencyRule, WeightRule
-from .window import Reentry, Window
+from .window import Probes, Reentry, Window
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Rules:
         "columns",
         "final",
         "places",
+        "probes",
         "rates",
         "reentry",
         "throttled_for",
@@ -56,6 +57,7 @@ class Rules:
         self.window = window
         self.throttled_for = throttled_for  # how long after its end a window still counts as recent
         self.reentry = reentry  # if given, no call goes before the window ends
+        self.probes: Probes | None = None  # if given, single calls go, however active the window is
         self.places = places
         self.weight = weight
         self.final = final  # what was taken is never corrected afterwards
@@ -73,7 +75,7 @@ class Rules:
 
     def entrance(self) -> Callable[[tuple[int, ...], int], int]:
         """The shortest way to `enter`: a lone rate needs no rules around it."""
-        others = (self.places, self.weight, self.reentry)
+        others = (self.places, self.weight, self.reentry, self.probes)
         if len(self.rates) == 1 and not any(others):
             return self.rates[0].enter
         return self.enter
@@ -84,11 +86,11 @@ class Rules:
         weight = self.weight
         load = cost[BYTES]
         mode = ADMITTED
-        first_again = False
+        after_window = False
         window = self.window
         if window is not None and window.until is not None:
             mode = self._mode(now)
-            first_again = self.reentry is not None and window.until != self._resumed
+            after_window = True
             if mode == THROTTLED and weight is not None:
                 load *= weight.penalty
         if mode == REFUSED:
@@ -115,8 +117,8 @@ class Rules:
             if others:
                 for rate in others:
                     rate.enter(cost, now)
-            if first_again:
-                self._resume(now)
+        if after_window:
+            self._resume(now)
         # What is held is taken last and without a call, so that Ctrl-C cannot come in between.
         if weight is not None:
             weight.in_flight += load
@@ -130,27 +132,35 @@ class Rules:
         """Under which rules one who comes now would go in, if at all."""
         until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
         assert until is not None
-        if self.reentry is not None and now < until:
+        if self.probes is not None:
+            if now < self.probes.next_at:
+                return REFUSED
+        elif self.reentry is not None and now < until:
             return REFUSED
         places = self.places
         if places is not None and places.adaptive:
             self.hear_window()
             if now >= until + self.throttled_for and not places.fits_regrowing(now):
                 return REFUSED
-        if now < until + self.throttled_for and (places is not None or self.weight is not None):
+        if self.throttled(now) and (places is not None or self.weight is not None):
             return THROTTLED  # without either nothing would be any tighter
         return ADMITTED
 
     def _resume(self, now: int) -> None:
-        """The first call has gone in after a window: nothing was saved up while calls were held back.
+        """A call has gone in after a window. The first: nothing was saved up while calls were held back.
 
         Judged now and not before: the window might have been cleared, and the rates have become others.
         """
-        until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
-        assert until is not None
-        self._resumed = until
-        for rate in self.rates:
-            rate.hold_until(until, now, 0)
+        window = self.window
+        assert window is not None
+        if self.probes is not None:
+            self.probes.take(now)
+        if self.reentry is not None and window.until != self._resumed:
+            assert window.until is not None
+            self._resumed = window.until
+            if not window.gentle:
+                for rate in self.rates:
+                    rate.hold_until(window.until, now, 0)
 
     def hear_window(self) -> None:
         """Let the places know of what was signalled to the window."""
@@ -167,10 +177,15 @@ class Rules:
 
     @property
     def throttled_until(self) -> int | None:
-        """When the last signal stops being recent; None if there never was one."""
-        if self.window is None or self.window.until is None:
+        """When the last signal stops being recent; None if there never was one, or it was a gentle one."""
+        window = self.window
+        if window is None or window.until is None or (window.gentle and not self._adapts):
             return None
-        return self.window.until + self.throttled_for
+        return window.until + self.throttled_for
+
+    @property
+    def _adapts(self) -> bool:
+        return self.places is not None and self.places.adaptive
 
     def throttled(self, now: int) -> bool:
         """Is a signal recent?"""
@@ -191,7 +206,10 @@ class Rules:
         No rule: nothing does. No moment: when a call ends.
         """
         window, places, weight = self.window, self.places, self.weight
-        if self.reentry is not None and window is not None and window.active(now):
+        if self.probes is not None:
+            if now < self.probes.next_at:
+                return "window", self.probes.next_at
+        elif self.reentry is not None and window is not None and window.active(now):
             return "window", window.until
         if window is not None and window.until is not None:  # else there never was a signal
             self.hear_window()

@@ -163,10 +163,11 @@ class Gate:
             effects=self._wake,
         )
         self._lock, self._pending = self._guard.lock, self._guard.pending
-        self._follow_rules()
+        self.follow_rules()
         reset_in_child(self)
 
-    def _follow_rules(self) -> None:
+    def follow_rules(self) -> None:
+        """Under the lock: the rules are others now. Choose the shortest way in that obeys them."""
         rules = self.rules
         if self.supply is not None:
             enter: Callable[[Cost, int], int] = self._enter_granted
@@ -508,7 +509,7 @@ class Gate:
         window = self.rules.window
         if window is not None:
             self._heard, self._told = window.state, window.signalled
-        self.look(lambda _now: self._follow_rules())
+        self.look(lambda _now: self.follow_rules())
 
     def demand(self, *, leaving: bool = False) -> Demand:
         """What the gate holds, and what its callers want. `leaving`: all unused units go back."""
@@ -555,7 +556,7 @@ class Gate:
         """Under the lock: go by these rate rules, which count these columns."""
         self.columns = columns
         self.rules.set_rates(rules)
-        self._follow_rules()
+        self.follow_rules()
         for ticket in self._callers.line.tickets():
             ticket.cost = self.at_full_length(ticket.cost)
 

@@ -28,9 +28,22 @@ class Window:
     `generation` grows with every signal that moved the end. `episode` grows only when a
     signal answers a call that was made after the last episode began: a hundred refusals of
     one burst are one episode.
+
+    `gentle` is true of a window after which calls come back at the full rate at once: they were held back
+    because the far side was out of order, or until a single call has found out more.
     """
 
-    __slots__ = ("before", "ceiling", "episode", "generation", "signalled", "started_at", "unended", "until")
+    __slots__ = (
+        "before",
+        "ceiling",
+        "episode",
+        "generation",
+        "gentle",
+        "signalled",
+        "started_at",
+        "unended",
+        "until",
+    )
 
     def __init__(self, ceiling: int | None = None) -> None:
         self.ceiling = ceiling
@@ -41,6 +54,7 @@ class Window:
         self.episode = 0
         self.signalled = self.state  # after the last change that was made in this process
         self.unended = False  # a window ran, or runs, whose end was not reported yet
+        self.gentle = False
 
     def active(self, now: int) -> bool:
         """Whether calls are held back."""
@@ -56,7 +70,13 @@ class Window:
         return WindowSignal(until=self.until if self.active(now) else None, origin=None)
 
     def set(
-        self, duration: int, now: int, *, sent_at: int | None = None, origin: object = None
+        self,
+        duration: int,
+        now: int,
+        *,
+        sent_at: int | None = None,
+        origin: object = None,
+        gentle: bool = False,
     ) -> Literal["set", "extended"] | None:
         """Hold calls back for `duration` from now. Answers what that changed, None for nothing."""
         if self.ceiling is not None:
@@ -68,7 +88,9 @@ class Window:
             self.before = self.until
         end = now + duration
         if self.until is not None and end <= self.until:
+            self.gentle = self.gentle and gentle
             return None
+        self.gentle = gentle and (self.gentle or not was_active)
         self.until = end
         self.generation += 1
         if origin is None:
@@ -92,6 +114,40 @@ class Window:
             return False
         self.unended = False
         return True
+
+
+class Probes:
+    """Lets single calls through until it is known that calls go well again.
+
+    A call that was not refused within `patience`, the time that refusals take, is a good sign: then two
+    go, then four. Where refusals take longer than `pause`, one call goes after each pause, which each
+    of them makes longer by `growth` percent, up to `longest`.
+    """
+
+    __slots__ = ("_growth", "_left", "_longest", "_number", "_patience", "_pause", "next_at")
+
+    def __init__(
+        self, next_at: int, pause: int, patience: int, *, growth: int = 0, longest: int = 1 << 62
+    ) -> None:
+        self.next_at = next_at
+        self._pause = pause
+        self._patience = patience
+        self._growth = growth
+        self._longest = longest
+        self._number = self._left = 1  # of calls that go together, and still may
+
+    def take(self, now: int) -> None:
+        """One of them goes."""
+        self._left -= 1
+        if self._left:
+            return
+        if self._patience < self._pause:
+            self._number = self._left = 2 * self._number
+            self.next_at = now + self._patience
+        else:
+            self._left = 1
+            self.next_at = now + self._pause
+            self._pause = min(self._longest, self._pause * (100 + self._growth) // 100)
 
 
 class Reentry:

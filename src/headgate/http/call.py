@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _COUNTED = (TOKENS, INPUT, OUTPUT)
 
+# Seconds. A new connection and a busy client make some requests arrive later than others.
+_DELAY = 0.1
+
 # A response that asks for a longer wait is returned at once. (The OpenAI SDK draws the same line.)
 _LONGEST_RETRY_AFTER = 120 * SECOND
 
@@ -89,6 +92,8 @@ class Call:
             if not isinstance(gate, Dispatch):
                 gate = checked(gate(request), gate)
         self.gate: Dispatch = gate
+        if not gate.expected_delay:
+            gate.expect_delay(_DELAY)
         self._reserved = self._reserve(request)
         self._permit: Permit | None = None
         self._sent_at = 0.0

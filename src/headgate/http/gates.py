@@ -80,7 +80,9 @@ def checked(gate: object, given_by: object) -> Dispatch:
     return gate
 
 
-_DEFAULT = _gates_by_name(lambda host: Dispatch(host, rates="auto", pause=True))
+_DEFAULT = _gates_by_name(
+    lambda host: Dispatch(host, rates="auto", pause=True, throttled_concurrency="adaptive")
+)
 
 
 def default_gate(host: str) -> Dispatch:

@@ -38,7 +38,8 @@ class Signal:
     """What one response says: hold back or not, for how long, and whether to try again.
 
     `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server
-    stated none. `should_retry` is None when the response alone cannot tell.
+    stated none. `should_retry` is None when the response alone cannot tell. `from_reset` says that the wait
+    is the reset of a used-up budget, because the server did not say when to come back.
     """
 
     limited: bool = False
@@ -46,6 +47,7 @@ class Signal:
     scopes: tuple[Scope, ...] = ()
     should_retry: bool | None = None
     reason: Reason = "ok"
+    from_reset: bool = False
 
 
 # What is said by a response without an error that states no limits.
@@ -97,6 +99,7 @@ def _signal(status: int, fields: Fields, document: Document, *, present: Present
     limited = reason in _LIMITED
     if not limited:
         scopes = _applying(scopes)
+    from_reset = False
     if reason in _FINAL or not (limited or status >= 400):
         retry_after = None
     elif retry_after is None:
@@ -105,10 +108,11 @@ def _signal(status: int, fields: Fields, document: Document, *, present: Present
             retry_after = longest(map(wire.spoken_wait, details.messages))
         if retry_after is None and limited:
             retry_after = longest(scope.reset_after for scope in scopes if _may_hold_back(scope))
+            from_reset = retry_after is not None
     if reason == "rate_limited" and retry_after is not None and retry_after >= 3_600:
         reason = "quota_window"
     should_retry = _should_retry(reason, status, details, fields, stated=retry_after is not None)
-    return Signal(limited, retry_after, scopes, should_retry, reason)
+    return Signal(limited, retry_after, scopes, should_retry, reason, from_reset)
 
 
 def _applying(scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:

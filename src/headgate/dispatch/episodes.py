@@ -1,0 +1,170 @@
+"""Pure. Which refusals belong together, and when to try again where a refusal does not say.
+
+An episode begins with a refusal and ends with the first success of a call that was sent after it. Until
+then only single calls go, as probes. A limit that is counted in fixed windows gives itself away: its
+episodes end at the same second of each minute, or of each hour.
+"""
+
+from __future__ import annotations
+
+from ..arguments import SECOND
+from ..gate.window import Probes
+
+_FIRST_PAUSE = SECOND // 10
+_LONGEST_PAUSE = 8 * SECOND
+# In an outage the pause is a fraction of the time that it has lasted.
+_OUTAGE_PAUSE = SECOND // 2
+_OUTAGE_GROWTH = 25  # percent
+_LONGEST_OUTAGE_PAUSE = 30 * SECOND
+# One failure of the far side among successes is not an outage.
+_FAILURES = 3
+_SHORTEST_PATIENCE = SECOND // 50
+
+
+class Episodes:
+    """The episode of refusals that is under way, if any."""
+
+    __slots__ = (
+        "_failing_since",
+        "_failures",
+        "_outage",
+        "_paused_at",
+        "_refused_sent",
+        "_took",
+        "edges",
+        "pause",
+        "started_at",
+    )
+
+    def __init__(self) -> None:
+        self.started_at: int | None = None  # None: no episode is under way
+        self.pause = 0  # the last one
+        self.edges = Edges()
+        self._outage = False  # the far side fails, instead of refusing
+        self._paused_at: int | None = None  # refusals of calls sent before are echoes
+        self._refused_sent = 0  # when the last call was sent that was refused
+        self._took = 0  # the longest time that a refusal of this episode took
+        self._failures = 0  # in a row ...
+        self._failing_since = 0  # ... and when the first of these calls was sent
+
+    def is_echo(self, sent: int) -> bool:
+        """Whether a call sent then could not know of the last refusal."""
+        return self._paused_at is not None and sent <= self._paused_at
+
+    def refused(self, sent: int, now: int, *, gap: int, stated: int | None) -> bool:
+        """A call was told to slow down, for `stated` if it was told for how long. True: a new episode.
+
+        `gap` is the time between two calls at the present rate.
+        """
+        began = self.started_at is None or self._outage
+        if began:
+            pause = stated or max(_FIRST_PAUSE, 2 * gap)
+        else:
+            pause = max(stated or 0, min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause)))
+            if stated is None:  # the first probe has shown that the end of the window is worth waiting for
+                pause = self.edges.pause(now) or pause
+        self._pause_for(pause, sent, now, outage=False)
+        return began
+
+    def failed(self, sent: int, now: int) -> bool:
+        """The far side failed to answer a call, and did not say for how long. True: this is an outage."""
+        if not self._failures:
+            self._failing_since = sent
+        self._failures += 1
+        if self._failures < _FAILURES and not self._outage:
+            return False
+        pause = _OUTAGE_PAUSE
+        if self._outage:
+            pause = min(_LONGEST_OUTAGE_PAUSE, self.pause * (100 + _OUTAGE_GROWTH) // 100)
+        self._pause_for(pause, sent, now, outage=True)
+        return True
+
+    def _pause_for(self, pause: int, sent: int, now: int, *, outage: bool) -> None:
+        if self.started_at is None:
+            self.started_at = now
+            self._took = 0
+        self._took = max(self._took, now - sent)
+        self._paused_at = now
+        self._refused_sent = sent
+        self._outage = outage
+        self.pause = pause
+
+    def probes(self, now: int) -> Probes:
+        """How single calls go after the pause that begins now."""
+        patience = max(_SHORTEST_PATIENCE, 2 * self._took)
+        growth = _OUTAGE_GROWTH if self._outage else 0
+        return Probes(now + self.pause, self.pause, patience, growth=growth, longest=_LONGEST_OUTAGE_PAUSE)
+
+    def succeeded(self, sent: int) -> bool:
+        """A call sent then went well. True: that ended an episode."""
+        if sent > self._failing_since:
+            self._failures = 0
+        if self.started_at is None or sent <= self.started_at:
+            return False
+        if not self._outage:
+            self.edges.ended(self._refused_sent, sent)
+        self.started_at = None
+        self._outage = False
+        return True
+
+
+class Edges:
+    """Finds out whether episodes end when a fixed window of the far side does."""
+
+    __slots__ = ("_ends", "_high", "_low", "period")
+
+    def __init__(self) -> None:
+        self.period: int | None = None  # of the window, once it is known
+        self._ends: list[tuple[int, int]] = []  # of the last episodes: the end lies between these moments
+        self._low = self._high = 0  # the edge lies between these, and a whole number of periods later
+
+    def ended(self, refused_sent: int, success_sent: int) -> None:
+        """An episode ended between these moments."""
+        if self.period is not None:
+            self._refine(refused_sent, success_sent, self.period)
+            return
+        self._ends = [*self._ends[-2:], (refused_sent, success_sent)]
+        if len(self._ends) < 3:
+            return
+        for period in (60 * SECOND, 3600 * SECOND):
+            edge = _common(self._ends, period)
+            if edge is not None:
+                self.period = period
+                self._low, self._high = edge
+                return
+
+    def _refine(self, low: int, high: int, period: int) -> None:
+        turns = round(((low + high) - (self._low + self._high)) / 2 / period)
+        low, high = max(low - turns * period, self._low), min(high - turns * period, self._high)
+        if low < high:
+            self._low, self._high = low, high
+        else:  # the limit is not counted in such windows, or no longer
+            self.period = None
+            self._ends = []
+
+    def pause(self, now: int) -> int | None:
+        """How long until the window ends; None if it is not known to."""
+        if self.period is None:
+            return None
+        low, high = self._low, self._high
+        at = high if high - low <= SECOND // 4 else (low + high) // 2
+        wait = (at - now) % self.period
+        # The middle has been tried and was refused.
+        return wait if wait < self.period - (high - low) else (high - now) % self.period
+
+    def since_edge(self, now: int) -> int | None:
+        """How long ago the window began; None if there is none."""
+        return None if self.period is None else (now - self._high) % self.period
+
+
+def _common(ends: list[tuple[int, int]], period: int) -> tuple[int, int] | None:
+    """The edge that lies in all of these spans of time, apart from whole periods; None if there is none."""
+    low, high = ends[-1]
+    turns = set()
+    for start, end in ends:
+        turn = round(((start + end) - (ends[-1][0] + ends[-1][1])) / 2 / period)
+        turns.add(turn)
+        low, high = max(low, start - turn * period), min(high, end - turn * period)
+        if end - start > period // 6:
+            return None
+    return (low, high) if low < high and len(turns) == len(ends) else None
