@@ -34,16 +34,16 @@ def use(ramp, start, seconds):
 
 def test_while_no_limit_is_known_the_rate_doubles_with_every_second_of_use():
     ramp = Ramp(0)
-    assert ramp.rate == 300
+    assert ramp.rate == 600
     use(ramp, 0, 5)
-    assert ramp.rate == 300 * 2**5
+    assert ramp.rate == 600 * 2**5
 
 
 def test_the_rate_does_not_grow_while_less_than_half_of_it_is_used():
     ramp = Ramp(0)
     for second in range(1, 60):
         ramp.succeeded(second * SECOND, ramp.rate)
-    assert ramp.rate == 300
+    assert ramp.rate == 600
 
 
 def test_an_episode_is_one_cut_however_many_refusals_it_has():
@@ -118,7 +118,7 @@ def test_every_rate_from_one_up_grows_back_after_a_cut(cuts):
 
 def test_a_stated_limit_is_taken_as_the_rate():
     learner = Learner(None, 0)
-    assert learner.rates == (Rate(300, 60, burst=1),)
+    assert learner.rates == (Rate(600, 60, burst=1),)
     hear(learner, [("requests", 600, 599, SECOND // 10), ("tokens", 90_000, 89_000, SECOND)], 0)
     assert learner.rates == (Rate(600, 60), Rate(90_000, 60, unit="tokens"))
 

@@ -48,7 +48,7 @@ def test_a_hundred_refusals_of_one_burst_are_one_episode():
         dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=9 + k / 1000)
         clock.advance(0.001)
     assert dispatch.snapshot().throttled_concurrency == 70
-    assert dispatch.snapshot().rates[0].limit == 150
+    assert dispatch.snapshot().rates[0].limit == 300
 
 
 def test_refusals_without_a_time_start_longer_windows_each_time_until_a_call_goes_well():
@@ -122,7 +122,7 @@ def test_an_exhausted_account_and_a_request_that_is_too_large_start_no_window(bo
     dispatch = api(ManualClock(), rates="auto")
     dispatch.observe(read_signal(429, {}, body))
     assert not dispatch.snapshot().backoff_active
-    assert dispatch.snapshot().rates[0].limit == 300
+    assert dispatch.snapshot().rates[0].limit == 600
 
 
 def test_an_overload_cuts_concurrency_and_not_the_rate():
@@ -131,7 +131,7 @@ def test_an_overload_cuts_concurrency_and_not_the_rate():
     overloaded = '{"type": "error", "error": {"type": "overloaded_error"}}'
     dispatch.observe(read_signal(529, {"retry-after": "1"}, overloaded), sent_at=4)
     assert dispatch.snapshot().throttled_concurrency == 70
-    assert dispatch.snapshot().rates[0].limit == 300
+    assert dispatch.snapshot().rates[0].limit == 600
 
 
 def test_an_exhausted_quota_without_a_time_starts_a_window_of_a_minute_or_more():

@@ -7,7 +7,7 @@ from ..arguments import SECOND
 _MINUTE = 60 * SECOND
 
 # Where nothing is known, calls a minute to start with, and the most that is ever tried.
-_START = 300
+_START = 600
 _MOST = 6_000_000
 # All of what was configured, in parts.
 ALL = 1_000_000

@@ -68,7 +68,7 @@ def take_snapshot(rules: Rules, callers: WaitingCallers, now: int) -> DispatchSn
         if binding is None:  # it is due, and its alarm is about to ring
             binding, look_at = callers.binding, callers.next_look
     return DispatchSnapshot(
-        backoff_active=rules.throttled(now),
+        backoff_active=rules.throttled(now) or (rules.window is not None and rules.window.active(now)),
         in_flight=None if places is None else places.in_flight,
         throttled_in_flight=None if places is None else places.throttled_in_flight,
         bytes_in_flight=None if weight is None else weight.in_flight,
