@@ -93,7 +93,9 @@ def test_a_packed_journal_is_read_by_the_usual_programs_and_goes_on_with_their_f
 
 
 @pytest.mark.parametrize(
-    "content", [b"precious", gzip.compress(b"precious"), gzip.compress(b"precious")[:-3]]
+    "content",
+    [b"precious", gzip.compress(b"precious"), gzip.compress(b"precious")[:-3]],
+    ids=["plain", "packed", "packed and torn"],
 )
 def test_a_packed_file_that_is_not_a_journal_is_refused_and_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.gz"
