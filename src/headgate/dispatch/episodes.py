@@ -57,8 +57,10 @@ class Episodes:
         `gap` is the time between two calls at the present rate.
         """
         began = self.started_at is None or self._outage
-        if began:
-            pause = stated or max(_FIRST_PAUSE, 2 * gap)
+        if stated is not None and (began or stated >= _FIRST_PAUSE):
+            pause = stated
+        elif began:
+            pause = max(_FIRST_PAUSE, 2 * gap)
         else:
             pause = max(stated or 0, min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause)))
             if stated is None:  # the first probe has shown that the end of the window is worth waiting for

@@ -169,7 +169,9 @@ class Learner:
         if began and signal.reason == "rate_limited":
             self.congested(sent, now, now + pause)
             self._doubt_burst(signal, rules, now)
-        probes = self.episodes.probes(now) if stated is None else None
+        # An API that is out of order may still be so when it said to come back.
+        tried = stated is None or signal.reason == "overloaded"
+        probes = self.episodes.probes(now) if tried else None
         return _advice(pause, signal.reason, gentle=gentle, probes=probes, began=began)
 
     def _ends_window(self, signal: Signal) -> bool:

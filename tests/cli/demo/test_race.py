@@ -43,4 +43,4 @@ def test_headgate_has_the_fewest_refusals(ways):
 
 
 def test_headgate_is_done_first_or_soon_after_the_first(ways):
-    assert ways[Gated].seconds <= 1.1 * min(way.seconds for way in ways.values())
+    assert ways[Gated].seconds <= 1.01 * min(way.seconds for way in ways.values())
