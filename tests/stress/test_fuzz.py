@@ -253,18 +253,19 @@ def test_a_loop_closed_with_thousands_of_waiting_tasks_blocks_no_other_caller():
     assert (gate.snapshot().waiting, gate.snapshot().in_flight) == (0, 0)
 
 
-def test_a_thread_that_blocks_the_loop_of_the_first_in_line_keeps_the_time_itself():
-    """Sync code that waits at the gate inside a running loop must not wait for that loop."""
+def test_a_sync_wait_inside_the_loop_of_the_first_in_line_is_refused_and_leaves_no_trace():
+    """It would wait for a task that cannot run meanwhile."""
     gate = Dispatch("gate", rates="50/s burst 1")
 
     async def main():
         gate.try_admit().settle()
         task = asyncio.ensure_future(gate.admit().__aenter__())
         await asyncio.sleep(0)
-        with gate.admit(timeout=PATIENCE) as permit:  # a blocking wait inside a loop, on purpose
-            waited = permit.waited
+        with pytest.raises(RuntimeError, match="write `async with`"), gate.admit(timeout=PATIENCE):
+            pass
         (await task).settle()
-        return waited
+        async with gate.admit(timeout=PATIENCE) as permit:
+            return permit.waited
 
     assert asyncio.run(main()) < PATIENCE
 
