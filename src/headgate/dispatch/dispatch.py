@@ -20,7 +20,6 @@ from ..gate.closing import Closing
 from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule, WeightRule
-from ..gate.window import Probes
 from ..hints import (
     Awaitable,
     Callable,
@@ -254,7 +253,7 @@ class Dispatch(Gate, Closing):
             if changed:
                 self._go_by(before, learner.rates)
                 before = learner.rates
-        advice = self.look(lambda now: learner.hear(signal, sent, now, self.rules, chance))
+        advice = self.look(lambda now: self._hear_signal_locked(signal, sent, now, chance))
         if learner.rates is not before:
             self._go_by(before, learner.rates)
         if advice is not None:
@@ -280,23 +279,24 @@ class Dispatch(Gate, Closing):
 
         self.change(keep_distance)
 
+    def _hear_signal_locked(self, signal: Signal, sent: int, now: int, chance: float) -> Advice | None:
+        advice = self._learner.hear(signal, sent, now, self.rules, chance)
+        if advice is not None and (advice.ended or advice.probes is not None):
+            self.rules.probes = advice.probes
+            self.follow_rules()
+        return advice
+
     def _follow_advice(self, advice: Advice, sent: int) -> None:
         if advice.ended:
-            self.change(lambda _now: self._probe_locked(None))
+            self.look_again()
             if self._probing is not None:
                 self.window.clear(generation=self._probing)
                 self._probing = None
-        if advice.probes is not None:
-            self.change(lambda _now: self._probe_locked(advice.probes))
         if advice.pause:
             # A refusal of a probe belongs to the episode that the window knows of.
             of_call = sent if advice.began else min(sent, self.window.rule.started_at or sent)
             self.window.signal(advice.pause, advice.reason, of_call, gentle=advice.gentle)
             self._probing = self.window.generation if advice.probes is not None else None
-
-    def _probe_locked(self, probes: Probes | None) -> None:
-        self.rules.probes = probes
-        self.follow_rules()
 
     def learn(self, verdict: Verdict, sent_at: int) -> None:
         """A verdict of `throttled(retry_after)` starts the backoff window."""

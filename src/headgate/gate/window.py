@@ -121,10 +121,11 @@ class Probes:
 
     A call that was not refused within `patience`, the time that refusals take, is a good sign: then two
     go, then four. Where refusals take longer than `pause`, one call goes after each pause, which each
-    of them makes longer by `growth` percent, up to `longest`.
+    of them makes longer by `growth` percent, up to `longest`. If none of them was refused in three times the
+    patience, calls go freely: perhaps only refusals are told here, and no success ever will be.
     """
 
-    __slots__ = ("_growth", "_left", "_longest", "_number", "_patience", "_pause", "next_at")
+    __slots__ = ("_first_at", "_growth", "_left", "_longest", "_number", "_patience", "_pause", "next_at")
 
     def __init__(
         self, next_at: int, pause: int, patience: int, *, growth: int = 0, longest: int = 1 << 62
@@ -135,13 +136,18 @@ class Probes:
         self._growth = growth
         self._longest = longest
         self._number = self._left = 1  # of calls that go together, and still may
+        self._first_at: int | None = None
 
     def take(self, now: int) -> None:
         """One of them goes."""
         self._left -= 1
         if self._left:
             return
-        if self._patience < self._pause:
+        if self._first_at is None:
+            self._first_at = now
+        if now - self._first_at > 3 * self._patience:
+            self._left = 1 << 62
+        elif self._patience < self._pause:
             self._number = self._left = 2 * self._number
             self.next_at = now + self._patience
         else:
