@@ -361,9 +361,8 @@ def test_a_priority_that_is_not_a_whole_number_is_refused(priority):
 
 def test_a_tenant_that_cannot_be_hashed_is_refused_although_no_caller_waits():
     gate = Dispatch("api", concurrency=1)
-    for act in (gate.admit, gate.try_admit):
-        with pytest.raises(InvalidConfig, match=r"tenant=\['team'\] is not hashable"):
-            act(tenant=["team"])
+    with pytest.raises(InvalidConfig, match=r"tenant=\['team'\] is not hashable"):
+        gate.admit(tenant=["team"])
     assert gate.snapshot().in_flight == 0
 
 

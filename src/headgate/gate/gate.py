@@ -260,8 +260,6 @@ class Gate:
             price = read_cost(self.columns, bytes, tokens, cost)
         else:
             price = self.unit_cost
-        if tenant is not None:
-            check_tenant(tenant)
         # As `take`, without the call.
         kind, read_clock = self._permit_kind, self._now
         permit = kind()
