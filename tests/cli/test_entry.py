@@ -70,7 +70,7 @@ def run(script, *args):
     [
         ("click", ["--help"]),
         ("rich", ["watch", "STORE", "--once"]),
-        ("httpx2", ["demo"]),
+        ("aiohttp", ["demo"]),
         ("aiohttp", ["run", "-", "--to", "http://127.0.0.1:9/v1/chat/completions"]),
     ],
 )

@@ -270,3 +270,86 @@ def test_what_remains_of_a_lower_limit_goes_through_a_strict_rate():
         permit.settle()
         admitted += 1
     assert admitted == 29
+
+
+def test_a_share_of_a_quota_that_is_partly_used_holds_no_call_back():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates=["600/minute"], pause=True)
+    told = {
+        "anthropic-ratelimit-unified-5h-utilization": "0.37",
+        "anthropic-ratelimit-unified-5h-reset": "18000",
+    }
+    dispatch.observe(read_signal(200, told), sent_at=10)
+    assert dispatch.snapshot().rates[0].limit == 600
+    assert dispatch.snapshot().rates[0].level == 10
+    assert not dispatch.snapshot().backoff_active
+
+
+def test_a_limit_that_turns_out_to_be_one_for_hours_is_no_longer_one_for_a_minute():
+    dispatch = api(ManualClock(10), rates=["600/minute"])
+    dispatch.observe(read_signal(200, headers(100, 99, "30s")))
+    assert dispatch.snapshot().rates[0].limit == 100
+    dispatch.observe(read_signal(200, headers(100, 98, "3000s")))
+    assert dispatch.snapshot().rates[0].limit == 600
+
+
+def test_a_limit_for_a_second_is_recognised_by_what_comes_back():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates="auto")
+    for remaining in (9, 5, 1):
+        dispatch.observe(read_signal(200, headers(10, remaining, "1s")))
+    clock.advance(1)
+    dispatch.observe(read_signal(200, headers(10, 9, "1s")))
+    assert dispatch.snapshot().rates[0].name == "requests/second"
+
+
+def test_limits_that_go_down_and_up_do_not_let_more_through_than_a_configured_burst():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates=[Rate(20, 1, burst=50)], concurrency=None, throttled_concurrency=None)
+    for _ in range(50):
+        dispatch.try_admit().settle()
+    for limit in (1, 100):
+        clock.advance(0.001)
+        dispatch.observe(read_signal(200, headers(limit, 1000)))
+    assert dispatch.try_admit() is None
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_stated_wait_and_a_backoff_of_the_user_end_the_single_calls_of_an_episode(stated):
+    clock = ManualClock(10)
+    dispatch = api(clock, pause=True)
+    dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=9.9)
+    clock.advance(0.3)
+    dispatch.try_admit().settle()
+    clock.advance(0.01)
+    if stated:
+        dispatch.observe(read_signal(429, {"retry-after": "60"}), sent_at=10.3)
+    else:
+        dispatch.set_backoff(60)
+    clock.advance(59)
+    assert dispatch.try_admit() is None
+    clock.advance(2)
+    dispatch.try_admit().settle()
+
+
+def test_rates_are_not_held_until_the_end_of_a_window_that_was_cleared():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates=["600/minute"], pause=True)
+    dispatch.observe(read_signal(429, {}, RATE_LIMITED), sent_at=9.9)
+    dispatch.set_backoff(600)
+    clock.advance(1)
+    assert dispatch.try_admit() is None
+    dispatch.observe(read_signal(200, {}), sent_at=10.5)
+    dispatch.window.clear()
+    dispatch.try_admit().settle()
+
+
+@pytest.mark.parametrize("pause", [True, False])
+def test_a_newer_answer_that_says_that_something_remains_lets_calls_go_again(pause):
+    clock = ManualClock(10)
+    dispatch = api(clock, rates=["600/minute"], pause=pause)
+    dispatch.observe(read_signal(200, headers(None, 0, "3500s")), sent_at=10)
+    assert dispatch.try_admit() is None
+    clock.advance(0.1)
+    dispatch.observe(read_signal(200, headers(None, 4999, "3499s")), sent_at=10.1)
+    dispatch.try_admit().settle()

@@ -1,6 +1,5 @@
 """A Dispatch never goes above what was configured, whatever headers say and in whatever order."""
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -109,9 +108,6 @@ def test_no_answer_lets_more_through_than_the_configured_burst(rate, program, pa
     play([rate], meter_for(rate, "bucket", 0, 0), program, pause=pause)
 
 
-@pytest.mark.xfail(
-    reason="a stated limit of a longer period replaces a strict rate of a shorter one", strict=False
-)
 @settings(max_examples=60)
 @example(1, 1, [("go", 1), ("answer", 0, "sent", TWO_A_MINUTE), ("wait", 60 * SECOND), ("go", 2)])
 @given(st.integers(1, 60), st.sampled_from([1, 10, 60]), programs)

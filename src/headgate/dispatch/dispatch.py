@@ -125,7 +125,7 @@ class Dispatch(Gate, Closing):
         self._learner = Learner(None if rates == "auto" else read_rates(rates), now)
         self._random = random
         self.expected_delay = 0  # nanoseconds
-        self._probing: int | None = None  # the generation of the window in which single calls go
+        self._probing: int | None = None  # the generation of the window that a success ends
         read = self._learner.rates
         columns = columns_for(read)
         rules = Rules(
@@ -281,7 +281,7 @@ class Dispatch(Gate, Closing):
 
     def _hear_signal_locked(self, signal: Signal, sent: int, now: int, chance: float) -> Advice | None:
         advice = self._learner.hear(signal, sent, now, self.rules, chance)
-        if advice is not None and (advice.ended or advice.probes is not None):
+        if advice is not None:  # a stated wait, or an end, leaves no probes
             self.rules.probes = advice.probes
             self.follow_rules()
         return advice
@@ -296,7 +296,7 @@ class Dispatch(Gate, Closing):
             # A refusal of a probe belongs to the episode that the window knows of.
             of_call = sent if advice.began else min(sent, self.window.rule.started_at or sent)
             self.window.signal(advice.pause, advice.reason, of_call, gentle=advice.gentle)
-            self._probing = self.window.generation if advice.probes is not None else None
+            self._probing = self.window.generation if advice.gentle else None
 
     def learn(self, verdict: Verdict, sent_at: int) -> None:
         """A verdict of `throttled(retry_after)` starts the backoff window."""

@@ -7,6 +7,8 @@ episode of refusals, and back along a cubic. Only success makes anything grow.
 
 from __future__ import annotations
 
+from math import ceil
+
 from ..arguments import SECOND, seconds_to_ns
 from ..backoff import Backoff
 from ..frozen import Frozen
@@ -56,12 +58,14 @@ class Learner:
     __slots__ = (
         "_burst_doubted",
         "_configured",
+        "_emptied",
         "_heard_at",
         "_hints",
         "_periods",
         "_quota_refusals",
         "_ramp",
         "_refused_until",
+        "_risen",
         "_share",
         "_stated",
         "_told",
@@ -77,10 +81,12 @@ class Learner:
         self._told: dict[str, Rate] = {}  # by name of the scope
         self._periods: dict[str, int] = {}  # those that were found out
         self._hints: dict[str, tuple[int, int]] = {}  # what would be one, and how much was used then
+        self._risen: dict[str, tuple[int, int, int]] = {}  # limit, what remained, and when that was asked
         self._heard_at: int | None = None  # when the call was sent that told the newest
         self._stated: dict[str, StatedScope] = {}  # by name of the scope
         self._burst_doubted = False  # a call was refused although much was said to remain
         self._quota_refusals = 0  # in a row
+        self._emptied = False  # calls are held back because nothing remained
         self.episodes = Episodes()
         self.rates = self._read()  # what to go by now
 
@@ -125,7 +131,7 @@ class Learner:
         """Learn from a response to a call that was sent then. Under the lock of the gate."""
         pause = 0
         if signal.scopes and sent == self._heard_at:  # else a newer one has told already
-            scopes = [_figures(scope) for scope in signal.scopes]
+            scopes = _figures(signal.scopes)
             stated = None if signal.retry_after is None or signal.from_reset else signal.retry_after
             wait = None if stated is None else round(stated * SECOND)
             pause = self._take_levels(scopes, sent, now, rules, limited=signal.limited, stated=wait)
@@ -135,11 +141,12 @@ class Learner:
             return self._hear_failure(signal.reason, sent, now)
         self._quota_refusals = 0
         ended = self.episodes.succeeded(sent)
+        if signal.scopes and sent == self._heard_at:
+            ended = ended or (self._emptied and not pause)  # something remains again
+            self._emptied = pause > 0
         self.succeeded(now)
         if ended or pause:
-            return Advice(
-                pause=pause, reason="nothing remains", gentle=False, probes=None, began=True, ended=ended
-            )
+            return _advice(pause, "nothing remains", gentle=True, ended=ended)
         return None
 
     def _hear_refusal(
@@ -192,12 +199,14 @@ class Learner:
             return False  # a newer one has told already
         self._heard_at = sent_at
         changed = False
-        for name, limit, remaining, reset in map(_figures, scopes):
+        for name, limit, remaining, reset in _figures(scopes):
             if limit is None or limit < 1:
                 continue
+            self._notice_seconds(name, limit, remaining, reset, sent_at)
             period = self._period(name, limit, remaining, reset)
-            if period > _MINUTE:
-                continue  # a day's worth is not given out evenly
+            if period > _MINUTE:  # a day's worth is not given out evenly
+                changed |= self._told.pop(name, None) is not None
+                continue
             known = self._told.get(name)
             if known is None or known.amount != limit or known.per_ns != period:
                 self._told[name] = Rate.of_ns(limit, period, None, unit=unit_of(name))
@@ -272,14 +281,15 @@ class Learner:
     def _raise(self, rule: RateRule, level: int, now: int) -> None:
         """Let a rate use what the far side said that it has."""
         told = [rate.amount for rate in self._told.values() if rate.unit == rule.rate.unit]
-        if not told or level <= max(0, rule.level(now)):
+        if not (told or rule.held_until > now) or level <= max(0, rule.level(now)):
             return
         most = 0
-        if not rule.rate.burst_given and not self._burst_doubted:
+        if told and not rule.rate.burst_given and not self._burst_doubted:
             allowed = min(rule.rate.amount, *told)
             most = 2 * allowed  # the end of one window of the far side, and the beginning of the next
             if min(level, allowed) > rule.burst:
                 rule.set_burst(min(level, allowed), now)
+        rule.held_until = min(rule.held_until, now)
         rule.raise_to(level, now, most)
 
     def _doubt_burst(self, signal: Signal, rules: Rules, now: int) -> None:
@@ -332,6 +342,20 @@ class Learner:
         if self._share is None:
             return rate
         return rate_of(rate, max(1, rate.amount * self._share.rate // ALL))
+
+    def _notice_seconds(
+        self, name: str, limit: int, remaining: int | None, reset: int | None, sent: int
+    ) -> None:
+        """More came back than a limit for a minute gives back: the limit is one for a second."""
+        if remaining is None or reset != SECOND:  # finer figures tell the period, longer ones are no seconds
+            self._risen.pop(name, None)
+            return
+        before = self._risen.get(name)
+        self._risen[name] = (limit, remaining, sent)
+        if before is None or before[0] != limit:
+            return
+        if 2 * (remaining - before[1]) > limit and sent - before[2] < _MINUTE // 4:
+            self._periods[name] = SECOND
 
     def _period(self, name: str, limit: int, remaining: int | None, reset: int | None) -> int:
         """Over which time the limit is meant. A minute, unless the name or the figures say otherwise."""
@@ -402,13 +426,18 @@ def _advice(
     return Advice(pause=pause, reason=reason, gentle=gentle, probes=probes, began=began, ended=ended)
 
 
-def _figures(scope: Scope) -> Figures:
-    return (
-        scope.name,
-        None if scope.limit is None else int(scope.limit),
-        None if scope.remaining is None else int(scope.remaining),
-        None if scope.reset_after is None else round(scope.reset_after * SECOND),
-    )
+def _figures(scopes: Sequence[Scope]) -> list[Figures]:
+    """The scopes in whole numbers. A share of a quota counts only when none of it is left."""
+    return [
+        (
+            scope.name,
+            None if scope.limit is None or scope.name.startswith("unified") else int(scope.limit),
+            None if scope.remaining is None else ceil(scope.remaining),
+            None if scope.reset_after is None else round(scope.reset_after * SECOND),
+        )
+        for scope in scopes
+        if not scope.name.startswith("unified") or scope.remaining == 0
+    ]
 
 
 def _gap(rules: Rules) -> int:

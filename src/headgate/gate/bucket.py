@@ -374,6 +374,6 @@ class RateRule:
             spent = -(-(taken - earned + moved) * self.unit_ticks // old.unit_ticks)
             self.mark_times.append(at)
             self.marks.append((self.earned_at - spent, 0))
-        if self.marks:
+        if self.marks or fact > self.earned_at - now * self.ticks_per_ns:
             self.mark(now)
             self.fact = fact

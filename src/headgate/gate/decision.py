@@ -132,10 +132,9 @@ class Rules:
         """Under which rules one who comes now would go in, if at all."""
         until = self.window.until  # type: ignore[union-attr]  # asked only if there was a window
         assert until is not None
-        if self.probes is not None:
-            if now < self.probes.next_at:
-                return REFUSED
-        elif self.reentry is not None and now < until:
+        if self.probes is not None and now < self.probes.next_at:
+            return REFUSED
+        if now < until and self.waits_for_window:
             return REFUSED
         places = self.places
         if places is not None and places.adaptive:
@@ -155,8 +154,8 @@ class Rules:
         assert window is not None
         if self.probes is not None:
             self.probes.take(now)
-        if self.reentry is not None and window.until != self._resumed:
-            assert window.until is not None
+        assert window.until is not None
+        if self.reentry is not None and self._resumed != window.until <= now:
             self._resumed = window.until
             if not window.gentle:
                 for rate in self.rates:
@@ -184,6 +183,13 @@ class Rules:
         return window.until + self.throttled_for
 
     @property
+    def waits_for_window(self) -> bool:
+        """Whether no call goes while the window is active. Probes go in a window that waits for them only."""
+        if self.reentry is None or self.window is None:
+            return False
+        return self.probes is None or not self.window.gentle
+
+    @property
     def _adapts(self) -> bool:
         return self.places is not None and self.places.adaptive
 
@@ -206,10 +212,9 @@ class Rules:
         No rule: nothing does. No moment: when a call ends.
         """
         window, places, weight = self.window, self.places, self.weight
-        if self.probes is not None:
-            if now < self.probes.next_at:
-                return "window", self.probes.next_at
-        elif self.reentry is not None and window is not None and window.active(now):
+        if self.probes is not None and now < self.probes.next_at:
+            return "window", self.probes.next_at
+        if window is not None and window.active(now) and self.waits_for_window:
             return "window", window.until
         if window is not None and window.until is not None:  # else there never was a signal
             self.hear_window()
