@@ -57,6 +57,28 @@ _children: list[Callable[[], object]] = []
 _parents: list[object] = []
 
 
+def after_executors() -> None:
+    """From now on start clean after the executors of Python have done so.
+
+    What starts clean may start a thread that submits to an executor. In a forked child an executor makes a
+    lock free that such a thread would be waiting for, and it would wait without end.
+    """
+    import concurrent.futures.thread  # noqa: F401, PLC0415 - asks to be told of forks when it is imported
+
+    if not _late:
+        _late.append(True)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_start_clean)
+
+
+_late: list[bool] = []
+
+
+def _start_clean_early() -> None:
+    if not _late:
+        _start_clean()
+
+
 def _start_clean() -> None:
     for act in _children:
         act()
@@ -65,4 +87,4 @@ def _start_clean() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_clean)
+    os.register_at_fork(after_in_child=_start_clean_early)

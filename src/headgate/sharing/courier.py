@@ -15,7 +15,7 @@ from sys import is_finalizing
 from typing import TYPE_CHECKING, Any
 
 from ..gate.clock import OWN_THREADS
-from ..gate.forks import never_free, reset_in_child
+from ..gate.forks import after_executors, never_free, reset_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,6 +31,7 @@ class Courier:
 
     def __init__(self) -> None:
         self._start_clean()
+        after_executors()
         reset_in_child(self, first=True)
 
     def _start_clean(self) -> None:
