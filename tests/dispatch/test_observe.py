@@ -353,3 +353,13 @@ def test_a_newer_answer_that_says_that_something_remains_lets_calls_go_again(pau
     clock.advance(0.1)
     dispatch.observe(read_signal(200, headers(None, 4999, "3499s")), sent_at=10.1)
     dispatch.try_admit().settle()
+
+
+def test_without_pause_a_used_up_window_of_the_api_throttles_calls():
+    clock = ManualClock(10)
+    dispatch = api(clock, throttled_concurrency=2)
+    told = headers(600, 0, "60s") | {"retry-after": "60"}
+    dispatch.observe(read_signal(429, told, RATE_LIMITED), sent_at=9.9)
+    clock.advance(1)
+    permits = [dispatch.try_admit() for _ in range(3)]
+    assert [permit is not None for permit in permits] == [True, True, False]

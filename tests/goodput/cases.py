@@ -10,7 +10,6 @@ NOT_YET = {
     ],
     "a reset in whole seconds does not show at once that the API keeps a bucket": [
         "stated known, anthropic",
-        "stated unknown, anthropic",
     ],
     "what an answer says to remain raises no level of a rate that is shared": [
         "stated bucket of 500, 200 jobs, 500/minute, shared by two",

@@ -139,7 +139,7 @@ class Drive:
         # As the gates that the adapters make.
         options |= {"pause": True, "throttled_concurrency": "adaptive"} | self.scenario.options
         gate = Dispatch("api", rates=self.scenario.rates, clock=self._clock, random=dice, **options)
-        gate.expect_delay(0.1)
+        gate.expect_delay(self.scenario.expected_delay)
         return gate
 
     async def _call_until_done(self):

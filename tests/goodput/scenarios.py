@@ -23,6 +23,7 @@ class Scenario:
     cold: tuple[int, float, float] = (0, 0.0, 0.0)  # how many of the first calls are delayed by how much
     service: tuple[float, float] = (0.5, 4.0)  # seconds until a successful answer
     refusal: tuple[float, float] = (0.1, 0.1)  # seconds until any other
+    expected_delay: float = 0.1  # seconds; as the adapters do
     options: dict = field(default_factory=dict)  # of the Dispatch
     members: int = 1  # how many Dispatches share a store, with the callers in equal parts
 

@@ -154,10 +154,6 @@ class Edges:
         # The middle has been tried and was refused.
         return wait if wait < self.period - (high - low) else (high - now) % self.period
 
-    def since_edge(self, now: int) -> int | None:
-        """How long ago the window began; None if there is none."""
-        return None if self.period is None else (now - self._high) % self.period
-
 
 def _common(ends: list[tuple[int, int]], period: int) -> tuple[int, int] | None:
     """The edge that lies in all of these spans of time, apart from whole periods; None if there is none."""

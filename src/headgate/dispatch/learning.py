@@ -165,8 +165,9 @@ class Learner:
         if stated is not None:
             # Processes that share nothing come back apart.
             stated = max(stated, _SHORTEST_PAUSE) + int(min(stated // 100, SECOND // 4) * chance)
-        # What a window of the far side holds is there at once when it begins.
-        gentle = signal.reason == "overloaded" or stated is None or self._ends_window(signal)
+        # What a window of the far side holds is there at once when it begins, for calls that waited for it.
+        waited = rules.reentry is not None and self._ends_window(signal)
+        gentle = signal.reason == "overloaded" or stated is None or waited
         if self.episodes.is_echo(sent):
             if stated is None:
                 return None
