@@ -24,13 +24,17 @@ PARTS = {
     "goodput": "The same jobs through a limited API, beside other clients",
     "importing": "Import",
     "admission": "One admission, uncontended",
+    "observers": "One admission that is observed",
     "waiters": "Fifty thousand waiters",
     "contention": "Sixty-four threads",
     "keys": "A million keys",
     "exchange": "One HTTP call",
+    "gateway": "The gateway beside a direct call",
+    "programs": "Four programs in three languages behind one gateway",
     "resilience": "Retries and circuit breakers, when nothing fails",
     "bulk": "`headgate run` beside bare aiohttp",
     "sharing": "A shared limit that is far away",
+    "ceilings": "How far each store carries",
     "swarm": "A swarm while the API gives less",
 }
 

@@ -1,13 +1,16 @@
 """Events: what observers are told, and that an observer that raises changes nothing."""
 
+import asyncio
 import logging
 import pickle
 
 import pytest
 
-from headgate import BackoffWindow, CostTooLarge, Dispatch, LineFull, events
+from headgate import BackoffWindow, CapacityExhausted, CostTooLarge, Dispatch, FirstFree, LineFull, events
 from headgate.errors import Refused, UnknownName, WaitTimeout
-from headgate.testing import ManualClock, Recorder
+from headgate.observers import together
+from headgate.responses import read_signal
+from headgate.testing import ManualClock, Recorder, run
 from headgate.verdict import Verdict, throttled
 
 
@@ -41,6 +44,189 @@ def test_a_refusal_is_told_with_the_rule_and_the_error():
         ("CostTooLarge", "tokens/second"),
         ("LineFull", "concurrency"),
     ]
+
+
+def test_a_caller_that_has_to_wait_is_told_with_its_rule_position_and_estimate():
+    seen = Recorder()
+
+    async def main(clock):
+        api = Dispatch("api", rates="10/s burst 1", observer=seen, clock=clock)
+
+        async def call(after, **options):
+            await asyncio.sleep(after)
+            async with api.admit(**options):
+                pass
+
+        await asyncio.gather(
+            call(0), call(0.01), call(0.02, tenant="acme"), call(0.03, priority=2, timeout=1)
+        )
+
+    run(main)
+    facts = [
+        (event.rule, event.position, round(event.estimate, 6), event.priority, event.tenant)
+        for event in seen.of(events.Waiting)
+    ]
+    assert facts == [
+        ("requests/second", 1, 0.09, 0, None),
+        ("requests/second", 2, 0.18, 0, "acme"),
+        ("requests/second", 1, 0.07, 2, None),
+    ]
+    assert [event.tenant for event in seen.of(events.Admitted)] == [None, None, None, "acme"]
+
+
+def test_a_wait_that_depends_on_other_calls_has_no_estimate():
+    seen = Recorder()
+
+    async def main(clock):
+        api = Dispatch("api", concurrency=1, observer=seen, clock=clock)
+        async with api.admit():
+            waiting = asyncio.create_task(api.admit().enter_async())
+            await asyncio.sleep(1)
+        (await waiting).settle()
+
+    run(main)
+    (waiting,) = seen.of(events.Waiting)
+    assert (waiting.rule, waiting.position, waiting.estimate) == ("concurrency", 1, None)
+
+
+def test_a_caller_that_is_cancelled_while_it_waits_is_told():
+    seen = Recorder()
+
+    async def main(clock):
+        api = Dispatch("api", concurrency=1, observer=seen, clock=clock)
+        async with api.admit():
+            waiting = asyncio.create_task(api.admit(tenant="acme").enter_async())
+            await asyncio.sleep(2)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        return api.snapshot().totals
+
+    totals = run(main)
+    expected = events.Cancelled(key="api", at=2.0, waited=2.0, rule="concurrency", tenant="acme")
+    assert seen.of(events.Cancelled) == [expected]
+    assert (totals.admitted, totals.refused, totals.cancelled) == (1, 0, 1)
+
+
+def test_a_caller_that_is_cancelled_when_it_has_just_been_granted_a_place_is_told():
+    seen = Recorder()
+
+    async def main(clock):
+        api = Dispatch("api", concurrency=1, observer=seen, clock=clock)
+        async with api.admit():
+            waiting = asyncio.create_task(api.admit().enter_async())
+            await asyncio.sleep(2)
+        waiting.cancel()  # the place is its own, and it does not know yet
+        await asyncio.wait([waiting])
+        return api.snapshot()
+
+    state = run(main)
+    assert [event.waited for event in seen.of(events.Cancelled)] == [2.0]
+    assert (state.totals.admitted, state.totals.waited, state.totals.cancelled) == (1, 0, 1)
+    assert state.totals.seconds_waited == 0
+    assert state.in_flight == 0
+
+
+def test_a_coroutine_that_is_closed_while_it_waits_leaves_telling_to_the_next_caller():
+    """Perhaps a finalizer closes it, and observers are never told from there."""
+    seen, inside_close = Recorder(), []
+
+    async def main(clock):
+        api = Dispatch("api", concurrency=1, observer=seen, clock=clock)
+        permit = api.try_admit()
+        waiting = api.admit().enter_async()
+        waiting.send(None)
+        waiting.close()
+        inside_close.extend(seen.of(events.Cancelled))
+        permit.settle()
+
+    run(main)
+    assert inside_close == []
+    assert len(seen.of(events.Cancelled)) == 1
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_is_told():
+    clock, seen = ManualClock(auto_advance=True), Recorder()
+
+    def interrupt(event):
+        if isinstance(event, events.Waiting):
+            raise KeyboardInterrupt
+
+    api = Dispatch("api", rates="1/s burst 1", observer=together(seen, interrupt), clock=clock)
+    with api.admit(), pytest.raises(KeyboardInterrupt), api.admit():
+        pass
+    assert len(seen.of(events.Cancelled)) == 1
+    assert api.snapshot().waiting == 0
+
+
+def test_a_call_that_goes_through_another_gate_was_not_cancelled_at_this_one():
+    seen = Recorder()
+
+    async def main(clock):
+        gates = [Dispatch(key, concurrency=1, observer=seen, clock=clock) for key in ("a", "b")]
+        keys = FirstFree(gates)
+        first, second = gates[0].try_admit(), gates[1].try_admit()
+        waiting = [asyncio.create_task(keys.admit().enter_async()) for _ in range(2)]
+        await asyncio.sleep(1)
+        second.settle()
+        third = await waiting[0]
+        waiting[1].cancel()
+        await asyncio.wait(waiting)
+        third.settle()
+        first.settle()
+        return [gate.snapshot().totals for gate in gates]
+
+    totals = run(main)
+    assert [(each.admitted, each.cancelled) for each in totals] == [(1, 1), (2, 1)]
+    assert [event.key for event in seen.of(events.Cancelled)] == ["a", "b"]  # of the second caller
+
+
+def test_a_response_is_told_with_its_status_and_what_it_says_about_limits():
+    clock, seen = ManualClock(), Recorder()
+    api = Dispatch("api", observer=seen, clock=clock)
+    api.observe(read_signal(200, {}), status=200)
+    api.observe(read_signal(429, {"retry-after": "7"}), status=429)
+    api.observe(read_signal(503, {}))
+    facts = [(event.status, event.reason, event.retry_after) for event in seen.of(events.ResponseObserved)]
+    assert facts == [(200, "ok", None), (429, "rate_limited", 7.0), (None, "overloaded", None)]
+    assert api.snapshot().totals.responses == 3
+
+
+def test_totals_count_from_the_start_without_an_observer():
+    clock = ManualClock(auto_advance=True)
+    api = Dispatch("api", rates="10/s burst 1", clock=clock)
+    for _ in range(3):
+        with api.admit():
+            pass
+    assert api.try_admit() is None  # a question, and not a refusal
+    with pytest.raises(CapacityExhausted), api.admit(timeout=0):
+        pass
+    with pytest.raises(CostTooLarge):
+        api.try_admit(cost=11)
+    api.set_backoff(5)
+    api.set_backoff(9)
+    totals = api.snapshot().totals
+    assert (totals.admitted, totals.waited, totals.refused, totals.windows) == (3, 2, 2, 1)
+    assert totals.seconds_waited == pytest.approx(0.2)
+
+
+def test_a_snapshot_says_how_many_wait_by_priority_and_how_long_the_window_lasts():
+    async def main(clock):
+        api = Dispatch("api", concurrency=1, clock=clock)
+        api.set_backoff(4)
+        async with api.admit():
+            waiting = [
+                asyncio.create_task(api.admit(priority=priority).enter_async()) for priority in (0, 5, 0)
+            ]
+            await asyncio.sleep(1)
+            state = api.snapshot()
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        return state
+
+    state = run(main)
+    assert state.waiting_by_priority == ((5, 1), (0, 2))
+    assert state.window_remaining == 3.0
 
 
 def test_every_dispatch_that_uses_a_window_is_told_once_what_happens_to_it():

@@ -38,10 +38,10 @@ from headgate import (
     WindowRegistry,
     retry,
 )
-from headgate.breaker.registry import BreakerOptions
-from headgate.budgets.plans import BudgetOptions
+from headgate.breaker.options import BreakerOptions
+from headgate.budgets.options import BudgetOptions
 from headgate.frozen import Frozen
-from headgate.retries.loop import RetryOptions
+from headgate.retries.options import RetryOptions
 
 STORE = "memory:public names"
 NAMES = {name: getattr(headgate, name) for name in headgate.__all__}
@@ -57,6 +57,8 @@ FUNCTIONS = {
     **{name: thing for name, thing in NAMES.items() if inspect.isfunction(thing)},
     "Transport": headgate.http.httpx.Transport,
     "AsyncTransport": headgate.http.httpx.AsyncTransport,
+    "client": headgate.http.httpx.client,
+    "async_client": headgate.http.httpx.async_client,
     "Adapter": headgate.http.requests.Adapter,
     "aiohttp.middleware": headgate.http.aiohttp.middleware,
     "anthropic.middleware": headgate.http.anthropic.middleware,
@@ -76,6 +78,7 @@ MAKE = {
     "CircuitBreaker": lambda: CircuitBreaker(store=STORE, key="api"),
     "Dispatch": lambda: Dispatch("api", store=STORE),
     "DistributedLimiter": lambda: DistributedLimiter(bus="memory:", agent_id="a"),
+    "FirstFree": lambda: headgate.FirstFree([Dispatch("api")]),
     "MemoryLimiter": MemoryLimiter,
     "Permit": lambda: Dispatch("api", rates="5/s", concurrency=None).try_admit(),
     "RateLimiter": RateLimiter,
@@ -84,6 +87,7 @@ MAKE = {
     "RetryBudget": RetryBudget,
     "TokenBudget": lambda: TokenBudget(store=STORE, key="api"),
     "WindowRegistry": WindowRegistry,
+    "call_options": lambda: headgate.call_options(tenant="ann"),
 }
 CLOSED = [name for name, kind in CLASSES.items() if hasattr(kind, "close")]
 
@@ -203,6 +207,7 @@ def test_only_the_functions_of_the_tutorial_take_delays_by_its_names():
 
 # Optional parameters that may be given by position, most of them because the tutorial gives them so.
 BY_POSITION = {
+    "publish": ["path"],
     "Backoff": ["base", "cap"],
     "CircuitBreaker": ["failure_threshold", "recovery_timeout", "expected_exceptions"],
     "Dispatch": ["key"],
@@ -225,6 +230,7 @@ BY_POSITION = {
     "retry_with_backoff_async": ["max_retries", "base_delay", "max_delay", "exponential_base", "jitter"],
     "retrying": ["max_retries"],
     "Transport": ["gate"], "AsyncTransport": ["gate"], "Adapter": ["gate"],
+    "client": ["gate"], "async_client": ["gate"],
     "aiohttp.middleware": ["gate"], "anthropic.middleware": ["gate"], "anthropic.middleware_async": ["gate"],
 }  # fmt: skip
 FOR_ROOMS = {"BackoffWindow.identify", "Rate.of_ns", "Permit.leave"}  # not for callers
@@ -261,6 +267,7 @@ VALUE = {
     "Rate": lambda: Rate(5),
     "RateLevel": lambda: Dispatch("api", rates="5/s").snapshot().rates[0],
     "ResilienceConfig": ResilienceConfig,
+    "Totals": lambda: Dispatch("api").snapshot().totals,
 }
 
 
@@ -286,7 +293,7 @@ def test_events_signals_requests_and_verdicts_are_values():
     events = [kind for kind in vars(headgate.events).values() if isinstance(kind, type)]
     others = [headgate.http.Signal, headgate.http.Scope, headgate.http.Request, headgate.verdict.Verdict]
     for kind in events + others:
-        assert issubclass(kind, Frozen) or kind.__dataclass_params__.frozen, kind
+        assert issubclass(kind, Frozen | tuple) or kind.__dataclass_params__.frozen, kind
 
 
 # -- typing

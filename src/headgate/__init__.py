@@ -3,6 +3,7 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import events as events
+    from . import observers as observers
     from .backoff import Backoff
     from .breaker.breaker import CircuitBreaker, CircuitState
     from .breaker.registry import BreakerRegistry
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
     from .client import ResilienceConfig, ResilientClient
     from .dispatch.backoff_window import BackoffWindow
     from .dispatch.dispatch import Dispatch
-    from .dispatch.snapshot import DispatchSnapshot, RateLevel
+    from .dispatch.options import call_options
+    from .dispatch.snapshot import DispatchSnapshot, RateLevel, Totals
     from .dispatch.window_registry import WindowRegistry
     from .errors import (
         BudgetExceeded,
@@ -31,10 +33,14 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from .gate.admission import Admission, Permit
+    from .gate.first_free import FirstFree
     from .limiters.memory_limiter import MemoryLimiter
     from .limiters.rate_limiter import RateLimiter
     from .limiters.resource import Acquisition, Capacity
     from .limits import Rate
+    from .mapping import map, map_async  # noqa: A004 - it does what the built-in function does
+    from .observers.everything import observe_all
+    from .publishing import publish
     from .responses import parse_retry_after
     from .retries.budget import RetryBudget
     from .retries.loop import retry, retry_with_backoff, retry_with_backoff_async, retrying
@@ -61,6 +67,7 @@ __all__ = [
     "Dispatch",
     "DispatchSnapshot",
     "DistributedLimiter",
+    "FirstFree",
     "HeadgateError",
     "InvalidCapacity",
     "InvalidConfig",
@@ -79,11 +86,17 @@ __all__ = [
     "RetryBudget",
     "StoreError",
     "TokenBudget",
+    "Totals",
     "UnknownName",
     "UnknownResource",
     "WaitTimeout",
     "WindowRegistry",
+    "call_options",
+    "map",
+    "map_async",
+    "observe_all",
     "parse_retry_after",
+    "publish",
     "retry",
     "retry_with_backoff",
     "retry_with_backoff_async",
@@ -99,7 +112,8 @@ _MODULES = {
     "client": "ResilienceConfig ResilientClient",
     "dispatch.backoff_window": "BackoffWindow",
     "dispatch.dispatch": "Dispatch",
-    "dispatch.snapshot": "DispatchSnapshot RateLevel",
+    "dispatch.options": "call_options",
+    "dispatch.snapshot": "DispatchSnapshot RateLevel Totals",
     "dispatch.window_registry": "WindowRegistry",
     "errors": (
         "BudgetExceeded CapacityExhausted CircuitBreakerOpen Closed CostTooLarge HeadgateError "
@@ -107,10 +121,14 @@ _MODULES = {
         "UnknownName UnknownResource WaitTimeout"
     ),
     "gate.admission": "Admission Permit",
+    "gate.first_free": "FirstFree",
     "limiters.memory_limiter": "MemoryLimiter",
     "limiters.rate_limiter": "RateLimiter",
     "limiters.resource": "Acquisition Capacity",
     "limits": "Rate",
+    "mapping": "map map_async",
+    "observers.everything": "observe_all",
+    "publishing": "publish",
     "responses": "parse_retry_after",
     "retries.budget": "RetryBudget",
     "retries.loop": "retry retry_with_backoff retry_with_backoff_async retrying",
@@ -120,8 +138,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     # By `__import__`, because loading `importlib` takes as long as loading three modules of headgate.
-    if name == "events":
-        return __import__(f"{__name__}.events", fromlist=[name])
+    if name in ("events", "observers"):
+        return __import__(f"{__name__}.{name}", fromlist=[name])
     for module, names in _MODULES.items():
         if name in names.split():
             found = globals()[name] = getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)

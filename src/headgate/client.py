@@ -21,6 +21,7 @@ from .arguments import (
     not_awaitable,
     positive_int,
     positive_seconds_to_ns,
+    seconds_to_ns,
 )
 from .backoff import Backoff
 from .breaker.breaker import CircuitBreaker
@@ -28,12 +29,13 @@ from .breaker.registry import BreakerRegistry
 from .budgets.budget import Reservation, TokenBudget
 from .dispatch.backoff_window import BackoffWindow
 from .dispatch.dispatch import Dispatch
+from .dispatch.options import CallOptions, current_options
 from .errors import BudgetExceeded, CircuitBreakerOpen, HeadgateError, InvalidConfig, Refused
-from .gate.admission import Permit
+from .gate.admission import Admission, Permit
 from .gate.clock import SYSTEM, default_random, sleep, sleep_async
 from .gate.closing import Closing
 from .gate.pickling import only_here
-from .hints import Store
+from .hints import AnyStore
 from .limits import Rate
 from .retries.budget import RetryBudget
 from .retries.call import RetriedCall
@@ -159,7 +161,7 @@ class ResilientClient(Closing):
         usage: Callable[[Any], int | None] | None = None,
         budget: TokenBudget | Callable[..., TokenBudget | None] | None = None,
         classify: Callable[[Exception], Verdict] | None = None,
-        store: Store | str | None = None,
+        store: AnyStore | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
         random: Callable[[], float] = default_random,
@@ -239,7 +241,7 @@ class ResilientClient(Closing):
                 call.check_circuit()
                 if call.budget is not None:
                     call.reservation = call.budget.reserve(call.tokens)
-                with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
+                with call.admission(self.dispatch) as permit:
                     call.begin_attempt(permit)
                     try:
                         result = fn(*args, **kwargs)
@@ -262,7 +264,7 @@ class ResilientClient(Closing):
                 call.check_circuit()
                 if call.budget is not None:
                     call.reservation = await call.budget.reserve_async(call.tokens)
-                async with self.dispatch.admit(tokens=call.tokens, timeout=call.left()) as permit:
+                async with call.admission(self.dispatch) as permit:
                     call.begin_attempt(permit)
                     try:
                         coming = fn(*args, **kwargs)
@@ -302,6 +304,9 @@ class ResilientClient(Closing):
     def _begin(self, fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         tokens, target, budget = self._kind.tokens, self._kind.target, self._kind.budget
         target = target(*args, **kwargs) if callable(target) else target
+        options = current_options()
+        if options is not None:
+            tokens, budget = options.costs().get("tokens", tokens), options.budget or budget
         if budget is not None and not isinstance(budget, TokenBudget):
             budget = budget(*args, **kwargs)
         return _Call(
@@ -313,6 +318,7 @@ class ResilientClient(Closing):
             tokens(*args, **kwargs) if callable(tokens) else tokens,
             self._kind.usage,
             budget,
+            options,
         )
 
     def __repr__(self) -> str:
@@ -331,6 +337,7 @@ class _Call:
     tokens: int
     usage: Callable[[Any], int | None] | None
     budget: TokenBudget | None
+    options: CallOptions | None
     last_failure: Exception | None = None
     delay: int = 0  # before the next attempt, in nanoseconds
     # What belongs to the running attempt:
@@ -355,6 +362,23 @@ class _Call:
         """Seconds until the deadline; None if there is none."""
         left = self.retried.state.left(self.clock.now())
         return None if left is None else left / SECOND
+
+    def admission(self, dispatch: Dispatch) -> Admission:
+        """The place in line for the next attempt, as `headgate.call_options` says."""
+        left, options = self.left(), self.options
+        if options is None:
+            return dispatch.admit(tokens=self.tokens, timeout=left)
+        if options.timeout is not None:
+            wait = seconds_to_ns(options.timeout, "timeout") / SECOND
+            left = wait if left is None else min(left, wait)
+        known = dispatch.columns.keys() - {"tokens"}
+        return dispatch.admit(
+            tokens=self.tokens,
+            cost={unit: units for unit, units in options.costs().items() if unit in known},
+            timeout=left,
+            priority=options.priority,
+            tenant=options.tenant,
+        )
 
     def begin_attempt(self, permit: Permit) -> None:
         """The call is admitted. Raise if the circuit opened while it waited."""

@@ -8,13 +8,19 @@ and should not block: let it put the event on a queue and return.
 from __future__ import annotations
 
 from .frozen import Frozen
-from .hints import Any, Callable, Hashable
+from .hints import ClassVar, Hashable
+
+_DEBUG, _INFO, _WARNING = 10, 20, 30
 
 
 class Event(Frozen):
-    """Something that happened; `key` names the gate, window or breaker, `at` is in seconds on its clock."""
+    """Something that happened; `key` names the gate, window or breaker, `at` is in seconds on its clock.
+
+    `level` is that of its log line, as `logging` has it.
+    """
 
     __slots__ = ("at", "key")
+    level: ClassVar[int] = _DEBUG
     key: Hashable
     at: float
 
@@ -26,6 +32,45 @@ class Admitted(Event):
     waited: float
     rule: str | None
     throttled: bool
+    tenant: Hashable
+
+
+class Waiting(Event):
+    """A caller started to wait, at `position` in line (1: it is next), because of `rule`.
+
+    `estimate` is in about how many seconds it can go, None if that depends on when other calls end.
+    """
+
+    __slots__ = ("estimate", "position", "priority", "rule", "tenant")
+    rule: str
+    position: int
+    estimate: float | None
+    priority: int
+    tenant: Hashable
+
+
+class LongWait(Event):
+    """Callers wait for longer than `headgate.observers.logs(slow_after=...)` says.
+
+    The one of them that came first has waited for `waited` seconds, and is at `position` in line. It waits
+    for `rule`, for about `estimate` more seconds. `waiting` is how many callers wait in all.
+    """
+
+    __slots__ = ("estimate", "position", "rule", "waited", "waiting")
+    level = _WARNING
+    waited: float
+    rule: str
+    position: int
+    estimate: float | None
+    waiting: int
+
+
+class Cancelled(Event):
+    """A caller left the line after `waited` seconds: its task was cancelled or its thread interrupted."""
+
+    __slots__ = ("rule", "tenant", "waited")
+    waited: float
+    rule: str | None
     tenant: Hashable
 
 
@@ -48,10 +93,23 @@ class Settled(Event):
     actual: dict[str, int]
 
 
+class ResponseObserved(Event):
+    """A response of the API was given to `observe`. `reason` is what it says about limits, "ok" for nothing.
+
+    `status` is None if `observe` was not told; `retry_after` is how many seconds it asks to wait, if any.
+    """
+
+    __slots__ = ("reason", "retry_after", "status")
+    status: int | None
+    reason: str
+    retry_after: float | None
+
+
 class Retuned(Event):
     """The rates of a gate were changed while it was running."""
 
     __slots__ = ("rates",)
+    level = _INFO
     rates: tuple[str, ...]
 
 
@@ -59,6 +117,7 @@ class CapacityReduced(Event):
     """It was announced that the API allows less than was configured."""
 
     __slots__ = ("reason",)
+    level = _INFO
     reason: str
 
 
@@ -66,6 +125,7 @@ class CapacityChanged(Event):
     """The total of a swarm changed, or this agent's share of it. `reason` says why it was cut."""
 
     __slots__ = ("reason", "share", "total")
+    level = _INFO
     total: int
     share: int
     reason: str
@@ -83,6 +143,7 @@ class DuplicateAgent(Event):
     """Two agents of a swarm use the same `agent_id`."""
 
     __slots__ = ("agent_id",)
+    level = _WARNING
     agent_id: str
 
 
@@ -90,12 +151,14 @@ class BusLost(Event):
     """The bus lost its connection: the agent keeps its share until its lease ends, then follows `on_loss`."""
 
     __slots__ = ()
+    level = _INFO
 
 
 class BusRegained(Event):
     """The bus has its connection back."""
 
     __slots__ = ()
+    level = _INFO
 
 
 class WindowEvent(Event):
@@ -109,6 +172,7 @@ class WindowSet(WindowEvent):
     """A backoff window started: calls are held back for `duration` seconds."""
 
     __slots__ = ("duration", "reason")
+    level = _INFO
     duration: float
     reason: str
 
@@ -125,6 +189,7 @@ class WindowCleared(WindowEvent):
     """A backoff window was cleared, `remaining` seconds before its end."""
 
     __slots__ = ("remaining",)
+    level = _INFO
     remaining: float
 
 
@@ -132,6 +197,7 @@ class WindowEnded(WindowEvent):
     """A backoff window ended. Told by the next call that looks at the window: no timer runs for it."""
 
     __slots__ = ()
+    level = _INFO
 
 
 class Retrying(Event):
@@ -158,6 +224,7 @@ class CircuitOpened(CircuitEvent):
     """A circuit opened: no call goes through for `duration` seconds. `error` is the last failure."""
 
     __slots__ = ("duration", "error", "reason")
+    level = _INFO
     duration: float
     reason: str
     error: BaseException | None
@@ -173,28 +240,44 @@ class CircuitClosed(CircuitEvent):
     """A circuit closed, because a probe succeeded or by `reset()`."""
 
     __slots__ = ()
+    level = _INFO
+
+
+class StoreAsked(Event):
+    """A shared store answered after `duration` seconds; `members` is how many processes share the limit.
+
+    `store` is its kind: "redis", "sqlite", "memory". `members` is None if it did not answer.
+    """
+
+    __slots__ = ("duration", "members", "store")
+    duration: float
+    members: int | None
+    store: str
 
 
 class StoreLost(Event):
     """The shared store cannot be reached: this process goes on alone, as `on_loss` says."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "store")
+    level = _INFO
     reason: str
+    store: str
 
 
 class StoreRegained(Event):
     """The shared store answers again, and knows what this process has used in the meantime."""
 
-    __slots__ = ()
+    __slots__ = ("store",)
+    level = _INFO
+    store: str
 
 
-def tell(observer: Callable[[Any], object] | None, event: Event) -> None:
-    """Call the observer, if there is one, with the event. An error that it raises is logged."""
-    if observer is None:
-        return
-    try:
-        observer(event)
-    except Exception:
-        import logging  # noqa: PLC0415 - importing it takes as long as importing headgate
+class StoreForgot(Event):
+    """The shared store has lost what it knew of the key, e.g. by FLUSHALL or a restart without data.
 
-        logging.getLogger("headgate").exception("the observer %r raised on %r", observer, event)
+    An active backoff window goes on, and is told to the store again. What was used before is not known there.
+    """
+
+    __slots__ = ("store",)
+    level = _WARNING
+    store: str

@@ -5,7 +5,7 @@ They are not dataclasses, because importing `dataclasses` takes longer than impo
 
 from __future__ import annotations
 
-from .hints import Any, NoReturn
+from .hints import Any, ClassVar, NoReturn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,19 +22,24 @@ class Frozen:
 
     __slots__ = ()
 
+    _names: ClassVar[dict[str, None]] = {}  # of the fields
+
+    def __init_subclass__(cls) -> None:
+        cls._names = {**cls._names, **dict.fromkeys(cls.__dict__.get("__slots__", ()))}
+
     def __init__(self, **fields: Any) -> None:
-        names = self._fields()
-        if fields.keys() != set(names):
-            wrong = sorted(fields.keys() ^ set(names))
+        if fields.keys() != self._names.keys():
+            wrong = sorted(fields.keys() ^ self._names.keys())
             raise TypeError(
-                f"{type(self).__name__} takes exactly {', '.join(names)}; wrong: {', '.join(wrong)}"
+                f"{type(self).__name__} takes exactly {', '.join(self._names)}; wrong: {', '.join(wrong)}"
             )
+        write = object.__setattr__
         for name, value in fields.items():
-            object.__setattr__(self, name, value)
+            write(self, name, value)
 
     @classmethod
     def _fields(cls) -> tuple[str, ...]:
-        return tuple(name for kind in reversed(cls.__mro__) for name in kind.__dict__.get("__slots__", ()))
+        return tuple(cls._names)
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields())

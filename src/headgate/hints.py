@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal, NoReturn, Self, Unpack
 
     from .gate.any_rate import AnyRate
-    from .typing import Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T, Timer
+    from .typing import AnyStore, Bus, Clock, Jitter, Observer, P, R, Rates, Seconds, Store, T, Timer
     from .verdict import Verdict
 
 __all__ = [
     "Any",
     "AnyRate",
+    "AnyStore",
     "Awaitable",
     "Bus",
     "Callable",

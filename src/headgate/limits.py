@@ -189,11 +189,6 @@ def rate_of(rate: Rate, amount: int) -> Rate:
     return Rate.of_ns(amount, rate.per_ns, burst, rate.unit, rate.strict)
 
 
-def share_of(rate: Rate, parts: int) -> Rate:
-    """One of `parts` equal shares of a rate: the same amount in a period that is `parts` times as long."""
-    return Rate.of_ns(rate.amount, rate.per_ns * parts, max(1, rate.burst // parts), rate.unit, strict=False)
-
-
 def _read_unit(unit: str, per_ns: int) -> str:
     """The unit as it is called everywhere: in lower case, in the plural, by its usual name."""
     if not isinstance(unit, str) or not unit.replace("_", "").isalpha() or unit in _PERIODS:
@@ -375,6 +370,8 @@ def read_actual_cost(
     cost: int | Mapping[str, int] | None,
 ) -> tuple[int, ...]:
     """What a call cost: the facts that are given, and the estimate for the rest."""
+    if tokens.__class__ is int and bytes is None and cost is None and len(columns) == 3 == len(estimate):
+        return (estimate[REQUESTS], amount(tokens, "tokens"), estimate[BYTES])  # nearly always
     row = [*estimate, *(0,) * (len(columns) - len(estimate))]
     if cost is not None and not isinstance(cost, int):
         given = read_cost(columns, 0, 0, cost)

@@ -206,12 +206,11 @@ class _ThreadParker(ThreadParker):
 
 
 class _LoopParker(LoopParker):
-    on_loop = False  # the clock keeps its alarm, not the loop
-
     __slots__ = ("_alarm", "_clock")
 
     def __init__(self, clock: ManualClock, ring: Callable[[Any], object], ticket: object) -> None:
         super().__init__(asyncio.get_running_loop(), clock.now, ring, ticket)
+        self.world = None  # the clock keeps its alarm, not the loop
         self._clock = clock
         self._alarm = _Alarm(clock, ring, ticket)
 

@@ -14,10 +14,21 @@ from .events import Event
 from .limits import Rate
 
 if TYPE_CHECKING:
-    from .sharing.store import Store
+    from .sharing.store import AnyStore, RedisClient, Store
     from .swarm.bus.bus import Bus
 
-__all__ = ["Bus", "Clock", "Jitter", "Observer", "Rates", "Seconds", "Store", "Timer"]
+__all__ = [
+    "AnyStore",
+    "Bus",
+    "Clock",
+    "Jitter",
+    "Observer",
+    "Rates",
+    "RedisClient",
+    "Seconds",
+    "Store",
+    "Timer",
+]
 
 Seconds: TypeAlias = float | timedelta
 Rates: TypeAlias = Rate | str | Iterable[Rate | str]
@@ -40,7 +51,9 @@ class Timer(Protocol):
 class Parker(Protocol):
     """Where one waiting caller sleeps."""
 
-    on_loop: bool  # True if its alarm rings only while an event loop runs
+    @property
+    def world(self) -> Any:
+        """The event loop without which its alarm does not ring; None if it rings by itself."""
 
     @property
     def wakeups(self) -> Any:
@@ -92,7 +105,7 @@ class Clock(Protocol):
 
 
 # Found when first asked for: they are loaded with everything that a store or a bus needs.
-_LATER = {"Bus": "swarm.bus.bus", "Store": "sharing.store"}
+_LATER = {"Bus": "swarm.bus.bus", **dict.fromkeys(("AnyStore", "RedisClient", "Store"), "sharing.store")}
 
 
 def __getattr__(name: str) -> object:

@@ -122,6 +122,15 @@ def test_an_empty_store_is_shown_as_empty(store, gate, tmp_path):
     assert "nothing is shared here yet" in done.stdout
 
 
+def test_a_database_is_shown_as_a_file_is(postgres_server):
+    with Dispatch("postgres watched", rates="60/minute burst 10", store=postgres_server.url) as gate:
+        with gate.admit(timeout=5):
+            done = watch(postgres_server.url, "postgres watched", "--once")
+        assert done.exit_code == 0
+        assert re.search(r"requests +━.*60 a minute", done.stdout)
+        assert str(os.getpid()) in done.stdout
+
+
 @pytest.mark.parametrize(
     ("url", "error"),
     [
@@ -130,6 +139,8 @@ def test_an_empty_store_is_shown_as_empty(store, gate, tmp_path):
         ("limits.db", "'limits.db' is not the URL of a store; for a file write sqlite:///limits.db"),
         ("redis://:sesame@127.0.0.1:1/0", "redis://127.0.0.1:1/0 cannot be reached"),
         ("redis://:sesame@127.0.0.1:port/0", "cannot be read"),
+        ("postgresql://:sesame@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db cannot be reached"),
+        ("postgresql://:sesame@127.0.0.1:port/db", "cannot be read"),
     ],
 )
 def test_a_store_that_cannot_be_read_is_an_error(url, error):
@@ -166,18 +177,20 @@ def test_watch_ends_quietly_if_the_reader_of_its_output_ends(store, gate):
     assert done.stderr == ""
 
 
-def test_watch_shows_that_a_store_is_lost_and_back(store, gate, tmp_path):
+def test_watch_shows_that_a_store_is_lost_and_back(store, tmp_path):
     path, aside = tmp_path / "limits.db", tmp_path / "aside.db"
+    Dispatch("api.openai.com", rates="60/minute", store=store).close()
+    # A gate that still uses the file would make it again.
+    eventually(lambda: not (tmp_path / "limits.db-wal").exists(), "the gate has let the file go")
     process = start(store, "--json", "--every", "0.05")
-    assert json.loads(process.stdout.readline())["error"] is None
+    looks = (json.loads(process.stdout.readline()) for _ in range(400))
+    assert next(looks)["error"] is None
     path.rename(aside)
-    while (facts := json.loads(process.stdout.readline()))["error"] is None:
-        pass
+    facts = next(look for look in looks if look["error"] is not None)
     assert "does not exist" in facts["error"]
     assert facts["pools"] == {}
     aside.rename(path)
-    while json.loads(process.stdout.readline())["error"] is not None:
-        pass
+    assert any(look["error"] is None for look in looks)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
     assert process.returncode == 130

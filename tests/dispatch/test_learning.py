@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
-from headgate.dispatch.learning import Learner, unit_of
+from headgate.dispatch.learning import Learner
 from headgate.dispatch.ramp import Ramp
+from headgate.dispatch.stated import figures_of, unit_of
 from headgate.limits import Rate
 from headgate.responses.scopes import Scope
 
@@ -19,7 +20,7 @@ def hear(learner, scopes, sent_at):
         Scope(name, limit, remaining, None if reset is None else reset / SECOND)
         for name, limit, remaining, reset in scopes
     ]
-    return learner.hear_limits(stated, sent_at)
+    return learner.hear_limits(figures_of(stated), sent_at)
 
 
 def use(ramp, start, seconds):

@@ -107,7 +107,70 @@ def test_one_failure_of_the_api_holds_no_call_back_and_three_in_a_row_do():
     clock.advance(0.5)
     dispatch.try_admit().settle()
     dispatch.observe(read_signal(503, {}), sent_at=10.5)
-    assert dispatch.window.remaining == 0.625
+    assert dispatch.window.remaining == 0.5
+
+
+def test_probes_of_an_outage_go_every_half_second_at_first_and_then_after_a_quarter_of_the_time_it_lasted():
+    clock = ManualClock(10)
+    dispatch = api(clock)
+    for sent_at in (9.7, 9.8, 9.9):
+        dispatch.observe(read_signal(503, {}), sent_at=sent_at)
+    pauses = []
+    while len(pauses) < 30:
+        pauses.append(dispatch.window.remaining)
+        clock.advance(pauses[-1])
+        permit = dispatch.try_admit()
+        dispatch.observe(read_signal(503, {}), sent_at=clock.seconds())
+        permit.settle()
+    assert pauses[:12] == [0.5] * 12
+    assert pauses[12:14] == [2.0, 2.5]
+    assert pauses[-1] == 30
+    dispatch.observe(read_signal(200, {}), sent_at=clock.seconds())
+    assert not dispatch.snapshot().backoff_active
+
+
+def admitted_at_once(dispatch):
+    permits = []
+    while (permit := dispatch.try_admit()) is not None:
+        permits.append(permit)
+    for permit in permits:
+        permit.settle()
+    return len(permits)
+
+
+def test_before_the_first_response_a_sixteenth_of_a_burst_that_was_not_configured_goes_at_once():
+    dispatch = api(ManualClock(10), rates="3200/s", concurrency=None)
+    dispatch.expect_delay(0.001)
+    assert admitted_at_once(dispatch) == 200
+    dispatch.observe(read_signal(200, {}), sent_at=10)
+    assert admitted_at_once(dispatch) >= 2900
+
+
+def test_before_the_first_response_all_of_a_configured_burst_goes_at_once():
+    dispatch = api(ManualClock(10), rates="3200/s burst 100", concurrency=None)
+    dispatch.expect_delay(0.0001)
+    assert admitted_at_once(dispatch) == 99  # one less, since calls may arrive in another order
+
+
+def test_a_refusal_as_the_first_response_does_not_let_the_rest_of_a_burst_go():
+    clock = ManualClock(10)
+    dispatch = api(clock, rates="3200/s", concurrency=None)
+    dispatch.expect_delay(0.001)
+    assert admitted_at_once(dispatch) == 200
+    dispatch.observe(read_signal(429, {"retry-after-ms": "20"}, RATE_LIMITED), sent_at=10)
+    clock.advance(0.021)
+    dispatch.observe(read_signal(200, {}), sent_at=10.02)
+    assert admitted_at_once(dispatch) <= 70
+
+
+def test_a_retry_after_of_milliseconds_shows_that_a_longer_reset_is_that_of_a_bucket():
+    """The bucket of the API is smaller than its limit, so the reset alone looks like that of a window."""
+    clock = ManualClock(10)
+    dispatch = api(clock, rates="3000/minute", pause=True)
+    said = headers(limit=3000, remaining=0, reset="0.98s") | {"retry-after-ms": "19"}
+    dispatch.observe(read_signal(429, said, RATE_LIMITED), sent_at=9.99)
+    clock.advance(0.1)
+    assert dispatch.try_admit() is not None
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,19 @@ def free_port():
 
 
 class Server:
-    """One valkey-server process. Options are those of its command line, e.g. "--requirepass", "secret"."""
+    """One valkey-server process. Options are those of its command line, e.g. "--requirepass", "secret".
 
-    def __init__(self, *options):
+    `binary` is another program to run. `login` is what a client needs to ask whether the server is up.
+    """
+
+    def __init__(self, *options, binary=None, kind="server", **login):
         self.port = free_port()
+        self._binary = binary or get_binary_path()
+        self._kind = kind
+        self._login = login
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.folder = Path(tempfile.mkdtemp(prefix="headgate-valkey-"))
-        self._options = options
+        self.options = options
         self._process = None
 
     def __enter__(self):
@@ -73,28 +79,27 @@ class Server:
 
     def client(self, **options):
         """A plain client of redis-py, to look at the server from outside."""
-        return redis.Redis(port=self.port, protocol=2, retry=Retry(NoBackoff(), 0), **options)
+        return redis.Redis(
+            port=self.port, protocol=2, retry=Retry(NoBackoff(), 0), **{**self._login, **options}
+        )
 
     def start(self):
         assert self._process is None
         self._process = subprocess.Popen(
-            [
-                *(
-                    get_binary_path(),
-                    "--port",
-                    str(self.port),
-                    "--bind",
-                    "127.0.0.1",
-                    "--dir",
-                    str(self.folder),
-                ),
-                *("--save", "", "--appendonly", "yes", "--appendfsync", "no", *self._options),
-            ],
+            [self._binary, *self._arguments()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C"},
         )
         eventually(self._is_up, "the server answers")
+
+    def _arguments(self):
+        place = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder))
+        if self._kind == "sentinel":  # it writes what it learns into its file
+            file = self.folder / "sentinel.conf"
+            file.touch()
+            return [str(file), "--sentinel", *place, *self.options]
+        return [*place, "--save", "", "--appendonly", "yes", "--appendfsync", "no", *self.options]
 
     def _is_up(self):
         assert self._process.poll() is None, "the server ended by itself"
@@ -122,6 +127,118 @@ class Server:
 
     def go_on(self):
         self._process.send_signal(signal.SIGCONT)
+
+
+class Cluster:
+    """Three primaries of one cluster, and a replica of the first if one is asked for.
+
+    with Cluster() as cluster:
+        cluster.url                 # redis+cluster://…, all servers
+        cluster.owner(key)          # the server that has the slot of a key
+    """
+
+    def __init__(self, *options, replica=False):
+        self._ports = [str(free_port()) for _ in range(3 + replica)]  # where they talk to each other
+        self.servers = [
+            Server(
+                *("--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "500"),
+                *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", *options),
+            )
+            for port in self._ports
+        ]
+        self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def __enter__(self):
+        try:
+            for server in self.servers:
+                server.start()
+            self._form()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for server in self.servers:
+            server.__exit__()
+
+    def _form(self):
+        clients = [server.client() for server in self.servers]
+        for i, client in enumerate(clients[:3]):
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", i + 1)  # else they settle it by themselves
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", i * 16384 // 3, (i + 1) * 16384 // 3 - 1)
+        for i, client in enumerate(clients):
+            for server, port in list(zip(self.servers, self._ports, strict=True))[:i]:
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, port)
+        eventually(lambda: all(self._is_formed(client) for client in clients), "the cluster is up")
+        if len(clients) > 3:
+            clients[3].execute_command("CLUSTER", "REPLICATE", clients[0].execute_command("CLUSTER MYID"))
+            eventually(lambda: clients[3].info("replication")["master_link_status"] == "up", "it follows")
+        for client in clients:
+            client.close()
+
+    def _is_formed(self, client):
+        info = client.cluster("INFO")
+        known = len(self.servers)
+        return info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(known)
+
+    def owner(self, key):
+        """The server that has the slot of a key."""
+        with closing(self.servers[-1].client()) as client:
+            slot = client.execute_command("CLUSTER", "KEYSLOT", key)
+            for first, last, primary, *_ in client.execute_command("CLUSTER", "SLOTS"):
+                if first <= slot <= last:
+                    return next(server for server in self.servers if server.port == primary[1])
+        raise AssertionError("no server has this slot")
+
+
+class Sentinels:
+    """A primary, a replica of it, and one sentinel that watches them by the name "limits"."""
+
+    def __init__(self):
+        at_once = ("--repl-diskless-sync-delay", "0")
+        self.primary = Server(*at_once)
+        self.replica = Server(*at_once, "--replicaof", f"127.0.0.1 {self.primary.port}")
+        self.sentinel = Server(kind="sentinel")
+        self.url = f"redis+sentinel://127.0.0.1:{self.sentinel.port}/limits"
+
+    def __enter__(self):
+        try:
+            for server in (self.primary, self.replica):
+                server.start()
+            with closing(self.replica.client()) as replica:
+                eventually(lambda: replica.info("replication")["master_link_status"] == "up", "it follows")
+            self.sentinel.start()
+            with closing(self.sentinel.client()) as sentinel:
+                # By itself it looks every ten seconds.
+                sentinel.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", 100, "PUBLISH-PERIOD", 100)
+                sentinel.execute_command("SENTINEL", "MONITOR", "limits", "127.0.0.1", self.primary.port, 1)
+                for name, value in (("down-after-milliseconds", 300), ("failover-timeout", 1_000)):
+                    sentinel.execute_command("SENTINEL", "SET", "limits", name, value)
+                eventually(lambda: sentinel.sentinel_slaves("limits"), "it knows the replica")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for server in (self.sentinel, self.replica, self.primary):
+            server.__exit__()
+
+    def hand_over(self):
+        """Have the sentinel make the replica the primary, as soon as it knows enough of it."""
+
+        def is_accepted():
+            with suppress(redis.ResponseError), closing(self.sentinel.client()) as sentinel:
+                return sentinel.execute_command("SENTINEL", "FAILOVER", "limits")
+            return False
+
+        eventually(is_accepted, "the sentinel begins")
+
+    def named(self):
+        """The port of the server that the sentinel names."""
+        with closing(self.sentinel.client()) as sentinel:
+            return sentinel.sentinel_get_master_addr_by_name("limits")[1]
 
 
 class Proxy:

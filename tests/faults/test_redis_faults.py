@@ -7,21 +7,18 @@ seconds: what is charged stays charged for as long as a test takes.
 import asyncio
 import json
 import threading
-from contextlib import asynccontextmanager, closing, suppress
-from functools import partial
+from contextlib import closing, suppress
 
 import pytest
 
-import pool_questions
 from faults.rig import Proxy, Server, free_port
+from faults.units import SECOND, charged, opened, question, take
+from headgate import Dispatch
 from headgate.errors import StoreError
+from headgate.events import StoreLost, StoreRegained
 from headgate.sharing import redis as redis_store
-from headgate.sharing.redis import RedisStore
+from headgate.testing import Recorder
 from patience import eventually, happens
-
-SECOND = 1_000_000
-DAY = 86_400 * SECOND
-SLOW = [[1_000, DAY, 1_000]]  # of which 900 are granted at once
 
 
 @pytest.fixture
@@ -36,42 +33,7 @@ def proxy(server):
         yield proxy
 
 
-question = partial(pool_questions.question, rates=SLOW)
-
-
-@asynccontextmanager
-async def opened(url, **options):
-    store = RedisStore(url, **options)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def charged(url, key="k"):
-    """Return how many units of the slow rate are gone, over a connection of its own. Takes the rest."""
-    async with opened(url) as store:
-        given = await store.ask(key, question("auditor", 1, batches=[[1]] * 1_000))
-        return 900 - given["starts"].count(0)
-
-
 LATEST = 1 << 52  # a stamp that is later than any
-
-
-async def take(store, member, numbers, key="k"):
-    """Take one unit by each question, and ask those that failed again by the same number."""
-    for number in numbers:
-        asked = question(member, number, batches=[[1]])
-        for _ in range(200):
-            try:
-                given = await store.ask(key, asked)
-            except StoreError:
-                await asyncio.sleep(0.01)
-            else:
-                assert given["starts"] == [0]
-                break
-        else:
-            raise AssertionError("never answered")
 
 
 # -- the connection
@@ -372,6 +334,39 @@ def test_a_cluster_of_one_node_decides_like_a_single_server():
                     await store.ask("k", question("a", 10))
 
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(("fault", "says"), [("maxmemory", "maxmemory"), ("REPLICAOF", "read only replica")])
+def test_a_gate_goes_on_by_its_part_while_the_server_cannot_write(server, fault, says):
+    """The loss is told with what the server said, and so is its end."""
+    told = Recorder()
+    with (
+        closing(server.client()) as admin,
+        Dispatch("k", rates=["200/s burst 20"], store=server.url, observer=told) as gate,
+    ):
+        if fault == "maxmemory":
+            admin.config_set("maxmemory", 1)
+        else:
+            admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+        for _ in range(60):  # more than the burst
+            with gate.admit(timeout=10):
+                pass
+        (lost,) = told.of(StoreLost)
+        assert says in lost.reason
+        if fault == "maxmemory":
+            admin.config_set("maxmemory", 0)
+        else:
+            admin.execute_command("REPLICAOF", "NO", "ONE")
+        eventually(lambda: told.of(StoreRegained), "its end is told")
+        with gate.admit(timeout=10):
+            pass
+
+
+def test_a_gate_at_a_read_only_replica_is_refused_when_it_is_made(server):
+    with closing(server.client()) as admin:
+        admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StoreError, match=r"127.0.0.1:\d+/0 cannot answer: .*read only replica"):
+        Dispatch("k", concurrency=10, store=server.url)
 
 
 # -- listening

@@ -59,6 +59,17 @@ def test_a_process_that_was_stopped_for_longer_than_a_lease_has_no_units_left():
     assert rule.report() == ([], 0)  # the pool keeps its charge
 
 
+def test_units_of_a_strict_rate_go_back_when_their_shorter_time_is_over():
+    """Half of a hundredth of the period or so: the pool counts them for as long as they could be used."""
+    rule = leased((5, 2, 0), rate=Rate(1_000, strict=True))
+    assert rule.enter(cost(2), at(2.049)) == 1
+    assert rule.enter(cost(1), at(2.05)) == 0
+    assert rule.report() == ([[3, 0]], 0)
+    rule.grant(4, at(9), at(7))
+    rule.hold_until(at(10), at(8))
+    assert rule.report() == ([[4, at(7)]], 0)
+
+
 def test_a_batch_that_starts_sooner_is_used_sooner_although_it_was_granted_later():
     """Returns of other members made it possible."""
     rule = leased((5, 3, 0), (5, 1, 0.5))

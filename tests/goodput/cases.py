@@ -11,14 +11,6 @@ NOT_YET = {
     "a reset in whole seconds does not show at once that the API keeps a bucket": [
         "stated known, anthropic",
     ],
-    "what an answer says to remain raises no level of a rate that is shared": [
-        "stated bucket of 500, 200 jobs, 500/minute, shared by two",
-    ],
-    "rates that are learned, and strict rates, cannot be shared": [
-        "stated unknown, shared by two",
-        "stated strict, shared by two",
-        "silent fixed minute, shared by two, 50 callers",
-    ],
 }
 REASONS = {name: reason for reason, names in NOT_YET.items() for name in names}
 

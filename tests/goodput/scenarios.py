@@ -197,6 +197,7 @@ SHARED = [
     stated("known, shared by two, jitter", 1.03, 0.005, members=2, delay=(0.0, 0.05)),
     stated("known, shared by two, cut to half", 1.03, 0.01, members=2, limits=Limits(changes=HALVED)),
     replace(STATED[-4], name="stated bucket of 500, 200 jobs, 500/minute, shared by two", members=2),
+    replace(STATED[-4], name="stated bucket of 500, 200 jobs, 500/minute, shared by four", members=4),
     stated("unknown, shared by two", 1.05, 0.01, rates="auto", members=2),
     stated(
         "strict, shared by two",
@@ -207,14 +208,33 @@ SHARED = [
         jobs=1800,
         members=2,
     ),
+    stated(
+        "strict second, shared by four",
+        1.12,  # each unit counts for a tenth of a second longer
+        0,
+        rates="20/s strict",
+        limits=Limits("20/s", "sliding"),
+        members=4,
+    ),
+    replace(OUTAGES[1], name="outage of 6 s, 503, shared by two", members=2),
+    replace(
+        OUTAGES[1],
+        name="outage of 6 s, 503, shared by four",
+        members=4,
+        bars=OUTAGES[1].bars | {"over": 1.05},
+    ),
+    stated("unknown, shared by four, quick answers", 1.05, 0.01, rates="auto", members=4, service=QUICK),
+]
+
+LONG += [
     replace(
         LEARNED[0],
         name="silent fixed minute, shared by two, 50 callers",
         limits=silent("120/minute", "fixed"),
+        bars={"use": 0.97, "refused": 0.02},  # two calls of each minute, as with one member
         callers=50,
         members=2,
     ),
-    replace(OUTAGES[1], name="outage of 6 s, 503, shared by two", members=2),
 ]
 
 SCENARIOS = {scenario.name: scenario for scenario in LEARNED + STATED + OUTAGES + SHARED + LONG}

@@ -161,9 +161,9 @@ def test_every_response_is_observed_with_the_time_its_request_was_sent(world):
     class Observing(Dispatch):
         __slots__ = ()
 
-        def observe(self, signal, *, sent_at=None):
+        def observe(self, signal, *, sent_at=None, status=None):
             observed.append((signal.reason, sent_at))
-            super().observe(signal, sent_at=sent_at)
+            super().observe(signal, sent_at=sent_at, status=status)
 
     gate = Observing("api", clock=world.clock)
     world.clock.advance(5)

@@ -1,6 +1,7 @@
-"""Callers that are threads, tasks, or both in turn, so that one scenario can be run by each of them."""
+"""Callers that are threads, tasks of asyncio or trio, or all in turn, so that each can run one scenario."""
 
 import asyncio
+import importlib.util
 import threading
 
 import pytest
@@ -33,6 +34,7 @@ class Visitors:
         self._loop_thread.start()
         self._threads = []
         self._tasks = []
+        self._run_of_trio = RunOfTrio() if kind in ("trio", "all") else None
 
     def join(self, gate, count=1, **arguments):
         """Start callers one after the other; each waits or is admitted before the next one starts."""
@@ -41,10 +43,7 @@ class Visitors:
             self._count += 1
             visit = Visit(self._count)
             before = gate.snapshot().waiting
-            if self.kind == "threads" or (self.kind == "both" and self._count % 2):
-                self._start_thread(gate, visit, arguments)
-            else:
-                self._start_task(gate, visit, arguments)
+            self._starters()[self._count % len(self._starters())](gate, visit, arguments)
             eventually(
                 lambda visit=visit, before=before: (
                     visit.permit or visit.error or gate.snapshot().waiting > before
@@ -54,6 +53,15 @@ class Visitors:
             visits.append(visit)
         return visits
 
+    def _starters(self):
+        """How callers of this kind are started, in turn."""
+        thread, task = self._start_thread, self._start_task
+        starters = {"threads": [thread], "asyncio": [task], "both": [task, thread]}
+        if self._run_of_trio is not None:
+            by_trio = self._run_of_trio.start
+            starters |= {"trio": [by_trio], "all": [task, thread, by_trio]}
+        return starters[self.kind]
+
     def leave(self, visit):
         """Have an admitted caller leave, and wait until it has left."""
         visit.let_go()
@@ -61,7 +69,10 @@ class Visitors:
 
     def cancel(self, visit):
         """Cancel a waiting task. Threads cannot be cancelled; they need a timeout."""
-        self._loop.call_soon_threadsafe(visit.task.cancel)
+        if self.kind == "trio":
+            self._run_of_trio.soon(visit.scope.cancel)
+        else:
+            self._loop.call_soon_threadsafe(visit.task.cancel)
         assert visit.over.wait(PATIENCE)
 
     def _start_thread(self, gate, visit, arguments):
@@ -102,6 +113,8 @@ class Visitors:
         asyncio.run_coroutine_threadsafe(start(), self._loop).result(PATIENCE)
 
     def close(self):
+        if self._run_of_trio is not None:
+            self._run_of_trio.close()
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive(), "a thread was left waiting"
@@ -117,12 +130,61 @@ class Visitors:
         assert not pending, "a task was left waiting"
 
 
+class RunOfTrio:
+    """A run of trio in a thread of its own, whose tasks are callers."""
+
+    def __init__(self):
+        import trio
+
+        self._trio = trio
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._main,))
+        self._thread.start()
+        assert self._began.wait(PATIENCE)
+
+    async def _main(self):
+        async with self._trio.open_nursery() as self._nursery:
+            self._over = self._trio.Event()
+            self._token = self._trio.lowlevel.current_trio_token()
+            self._began.set()
+            await self._over.wait()
+
+    def soon(self, act, *args):
+        """Do it in the thread of the run."""
+        self._token.run_sync_soon(act, *args)
+
+    def start(self, gate, visit, arguments):
+        gone, visit.scope = self._trio.Event(), self._trio.CancelScope()
+        visit.let_go = lambda: self.soon(gone.set)
+
+        async def body():
+            try:
+                with visit.scope, self._trio.fail_after(PATIENCE):
+                    async with gate.admit(**arguments) as permit:
+                        visit.permit = permit
+                        await gone.wait()
+            except BaseException as error:  # noqa: BLE001 - any error is a result
+                visit.error = error
+            finally:
+                visit.over.set()
+
+        self.soon(self._nursery.start_soon, body)
+
+    def close(self):
+        self.soon(self._over.set)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "a task of trio was left waiting"
+
+
+KINDS = ["threads", "asyncio", "both", *(["trio", "all"] if importlib.util.find_spec("trio") else [])]
+
+
 @pytest.fixture
 def clock():
     return ManualClock()
 
 
-@pytest.fixture(params=["threads", "asyncio", "both"])
+@pytest.fixture(params=KINDS)
 def visitors(request, clock):
     crowd = Visitors(request.param, clock)
     yield crowd

@@ -1,9 +1,10 @@
-"""Waiting at one gate: each scenario is run by threads, by tasks and by both."""
+"""Waiting at gates: each scenario is run by threads, by tasks of asyncio and of trio, and by all of them."""
 
 import pytest
 
-from headgate import BackoffWindow, Closed, CostTooLarge, Dispatch, WaitTimeout, events
+from headgate import BackoffWindow, Closed, CostTooLarge, Dispatch, FirstFree, WaitTimeout, events
 from headgate.testing import Recorder
+from parity.conftest import KINDS
 from patience import eventually
 
 
@@ -153,7 +154,7 @@ def test_observers_are_told_how_long_each_call_waited_and_for_which_rule(visitor
     assert {event.tenant for event in admitted} == {"t"}
 
 
-@pytest.mark.parametrize("visitors", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("visitors", ["asyncio", *(kind for kind in KINDS if kind == "trio")], indirect=True)
 def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(visitors, clock):
     gate = Dispatch("gate", concurrency=1, clock=clock)
     inside = gate.try_admit()
@@ -185,3 +186,23 @@ def test_a_window_that_ends_wakes_waiting_threads_and_tasks(visitors, clock):
         eventually(lambda visit=visit: visit.permit, "the window has ended")
         visitors.leave(visit)
     assert not window.should_backoff()
+
+
+def test_callers_at_several_gates_go_in_order_through_the_first_that_has_room(visitors, clock):
+    """Ten and five a second: places at 0, 0, 0.1, 0.2, 0.2, 0.3, 0.4, 0.4, …"""
+    fast, slow = (Dispatch(rate, rates=f"{rate}/s burst 1", clock=clock) for rate in (10, 5))
+
+    class Door(FirstFree):
+        """Both gates, with a snapshot of the line that all callers stand in."""
+
+        snapshot = staticmethod(fast.snapshot)
+
+    visits = visitors.join(Door([fast, slow]), 8)
+    clock.advance(10)
+    eventually(lambda: all(visit.permit for visit in visits), "all are let in")
+    assert [(visit.permit.waited, visit.permit.gate.key) for visit in visits] == [
+        *((0.0, 10), (0.0, 5), (0.1, 10), (0.2, 10), (0.2, 5), (0.3, 10), (0.4, 10), (0.4, 5))
+    ]
+    for visit in visits:
+        visitors.leave(visit)
+    assert fast.waiting == slow.waiting == 0

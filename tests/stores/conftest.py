@@ -4,10 +4,12 @@ from contextlib import closing
 
 import pytest
 
-from faults.rig import Server
+from faults.rig import Cluster, Server
 from headgate.sharing.memory import MemoryStore
+from headgate.sharing.postgres import PostgresStore
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
+from patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +40,25 @@ def valkey(server):
     return server.url
 
 
-@pytest.fixture(params=["sqlite", "valkey"])
+@pytest.fixture(scope="session")
+def cluster():
+    """A cluster of three primaries, for all tests of this process."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def postgres(postgres_server):
+    return postgres_server.url
+
+
+@pytest.fixture(params=["sqlite", "valkey", "postgres"])
 def store(request):
     """The URL of a store that processes can share."""
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
+@pytest.fixture(params=["memory", "sqlite", "valkey", "postgres"])
 def any_store(request):
     return request.getfixturevalue(request.param)
 
@@ -64,7 +78,23 @@ def on_a_server(request):
     return lambda: RedisStore(url)
 
 
-PLACES = {"memory": in_memory, "sqlite": in_a_file, "redis": on_a_server}
+def on_a_cluster(request):
+    url = request.getfixturevalue("cluster").url
+    return lambda: RedisStore(url)
+
+
+def in_a_database(request):
+    url = request.getfixturevalue("postgres")
+    return lambda: PostgresStore(url, timeout=PATIENCE, connect_timeout=PATIENCE)  # the machine may be busy
+
+
+PLACES = {
+    "memory": in_memory,
+    "sqlite": in_a_file,
+    "redis": on_a_server,
+    "cluster": on_a_cluster,
+    "postgres": in_a_database,
+}
 
 
 @pytest.fixture(params=PLACES)

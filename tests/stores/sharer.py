@@ -9,6 +9,7 @@ import sys
 import time
 
 from headgate import Dispatch, WaitTimeout
+from headgate.events import StoreLost
 from headgate.gate.clock import SystemClock
 from headgate.gate.parking import LoopParker
 
@@ -24,6 +25,7 @@ class WrongClock(SystemClock):
 
 
 async def main(options):
+    lost = []
     gate = Dispatch(
         options["key"],
         rates=options["rates"],
@@ -33,7 +35,8 @@ async def main(options):
         pause=options.get("pause", False),
         store=options["store"],
         on_loss=options.get("on_loss", "share"),
-        clock=WrongClock(options["off"]),
+        clock=WrongClock(options.get("off", 0)),
+        observer=lambda event: lost.append(event) if isinstance(event, StoreLost) else None,
     )
     print("ready", flush=True)
     begin, end = map(float, sys.stdin.readline().split())  # told when all are ready
@@ -55,7 +58,8 @@ async def main(options):
     await asyncio.gather(*(work() for _ in range(options["tasks"])))
     asked = gate._member.questions
     gate.close()
-    print(json.dumps({"times": times, "ends": ends, "asked": asked, "refused": refused}), flush=True)
+    said = {"times": times, "ends": ends, "asked": asked, "refused": refused, "lost": len(lost)}
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

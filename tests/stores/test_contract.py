@@ -12,6 +12,7 @@ import pytest
 
 import pool_questions
 from headgate.errors import StoreError
+from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.state import Pool
 from patience import PATIENCE, happens
@@ -75,11 +76,12 @@ def test_a_store_answers_as_answer_py_does(opened, key):
 
     def timeless(given):
         given = json.loads(json.dumps(given))
-        del given["first_stamp"], given["version"]
+        del given["first_stamp"], given["version"], given["born"]
         return {
             **given,
             "starts": [start == 0 for start in given["starts"]],
             "ask_again_in": bool(given["ask_again_in"]),
+            "kept": round(given["kept"] / DAY),
         }
 
     async def scenario(store):
@@ -297,6 +299,22 @@ def test_every_listener_of_a_key_hears_its_news_and_no_other(opened, key):
         assert not elsewhere.is_set()
 
     on(opened, scenario, stores=2)
+
+
+def test_a_listener_that_comes_while_another_one_listens_is_called_once(opened, key):
+    """A member asks, then listens. What changed in between was told to the earlier listeners only."""
+
+    async def scenario(store):
+        if isinstance(store, MemoryStore):
+            return  # nothing can change there between asking and listening
+        earlier, later = asyncio.Event(), asyncio.Event()
+        await store.ask(key, question())
+        await store.listen(key, earlier.set)
+        await happens(earlier)
+        await store.listen(key, later.set)
+        await happens(later)
+
+    on(opened, scenario)
 
 
 def test_a_change_of_neither_window_nor_limits_is_not_told_to_listeners(opened, key):

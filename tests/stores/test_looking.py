@@ -14,6 +14,7 @@ from headgate import Dispatch
 from headgate.errors import StoreError
 from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.view import view_of
+from headgate.sharing.postgres import PostgresStore
 from headgate.sharing.redis import LOOK, RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from patience import eventually
@@ -67,7 +68,20 @@ def on_a_server(request):
     return Looker(RedisStore(server.url), server.url)
 
 
-@pytest.fixture(params=[in_memory, in_a_file, on_a_server])
+def in_a_database(request):
+    url = request.getfixturevalue("postgres")
+    asyncio.run(_make_empty(url))
+    return Looker(PostgresStore(url), url)
+
+
+async def _make_empty(url):
+    store = PostgresStore(url)
+    await store.swap("group", {}, "")  # makes the table
+    await (await store._connected()).execute("TRUNCATE headgate_state")
+    await store.close()
+
+
+@pytest.fixture(params=[in_memory, in_a_file, on_a_server, in_a_database])
 def store(request):
     with request.param(request) as looker:
         yield looker

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import StoreError
 from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.rate import GROWING, STRICT
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.redis import CONSTANTS, SCRIPT, read_answer
 from stores.on_redis import DAY, SECOND, START, on, question
@@ -80,10 +81,24 @@ STEPS = [
 def some_limits(pick):
     rates = []
     for _ in range(pick.number(0, 3)):
-        amount = pick.among(AMOUNTS)
-        rates.append([amount, pick.among(PERIODS), pick.among([amount, pick.number(1, 2 * amount)])])
+        amount, kind = pick.among(AMOUNTS), pick.among([[], [GROWING], [STRICT]])
+        burst = amount if kind == [STRICT] else pick.among([amount, pick.number(1, 2 * amount)])
+        rates.append([amount, pick.among(PERIODS), burst, *kind])
     limits = [pick.among([0, 1, 3, 10, 400]), pick.among([0, 1, 2, 10]), pick.among([0, 100, 5 << 20])]
     return rates, [*limits, pick.among([0, 10 * SECOND])]
+
+
+def some_statement(pick, terms):
+    """What an answer says to remain of a rate: nothing, or any amount at any time, to be believed or not."""
+    amount = terms[0]
+    if pick.number(0, 1):
+        return []
+    remaining = pick.among([0, pick.number(0, 3 * amount), amount])
+    return [remaining, pick.among([-1, 0, amount, pick.number(1, amount)]), pick.among(AGES)]
+
+
+def some_units(pick, rates):
+    return [pick.among(["requests", "tokens"]) for _ in rates]
 
 
 def some_question(pick, pool, asked):
@@ -96,29 +111,50 @@ def some_question(pick, pool, asked):
     wanted, limits = some_limits(pick)
     retune = not pick.number(0, 9)
     rates = wanted if retune or not pool.version else in_force
-    few = [max(1, rate[2] // 8) for rate in rates]
-    many = [min(10**9, 3 * rate[0]) for rate in rates]
+    # The change may be refused, and then others are in force.
+    possible = [list(each) for each in zip(rates, in_force or rates, pool.configured or rates, strict=False)]
+    few = [max(1, min(rate[2] for rate in each) // 8) for each in possible]
+    many = [min(10**9, 3 * min(rate[0] for rate in each)) for each in possible]
+    few, many = ([*some, *[1] * (len(rates) - len(some))] for some in (few, many))
     most = pick.among([few, few, many])
+    lesson, units = None, pool.units if pool.version else some_units(pick, wanted)
+    change = [pick.among([wanted, None, pool.configured]), limits]
+    if not pick.number(0, 2):
+        version = pick.among([-1, pool.lesson.version, pool.lesson.version, 7])
+        lesson = [version, pick.among([pool.lesson.episode, 7]), pick.among([False, True]), '{"ü": 1}']
+        change = [wanted, limits, some_units(pick, wanted), pick.among([wanted, in_force])]
     asked["number"] = asked.get("number", 0) + 1
     new = question(
         who,
         asked["number"],
         rates=wanted,
         limits=limits,
-        set=[wanted, limits] if retune else None,
+        units=units,
+        set=change if retune else None,
+        lesson=lesson,
+        lesson_version=pick.among([0, pool.lesson.version]),
+        successes=pick.among([0, 1, 99]),
+        manner=pick.number(0, 2),
+        waiting=pick.number(0, 2),
         version=pick.among([0, pool.version]),
         lease=pick.among(LEASES),
+        reach=pick.among([0, 0, 999, 40_001, SECOND]),
         window=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
+        recalls=pick.among([0, 0, 1, 60 * SECOND]),
+        born=pick.among([0, pool.born, pool.born, 1]),
         returned=[
             [[pick.number(0, top), pool.stamp - pick.among(AGES)] for _ in range(pick.number(0, 2))]
             for top in many
         ],
+        stated=[some_statement(pick, rate) for rate in rates],
         owed=[pick.number(0, top) if not pick.number(0, 3) else 0 for top in many],
         batches=[[pick.number(0, top) for top in most] for _ in range(pick.number(0, 6))],
         waits_for_window=bool(pick.number(0, 1)),
         uses=[pick.number(0, 5), pick.among([0, 60, 10**6])],
+        may_use=[pick.number(0, 9), pick.among([0, 70, 10**6])],
         wants=[pick.number(0, 12), pick.among([0, 1, 99, 10**7])],
         spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
+        part=[pick.among([0, 90_090, 720_720]), pick.number(0, 5)],
         next_bytes=pick.among([0, 1, 70, 10**7]),
         leaves=not pick.number(0, 9),
     )
@@ -152,10 +188,11 @@ def test_the_script_and_answer_py_agree_over_many_questions(client, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_script_and_answer_py_agree_on_returns_to_a_busy_pool(client, seed):
-    """More low-water marks than a rate remembers, and returns to all of them."""
+    """More marks than a rate remembers, and returns to all of them."""
     twins, pick, now = Twins(client), Dice(seed), START
+    kinds = [[], [GROWING], [STRICT], [GROWING]][seed]
     facts = {
-        "rates": [[1_000, 60 * SECOND, 500], [77_777, 60 * SECOND, 70_000]],
+        "rates": [[1_000, 60 * SECOND, 500, *kinds], [77_777, 60 * SECOND, 70_000]],
         "limits": [40, 5, 0, SECOND],
     }
     for number in range(150):
@@ -166,9 +203,9 @@ def test_the_script_and_answer_py_agree_on_returns_to_a_busy_pool(client, seed):
         ]
         batches = [[pick.number(0, 4), pick.number(0, 300)] for _ in range(pick.number(0, 3))]
         wants = [pick.number(0, 30), 0]
-        twins.ask(
-            question(pick.among("abc"), number, returned=back, batches=batches, wants=wants, **facts), now
-        )
+        told = [[pick.number(0, 1_000), 1_000, pick.number(0, 3 * SECOND)], []]
+        asked = {"returned": back, "batches": batches, "wants": wants, "stated": told}
+        twins.ask(question(pick.among("abc"), number, **asked, **facts), now)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_only_the_declared_key_and_its_channel_are_touched(server):
 
     asyncio.run(main())
     calls = re.findall(r"redis\.p?call\('(\w+)'(?:, ([^)]*?))?[,)]", SCRIPT)
-    assert sorted(command for command, _ in calls) == ["GET", "PUBLISH", "SET", "TIME"]
+    assert sorted(command for command, _ in calls) == ["GET", "PUBLISH", "SET", "SPUBLISH", "TIME"]
 
 
 def test_a_user_who_may_not_publish_is_still_answered(server):

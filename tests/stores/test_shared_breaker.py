@@ -451,6 +451,7 @@ def sharing(many, store, key, *, recovery, seconds, takes=0.05, probe_timeout=30
     return processes
 
 
+@pytest.mark.parametrize("store", ["sqlite", "valkey"], indirect=True)
 def test_one_of_four_processes_probes_and_then_all_go(store, key):
     """No other process calls before the probe is over."""
     processes = sharing(4, store, key, recovery=0.6, seconds=1.2)

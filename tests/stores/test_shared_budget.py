@@ -307,6 +307,7 @@ def most_in_any(granted, window):
     return most
 
 
+@pytest.mark.parametrize("store", ["sqlite", "valkey"], indirect=True)
 def test_four_processes_never_reserve_more_than_any_window_holds_and_nothing_is_lost(store, key):
     """A second of 300, a user of a hundred in it; three threads each, all at once."""
     user, organization = {1: 100, HOUR: 10**7}, {1: 300, HOUR: 10**8}

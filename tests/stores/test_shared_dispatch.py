@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import Backoff, Dispatch, InvalidConfig, Rate, WaitTimeout, events
+from headgate import Backoff, CapacityExhausted, Dispatch, InvalidConfig, Rate, WaitTimeout, events
 from headgate.http import read_signal
 from headgate.sharing.courier import COURIER
 from headgate.sharing.memory import MemoryStore
@@ -63,6 +63,20 @@ def test_try_admit_is_granted_units_although_it_never_waits(gates, key):
     gate = gates(key, rates="1000/s burst 1000")
     tick = threading.Event()
     assert any(gate.try_admit() or tick.wait(0.002) for _ in range(300))
+
+
+def test_admit_that_does_not_wait_is_granted_units_for_its_next_try(gates, key):
+    gate = gates(key, rates="1000/s burst 1000")
+    tick = threading.Event()
+
+    def admitted():
+        try:
+            gate.admit(timeout=0).enter().settle()
+        except CapacityExhausted:
+            return False
+        return True
+
+    assert any(admitted() or tick.wait(0.002) for _ in range(300))
 
 
 def test_a_window_set_at_one_gate_is_active_at_the_other_until_it_is_cleared(gates, key):

@@ -215,7 +215,7 @@ def opened(monkeypatch):
     """Has a URL open the given store."""
 
     def opened(store):
-        monkeypatch.setattr("headgate.sharing.pool.client.open_store", lambda _url, _clock: store)
+        monkeypatch.setattr("headgate.sharing.pool.client.open_store", lambda *_, **_given: store)
         return store
 
     return opened

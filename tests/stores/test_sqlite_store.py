@@ -1,6 +1,7 @@
 """The store in a file: many processes, kills, forks, restarts of the machine, idle pools, and errors."""
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -17,11 +18,12 @@ import pytest
 
 import pool_questions
 from forks import in_a_child, needs_fork
-from headgate import Dispatch
+from headgate import BackoffWindow, Dispatch, events
 from headgate.errors import InvalidConfig, StoreError
 from headgate.sharing import sqlite
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.sqlite import SqliteStore
+from headgate.testing import Recorder
 from patience import PATIENCE, eventually
 
 SECOND = 1_000_000
@@ -582,3 +584,128 @@ def test_stores_opened_at_the_same_moment_make_one_file(tmp_path):
 
     for n in range(20):
         assert asyncio.run(all_at_once(url_of(tmp_path / f"{n}.db"))) == 8
+
+
+# -- a file that is deleted, and disks
+
+
+@pytest.mark.parametrize("how", ["all files", "the file", "moved"])
+def test_stores_whose_file_is_deleted_while_in_use_go_on_together_in_the_new_one(path, how, caplog):
+    """Deleted with its side files or without them, or moved away."""
+
+    async def main():
+        stores = [SqliteStore(url_of(path)) for _ in range(3)]
+        heard = asyncio.Event()
+        try:
+            for n, store in enumerate(stores):
+                await store.ask("key", question(f"m{n}", batches=[[5]]))
+            await stores[2].listen("key", heard.set)
+            await asyncio.sleep(0.12)  # what it says by itself at first
+            heard.clear()
+            if how == "moved":
+                path.rename(path.with_name("old.db"))
+            for each in list(path.parent.iterdir()) if how == "all files" else [path] * (how == "the file"):
+                each.unlink()
+            await asyncio.wait_for(heard.wait(), PATIENCE)  # one that only listens notices too
+            given = [
+                await store.ask("key", question(f"m{n}", batches=[[5]])) for n, store in enumerate(stores)
+            ]
+            assert len({each["born"] for each in given}) == 1
+            assert given[-1]["members"] == 3
+        finally:
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())
+    assert missing(path) == 15
+    check(path)
+    assert f"{path} was deleted or moved while it was in use" in caplog.text
+
+
+def test_two_gates_whose_file_is_deleted_share_one_limit_again_and_say_so(path):
+    options = {"rates": "1000000/day", "concurrency": 4, "store": url_of(path)}
+    gates = [Dispatch("key", observer=(seen := Recorder()), **options) for _ in range(2)]
+    try:
+        for gate in gates:
+            with gate.admit(timeout=PATIENCE):
+                pass
+        born = ask(path, question("x"))["born"]
+        for each in path.parent.iterdir():
+            each.unlink()
+        eventually(lambda: seen.of(events.StoreForgot), "the loss is told")
+        eventually(lambda: ask(path, question("x"))["members"] >= 3, "both are in the new pool")
+        assert ask(path, question("x"))["born"] != born
+    finally:
+        for gate in gates:
+            gate.close()
+
+
+def test_a_full_disk_is_named_as_the_disk_and_the_store_goes_on_when_there_is_room(path):
+    """As SQLite reports it when a file may not grow."""
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        try:
+            await store.ask("key", question(batches=[[5]]))
+            pages = "PRAGMA max_page_count = {}"
+            await store._in_thread(lambda: store._connection.execute(pages.format(1)))
+            with pytest.raises(StoreError, match=f"{path}: the disk is full"):
+                await asyncio.gather(*(store.ask(f"{n}" * 1_000, question()) for n in range(100)))
+            await store._in_thread(lambda: store._connection.execute(pages.format(1_000_000)))
+            assert (await store.ask("key", question(batches=[[5]])))["starts"] == [0]
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+    assert missing(path) == 10
+
+
+def test_a_disk_that_cannot_be_written_is_named_as_the_disk(path):
+    """In a process whose files may not grow beyond a few pages."""
+    script = f"""
+import asyncio, resource, signal
+from headgate.errors import StoreError
+from headgate.sharing.pool.question import empty_question
+from headgate.sharing.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore({url_of(path)!r})
+    await store.ask("key", empty_question("m", 1))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, resource.RLIM_INFINITY))
+    try:
+        for n in range(2, 200):
+            await store.ask(f"{{n}}" * 1_000, empty_question("m", n))
+    except StoreError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print((await store.ask("key", empty_question("m", 999)))["members"])
+    await store.close()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said, members = done.stdout.splitlines()
+    assert said.startswith(f"{path}: the disk ")
+    assert members == "1"
+
+
+def test_a_pool_of_an_earlier_layout_is_a_store_error_that_says_what_to_do(path):
+    ask(path, question())
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE pools SET state = '[1, []]'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(
+        StoreError, match=r"another version of headgate; end the processes .*, or write another key"
+    ):
+        ask(path, question())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it is /proc that shows what is open")
+@pytest.mark.parametrize("kind", [Dispatch, BackoffWindow])
+def test_a_gate_or_window_that_is_dropped_without_being_closed_closes_its_file(path, kind):
+    shared = kind(key="key", store=url_of(path))
+    assert is_open(path)
+    del shared
+    eventually(lambda: gc.collect() is not None and not is_open(path), "the file is closed")

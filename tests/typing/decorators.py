@@ -8,6 +8,7 @@ from headgate import (
     Dispatch,
     RateLimiter,
     ResilientClient,
+    call_options,
     retry,
     retry_with_backoff,
     retry_with_backoff_async,
@@ -40,6 +41,7 @@ def decorators_keep_sync_functions() -> None:
     assert_type(breaker(fetch)("x", tries=2), bytes)
     assert_type(client(fetch)("x", tries=2), bytes)
     assert_type(retry()(fetch)("x", tries=2), bytes)
+    assert_type(call_options(tenant="ann")(fetch)("x", tries=2), bytes)
 
 
 async def decorators_keep_async_functions() -> None:
@@ -47,6 +49,7 @@ async def decorators_keep_async_functions() -> None:
     assert_type(await breaker(fetch_async)("x", tries=2), bytes)
     assert_type(await client(fetch_async)("x", tries=2), bytes)
     assert_type(await retry()(fetch_async)("x", tries=2), bytes)
+    assert_type(await call_options(tenant="ann")(fetch_async)("x", tries=2), bytes)
     coming: Coroutine[Any, Any, bytes] = limiter(fetch_async)("x")
     await coming
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from enum import Enum
 from weakref import ref
 
-from .. import events
+from .. import telling
 from ..arguments import (
     SECOND,
     Coroutine,
@@ -28,7 +28,7 @@ from ..gate.forks import reset_in_child
 from ..gate.guard import Guard
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
-from ..hints import Any, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, Store, later
+from ..hints import Any, AnyStore, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, later
 from ..nesting import Inside, come_out, go_in, is_around, still_running
 from ..retries.classify import refusal_of, verdict_of
 from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Counter, Probe
@@ -113,7 +113,7 @@ class CircuitBreaker(Closing):
         recovery_jitter: float = 0.0,
         ignore: type[BaseException] | tuple[type[BaseException], ...] = (),
         key: Hashable = "",
-        store: Store | str | None = None,
+        store: AnyStore | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
         random: Callable[[], float] = default_random,
@@ -390,7 +390,7 @@ class CircuitBreaker(Closing):
                 event = told.popleft()
             except IndexError:  # another thread was faster
                 break
-            events.tell(self._observer, event)
+            telling.tell(self._observer, event)
         if self._member is not None:
             self._member.flush()
 
@@ -419,7 +419,7 @@ class CircuitBreaker(Closing):
 
     # -- for a store
 
-    def share(self, store: Store | str, key: object, *, within: str = "") -> None:
+    def share(self, store: AnyStore, key: object, *, within: str = "") -> None:
         """Go by the circuit that the store keeps under this key, among those of a registry's own key."""
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'{key!r} is not a key for a store: write a string, e.g. key="stripe"')
@@ -450,7 +450,7 @@ class CircuitBreaker(Closing):
 
     def _go_by(self, circuit: Circuit, effects: Callable[[], None] | None) -> None:
         self._circuit = circuit
-        self._counter = Counter(circuit, self.key, observed=self._observer is not None)
+        self._counter = Counter(circuit, self.key)
         self._guard = Guard(self._now, self._counter.count, effects=effects)
         self._pending = self._guard.pending
 

@@ -12,11 +12,11 @@ A probe is a lease: one that does not end in time makes room for another.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
 
 from ..arguments import SECOND
 from ..events import CircuitClosed, CircuitOpened, CircuitProbing, Event
-from ..hints import Callable, Hashable
+from ..hints import Any, Callable, Hashable
+from ..light import NamedTuple
 
 CLOSED, OPEN, HALF_OPEN = 0, 1, 2
 _EVENTS = {CLOSED: CircuitClosed, OPEN: CircuitOpened, HALF_OPEN: CircuitProbing}
@@ -258,10 +258,9 @@ class Counter:
     It does not know the breaker: a breaker that is no longer used goes without waiting for a collector.
     """
 
-    def __init__(self, circuit: Circuit, key: Hashable, *, observed: bool) -> None:
+    def __init__(self, circuit: Circuit, key: Hashable) -> None:
         self.circuit = circuit
         self._key = key
-        self._observed = observed
         self.cause: BaseException | None = None
         self.events: deque[Event] = deque()
 
@@ -302,8 +301,6 @@ class Counter:
 
     def note(self, state: int, now: int) -> None:
         """Have the observer told that the circuit is in this state now."""
-        if not self._observed:
-            return
         circuit = self.circuit
         facts: dict[str, Any] = {"key": self._key, "at": now / SECOND, "generation": circuit.generation}
         if state == OPEN:

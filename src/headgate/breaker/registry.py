@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, TypedDict, Unpack
-
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
-from ..hints import Store
-from ..typing import Clock, Observer, Seconds
+from ..hints import Any, AnyStore, Hashable, Unpack, later
 from .breaker import CircuitBreaker, CircuitState
 
-
-class BreakerOptions(TypedDict, total=False):
-    """The options of CircuitBreaker that are the same for every key."""
-
-    failure_threshold: int | None
-    recovery_timeout: Seconds
-    expected_exceptions: type[BaseException] | tuple[type[BaseException], ...]
-    half_open_probes: int
-    probe_timeout: Seconds | None
-    failure_rate: float | None
-    slow_after: Seconds | None
-    slow_rate: float
-    window: Seconds
-    minimum_calls: int
-    max_recovery_timeout: Seconds | None
-    recovery_jitter: float
-    ignore: type[BaseException] | tuple[type[BaseException], ...]
-    observer: Observer | None
-    clock: Clock
-    random: Callable[[], float]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import BreakerOptions
+else:
+    BreakerOptions = later("headgate.breaker.options", "BreakerOptions")
 
 
 class BreakerRegistry(Closing):
@@ -52,7 +33,7 @@ class BreakerRegistry(Closing):
     __reduce__ = only_here()
 
     def __init__(
-        self, *, key: str = "", store: Store | str | None = None, **options: Unpack[BreakerOptions]
+        self, *, key: str = "", store: AnyStore | None = None, **options: Unpack[BreakerOptions]
     ) -> None:
         CircuitBreaker(**options)  # raises for options that cannot work
         self.key = key

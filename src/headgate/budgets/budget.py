@@ -14,14 +14,17 @@ from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
-from ..hints import Any, Clock, Hashable, Mapping, Seconds, Self, Sequence, Store, T
-from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, BudgetOptions, read_cost, read_plan, read_plans
+from ..hints import Any, AnyStore, Clock, Hashable, Mapping, Seconds, Self, Sequence, T, later
+from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, read_cost, read_plan, read_plans
 from .usage import LocalUsage
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal, Shortage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sharing.records.usage import SharedUsage
+    from .options import BudgetOptions
+else:
+    BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
 
 # What a budget charges that was not reserved: the estimate was nothing.
 _NOTHING = Charge((0, 0), 0)
@@ -102,7 +105,7 @@ class TokenBudget(Closing):
         max_money_per_request: int | None = None,
         parent: TokenBudget | None = None,
         key: str = "",
-        store: Store | str | None = None,
+        store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plan = read_plan(max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request)
@@ -289,7 +292,7 @@ class BudgetBook(Closing):
         *,
         organizations: Mapping[str, BudgetOptions] | None = None,
         key: str = "default",
-        store: Store | str | None = None,
+        store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plans = read_plans(tiers, "tiers", "free")
@@ -368,7 +371,7 @@ class _UserBudget(TokenBudget):
         """A budget of a book is closed with the book."""
 
 
-def _account_above(parent: object, store: Store | str | None, clock: Clock) -> Account:
+def _account_above(parent: object, store: AnyStore | None, clock: Clock) -> Account:
     if not isinstance(parent, TokenBudget):
         raise InvalidConfig(f"parent={parent!r} is not a TokenBudget; write e.g. parent=TokenBudget()")
     if parent.account.usage.clock is not clock:
@@ -381,7 +384,7 @@ def _account_above(parent: object, store: Store | str | None, clock: Clock) -> A
     return parent.account
 
 
-def _usage_in(store: Store | str | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
+def _usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
     """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
     if store is None:
         return LocalUsage(clock)

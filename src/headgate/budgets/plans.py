@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypedDict
-
 from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
 from ..errors import InvalidConfig, InvalidWindow
+from ..hints import Mapping, Seconds, later
 from ..limits import Rate
-from ..typing import Seconds
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import BudgetOptions
+else:
+    BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
 
 _HOUR = 3600
 TOKENS_PER_HOUR = 100_000
@@ -70,17 +73,7 @@ def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> lis
     return list(limits.values())
 
 
-class BudgetOptions(TypedDict, total=False):
-    """The limits of one tier or organisation, as the options of TokenBudget."""
-
-    max_tokens_per_hour: int | None
-    max_tokens_per_request: int | None
-    windows: Mapping[Seconds, int] | None
-    money: Mapping[Seconds, int] | None
-    max_money_per_request: int | None
-
-
-_OPTIONS = tuple(BudgetOptions.__annotations__)
+_OPTIONS = read_plan.__code__.co_varnames[: read_plan.__code__.co_argcount]
 
 
 def read_plans(named: Mapping[str, BudgetOptions], what: str, example: str) -> dict[str, Plan]:

@@ -6,10 +6,9 @@ to it nor takes from it. Every answer is about one moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
 from ..gate.strict import StrictRule
+from ..hints import Iterable, Sequence
+from ..light import NamedTuple
 from ..limits import Rate
 
 Cost = tuple[int, int]

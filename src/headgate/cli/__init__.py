@@ -4,6 +4,9 @@ import signal
 import sys
 from os import _exit
 
+# Whether this process was started with Ctrl-C ignored, as shells start programs in the background.
+INTERRUPT_IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
 # What the extra `cli` installs.
 _EXTRA = ("click", "rich", "httpx2", "aiohttp")
 

@@ -3,9 +3,12 @@
 import click
 
 from .demo.command import demo
+from .doctor import doctor
+from .exec import exec_command
 from .options import Command
 from .run.command import run
 from .sandbox import sandbox
+from .serve import serve
 from .watch import watch
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 108, "show_default": True}
@@ -25,7 +28,10 @@ def main() -> None:
 
     \b
     headgate run requests.jsonl --to https://api.openai.com -o answers.jsonl
+    headgate exec -- python agents.py
+    headgate serve --to https://api.openai.com
     headgate watch sqlite:///limits.db
+    headgate doctor myapp.llm:client
     headgate sandbox --requests 600/minute --tokens 100_000/minute
     headgate demo
     """
@@ -48,5 +54,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "headgate", "_HEADGATE_COMPLETE").source())
 
 
-for _command in (run, watch, sandbox, demo, completion):
+main.add_command(run)
+main.add_command(exec_command, "exec")
+for _command in (serve, watch, doctor, sandbox, demo, completion):
     main.add_command(_command)

@@ -77,7 +77,7 @@ class RunPicture(Progress):
         self._screen.show(lambda width, _height: run_picture(view, self._title, width))
 
     def end(self, view: RunView, ending: Mapping[str, Any]) -> None:  # noqa: ARG002 - told in words afterwards
-        self.show(view._replace(waits="", left=None))
+        self.show(view.at_the_end())
         self._screen.close()
 
 

@@ -1,4 +1,4 @@
-"""`headgate watch`: the processes that share limits in a store, what they hold, and why calls wait.
+"""`headgate watch`: the processes that share limits in a store, or one process, and why calls wait.
 
 Looking changes nothing.
 """
@@ -6,11 +6,11 @@ Looking changes nothing.
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 import click
 
@@ -34,21 +34,34 @@ _showing = section("Showing")
 @_showing("--every SECONDS", "How often to look.", click.FloatRange(0.05, 3600), default=0.5)
 @_showing("--once", "Look once, and end.")
 @_showing("--json", "An object a line for each look.", name="as_json")
-def watch(store: str, keys: tuple[str, ...], **options: Any) -> None:
+@_showing("--web", "A page for a browser, at the address that is printed.")
+@_showing("--listen HOST:PORT", "Where --web listens; port 0 picks a free one.", default="127.0.0.1:0")
+def watch(store: str, keys: tuple[str, ...], *, web: bool, listen: str, **options: Any) -> None:
     """Show the processes that share limits in STORE, what each holds, and why calls wait; until Ctrl-C.
 
     \b
     headgate watch sqlite:///limits.db
     headgate watch redis://limits.internal/0 api.openai.com
-    headgate watch redis://limits.internal/0 --once --json
+    headgate watch postgresql://limits.internal/db --once --json
+    headgate watch unix:///run/user/1000/headgate-4711.sock
+    headgate watch sqlite:///limits.db --web
 
     STORE is what programs give as store=, and `headgate run` as --store. For each KEY, or for all keys in it:
     rates, places and bytes, the backoff window, and the processes that share them. Looking changes nothing.
 
+    With unix:///... it shows the gates of one process that calls headgate.publish(), which prints that URL.
+
     Exit status: 0, 2 if the store cannot be read, 130 after Ctrl-C.
     """
+    show: Callable[..., Any] = show_process if store.startswith("unix:") else show_store
+    if web:
+        if store.startswith("unix:") or options["once"] or options["as_json"]:
+            raise CommandError(
+                "--web shows a store, again and again", "leave out --once and --json, or leave out --web"
+            )
+        show = partial(show_store_page, listen=listen)
     try:
-        sys.exit(asyncio.run(until_stopped(show_store(store, keys, sys.stdout, **options))))
+        sys.exit(asyncio.run(until_stopped(show(store, keys, sys.stdout, **options))))
     except (InvalidLimit, StoreError) as error:
         hint = "write STORE as the programs do that share by it, e.g. sqlite:///limits.db"
         raise CommandError(str(error).removeprefix("store="), hint) from None
@@ -72,6 +85,10 @@ class StoreView(NamedTuple):
             "pools": {key: None if pool is None else _facts_of(pool) for key, pool in pools.items()},
         }
 
+    def failed(self, why: str) -> Self:
+        """The same pools, and why the look at this moment failed."""
+        return self._replace(at=datetime.now(UTC), trouble=why)
+
 
 async def show_store(
     url: str, keys: Sequence[str], out: TextIO, *, every: float, once: bool = False, as_json: bool = False
@@ -80,32 +97,92 @@ async def show_store(
 
     An error of the first look is raised. Errors of later looks are shown, and the next look tries again.
     """
-    if url.partition(":")[0] == "memory":
-        raise InvalidConfig("memory: is inside one process, and no other can look into it")
-    store = open_store(url, SYSTEM)
+    store = _open(url)
+    pools = _Pools(store, keys)
+
+    async def look() -> StoreView:
+        return StoreView(plain_name(url), datetime.now(UTC), await pools.look())
+
+    def draw(seen: Any, width: int, height: int | None) -> Any:
+        from .picture import store_picture  # noqa: PLC0415 - loads rich
+
+        return store_picture(seen, width, height)
+
+    try:
+        await _keep_showing(look, draw, out, every=every, once=once, as_json=as_json)
+    finally:
+        await store.close()
+
+
+async def show_store_page(
+    url: str, keys: Sequence[str], _out: TextIO, *, listen: str, every: float, **_how: Any
+) -> None:
+    """Show the pools of a store in a browser until cancelled. An error of the first look is raised."""
+    try:
+        from .watch_web import show_page  # noqa: PLC0415 - loads aiohttp
+    except ModuleNotFoundError:
+        raise CommandError("--web needs the gateway", "install it: pip install 'headgate[gateway]'") from None
+    store = _open(url)
     pools = _Pools(store, keys)
     try:
         seen = StoreView(plain_name(url), datetime.now(UTC), await pools.look())
-        with ExitStack() as stack:
-            screen = None
-            if not as_json:
-                from .picture import StoreScreen, store_picture  # noqa: PLC0415 - loads rich
 
-                screen = stack.enter_context(closing(StoreScreen(out, live=not once)))
-            while True:
-                if screen is None:
-                    print(json.dumps(seen.facts()), file=out, flush=True)
-                else:
-                    screen.show(partial(store_picture, seen))
-                if once:
-                    return
-                await asyncio.sleep(every)
-                try:
-                    seen = StoreView(seen.store, datetime.now(UTC), await pools.look())
-                except StoreError as error:
-                    seen = seen._replace(at=datetime.now(UTC), trouble=str(error))
+        async def look() -> dict[str, Any]:
+            try:
+                return StoreView(seen.store, datetime.now(UTC), await pools.look()).facts()
+            except StoreError as error:
+                return seen.failed(str(error)).facts()
+
+        await show_page(look, listen, every)
     finally:
         await store.close()
+
+
+def _open(url: str) -> Store:
+    if url.partition(":")[0] == "memory":
+        raise InvalidConfig("memory: is inside one process, and no other can look into it")
+    return open_store(url, SYSTEM)
+
+
+async def show_process(url: str, keys: Sequence[str], out: TextIO, **how: Any) -> None:
+    """Show the gates of a process that publishes them: once, or again and again until cancelled."""
+    from .published import cannot_look, look_at, process_picture  # noqa: PLC0415 - only for a process
+
+    try:
+        await _keep_showing(partial(look_at, url, tuple(keys)), process_picture, out, **how)
+    except OSError as error:
+        raise cannot_look(url, error) from None
+
+
+async def _keep_showing(
+    look: Callable[[], Awaitable[Any]],
+    draw: Callable[[Any, int, int | None], Any],
+    out: TextIO,
+    *,
+    every: float,
+    once: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Show what `look` gives. The error of the first look is raised, later ones are shown."""
+    seen = await look()
+    with ExitStack() as stack:
+        screen = None
+        if not as_json:
+            from .picture import StoreScreen  # noqa: PLC0415 - loads rich
+
+            screen = stack.enter_context(closing(StoreScreen(out, live=not once)))
+        while True:
+            if screen is None:
+                print(json.dumps(seen.facts()), file=out, flush=True)
+            else:
+                screen.show(partial(draw, seen))
+            if once:
+                return
+            await asyncio.sleep(every)
+            try:
+                seen = await look()
+            except (StoreError, OSError) as error:
+                seen = seen.failed(str(error))
 
 
 class _Pools:
@@ -157,6 +234,6 @@ def _facts_of(pool: PoolView) -> dict[str, Any]:
             "usual_limit": pool.usual_places or None,
         },
         "bytes": {"held": pool.bytes.held, "limit": pool.bytes.limit or None},
-        "members": [{**member._asdict(), "lease": member.lease / US_PER_S} for member in pool.members],
+        "members": [{**member.facts(), "lease": member.lease / US_PER_S} for member in pool.members],
         "waits": list(pool.waits),
     }

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 from weakref import ref
 
-from .. import events
+from .. import telling
 from ..arguments import SECOND, moment_to_ns, positive_seconds_to_ns, read_observer, seconds_to_ns
 from ..errors import CapacityExhausted, InvalidConfig, WaitTimeout
-from ..events import Event
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.decision import Rules
 from ..gate.gate import Gate
 from ..gate.pickling import only_here
 from ..gate.window import Reentry, Window, WindowSignal
-from ..hints import Clock, Hashable, Observer, Seconds, Store, later
+from ..hints import AnyStore, Clock, Hashable, Observer, Seconds, later
+from ..light import LazyModule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .. import events
     from ..sharing.pool.window import WindowMember
     from .window_registry import WindowRegistry
 else:
+    events = LazyModule("headgate.events")
     WindowRegistry = later("headgate.dispatch.window_registry", "WindowRegistry")
 
 
@@ -72,7 +74,7 @@ class BackoffWindow(Closing):
         *,
         ceiling: Seconds | None = None,
         spread: Seconds = 0.0,
-        store: Store | str | None = None,
+        store: AnyStore | None = None,
         key: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
@@ -85,7 +87,9 @@ class BackoffWindow(Closing):
         self._observer = read_observer(observer)
         self._registry: WindowRegistry | None = None
         self._watchers: tuple[ref[Gate], ...] = ()
-        self._gate = Gate("window", Rules(window=self.rule, reentry=self.reentry()), clock=clock)
+        self._gate = Gate(
+            "window", Rules(window=self.rule, reentry=self.reentry()), observed=False, clock=clock
+        )
         self._member: WindowMember | None = None
         if (store is None) != (key is None) or (key is not None and (not isinstance(key, str) or not key)):
             raise InvalidConfig(
@@ -95,7 +99,7 @@ class BackoffWindow(Closing):
         if store is not None and key is not None:
             from ..sharing.pool.window import WindowMember  # noqa: PLC0415 - only for a window that is shared
 
-            self._member = WindowMember(self.rule, self.clock, self.hear, store, key)
+            self._member = WindowMember(self.rule, self.clock, self.hear, self._tell, store, key)
             self._member.start()
 
     @classmethod
@@ -203,7 +207,8 @@ class BackoffWindow(Closing):
             if self.rule.active(now):
                 self._clear(None, signal.origin)
         elif until is None or signal.until > max(until, now):
-            self.signal(signal.until - now, "shared", None, origin=signal.origin)
+            left = signal.until - now
+            self.signal(left, "shared", None, origin=signal.origin, gentle=signal.gentle)
 
     # -- looking
 
@@ -294,12 +299,8 @@ class BackoffWindow(Closing):
         if self.rule.unended and self._gate.change(self.rule.ended):
             self._tell(events.WindowEnded(key=self.key, at=now / SECOND, generation=self.rule.generation))
 
-    def _tell(self, event: Event) -> None:
-        told: list[Observer] = []
-        for observer in (self._observer, *(gate.observer for gate in self._watching())):
-            if observer is not None and observer not in told:
-                told.append(observer)
-                events.tell(observer, event)
+    def _tell(self, event: events.Event) -> None:
+        telling.tell(telling.together(self._observer, *(gate.observer for gate in self._watching())), event)
 
     def __repr__(self) -> str:
         return f"<BackoffWindow {self.key!r}, {self.remaining:.3f} s remaining>"

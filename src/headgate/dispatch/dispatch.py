@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import telling
 from ..arguments import (
     Coroutine,
     moment_to_ns,
@@ -21,6 +22,7 @@ from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
 from ..gate.slots import ConcurrencyRule, WeightRule
 from ..hints import (
+    AnyStore,
     Awaitable,
     Callable,
     ClassVar,
@@ -31,22 +33,27 @@ from ..hints import (
     Observer,
     Rates,
     Seconds,
-    Store,
+    Sequence,
     T,
     Verdict,
     later,
 )
+from ..light import LazyModule
 from ..limits import Rate, columns_for, read_rates
 from .backoff_window import BackoffWindow
-from .learning import Advice, Learner
+from .learning import OTHER_LIMITS, Advice, Learner
+from .stated import figures_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .. import events
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
     from .snapshot import DispatchSnapshot
+    from .stated import Figures
 else:
     DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
+    events = LazyModule("headgate.events")
     Signal = later("headgate.responses.signals", "Signal")
 
 
@@ -70,8 +77,9 @@ class Dispatch(Gate, Closing):
 
     With `store` all processes that name the same store and key share all of it, the window included: in
     this process (`"memory:"`), on this machine (`"sqlite:///limits.db"`) or in a fleet
-    (`"redis://limits.internal/0"`). Limits other than those in force replace them for all. If the store
-    cannot be asked, `on_loss` says how to go on: by this process's "share" of the limits, "open" or "closed".
+    (`"redis://limits.internal/0"`, `"postgresql://limits.internal/db"`). Limits other than those in force
+    replace them for all. If the store cannot be asked, `on_loss` says how to go on: by this process's
+    "share" of the limits, by the "lease" of what was granted, "open" or "closed".
     `acquire_backoff`, a Backoff, paces how the store is asked again for places that other processes hold;
     every 20 ms without it.
 
@@ -81,7 +89,17 @@ class Dispatch(Gate, Closing):
     A Dispatch is a context manager: at the end of the block it is closed.
     """
 
-    __slots__ = ("_learner", "_member", "_name", "_probing", "_random", "expected_delay", "window")
+    __slots__ = (
+        "_learner",
+        "_limited",
+        "_member",
+        "_name",
+        "_probing",
+        "_random",
+        "_responses",
+        "expected_delay",
+        "window",
+    )
 
     _names: ClassVar[dict[str, Dispatch]] = {}
 
@@ -100,8 +118,8 @@ class Dispatch(Gate, Closing):
         max_waiting: int | None = None,
         weights: Mapping[Hashable, int] | None = None,
         acquire_backoff: Backoff | None = None,
-        store: Store | str | None = None,
-        on_loss: Literal["share", "open", "closed"] = "share",
+        store: AnyStore | None = None,
+        on_loss: Literal["share", "lease", "open", "closed"] = "share",
         name: str | None = None,
         observer: Observer | None = None,
         clock: Clock = SYSTEM,
@@ -124,6 +142,7 @@ class Dispatch(Gate, Closing):
         now = clock.now()
         self._learner = Learner(None if rates == "auto" else read_rates(rates), now)
         self._random = random
+        self._responses = self._limited = 0  # given to `observe`, and those of them that said "slow down"
         self.expected_delay = 0  # nanoseconds
         self._probing: int | None = None  # the generation of the window that a success ends
         read = self._learner.rates
@@ -161,29 +180,34 @@ class Dispatch(Gate, Closing):
                 f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
             )
 
-    def _share(self, store: Store | str, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None) -> None:
+    def _share(self, store: AnyStore, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None) -> None:
         """Become a member of the pool of that key."""
         if not isinstance(self.key, str) or not self.key:
             raise InvalidConfig(
                 f'key={self.key!r}: in a store a key is a string, e.g. Dispatch("openai", ...)'
             )
-        if on_loss not in ("share", "open", "closed"):
-            raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "open" or "closed"')
+        if on_loss not in ("share", "lease", "open", "closed"):
+            raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "lease", "open" or "closed"')
         if pace is not None and not isinstance(pace, Backoff):
             raise InvalidConfig(
                 f"acquire_backoff={pace!r} is not a Backoff; write e.g. acquire_backoff=Backoff(0.02, cap=1)"
             )
-        for rate in rates:
-            if rate.strict:
-                raise InvalidConfig(f"{str(rate)!r}: a strict rate cannot be shared; give it a burst instead")
-        if self._learner.automatic:
-            raise InvalidConfig('rates="auto" cannot be shared by processes; write the rates')
         from ..sharing.pool.member import PoolMember  # noqa: PLC0415 - only for a Dispatch that is shared
+        from .shared_learner import DispatchLearner  # noqa: PLC0415 - as above
 
         self._member = PoolMember(
-            self, self.window.hear, store, self.key, rates, on_loss=on_loss, pace=pace, random=self._random
+            self,
+            self.window.hear,
+            DispatchLearner(self, self._learner),
+            store,
+            self.key,
+            rates,
+            automatic=self._learner.automatic,
+            on_loss=on_loss,
+            pace=pace,
+            random=self._random,
         )
-        self._member.start(timeout=2.0)
+        self._member.start(timeout=6.0)
 
     @classmethod
     def named(cls, name: str) -> Dispatch:
@@ -223,19 +247,20 @@ class Dispatch(Gate, Closing):
     def set_rates(self, rates: Rates) -> None:
         """Other rates from now on, for waiting callers too. What was used stays used."""
         read = read_rates(rates)
-        self._learner.configure(read)
+        self.look(lambda _now: self._learner.configure(read))
         if self._member is not None:
-            self._member.set_rates(read)
+            self._member.set_rates(self._learner.rates)
         else:
             self.retune(read)
 
-    def observe(self, signal: Signal, *, sent_at: float | None = None) -> None:
+    def observe(self, signal: Signal, *, sent_at: float | None = None, status: int | None = None) -> None:
         """Learn from what a response said, as `headgate.http.read_signal` reads it.
 
         "Slow down" starts the backoff window for as long as it asked and a little more, once for all calls
         that hear the same. Stated limits become the rates, where these are "auto" or higher; what is said
         to remain lowers what there is. `sent_at`, on the clock of the Dispatch (`time.monotonic()`), is when
-        the call was sent: without it, answers of one burst cannot be told from news.
+        the call was sent: without it, answers of one burst cannot be told from news. `status` is for
+        observers alone.
 
         >>> from headgate import Dispatch
         >>> from headgate.http import read_signal
@@ -245,30 +270,55 @@ class Dispatch(Gate, Closing):
         >>> api.snapshot().rates[0].limit
         600
         """
-        now = self.clock.now()
-        sent = now if sent_at is None else min(now, moment_to_ns(sent_at, "sent_at"))
-        learner, before, chance = self._learner, self._learner.rates, self._random()
-        if signal.scopes:
-            changed = self.look(lambda _now: learner.hear_limits(signal.scopes, sent))
-            if changed:
-                self._go_by(before, learner.rates)
-                before = learner.rates
-        advice = self.look(lambda now: self._hear_signal_locked(signal, sent, now, chance))
+        sent = self.clock.now()
+        if sent_at is not None:
+            sent = min(sent, moment_to_ns(sent_at, "sent_at"))
+        with self._lock:
+            self._responses += 1
+            self._limited += signal.limited
+        if signal.scopes or signal.limited or signal.reason != "ok" or not self._learner.content:
+            self._learn_from(signal, sent)
+        if self.observer is not None:
+            self._tell_response(signal, status)
+
+    def _learn_from(self, signal: Signal, sent: int) -> None:
+        learner, scopes, limited = self._learner, signal.scopes, signal.limited
+        figures = figures_of(scopes) if scopes else None
+        first = before = learner.rates
+        chance = self._random() if limited else 0.0
+        advice = self.look(lambda now: self._hear_answer_locked(signal, figures, sent, now, chance))
+        if advice is OTHER_LIMITS:
+            self._go_by(learner.rates)
+            before = learner.rates
+            advice = self.look(lambda now: self._hear_signal_locked(signal, figures, sent, now, chance))
         if learner.rates is not before:
-            self._go_by(before, learner.rates)
+            self._go_by(learner.rates)
         if advice is not None:
             self._follow_advice(advice, sent)
-
-    def _go_by(self, before: tuple[Rate, ...], learned: tuple[Rate, ...]) -> None:
         if self._member is not None:
-            self._member.learn(before, learned)
-        else:
+            self._tell_member(self._member, advice, changed=learner.rates is not first)
+            if scopes and self.waiting:
+                self._member.stated()
+
+    def _go_by(self, learned: tuple[Rate, ...]) -> None:
+        if self._member is None:  # otherwise it goes by them when the pool has heard of them
             self.retune(learned, learned=True)
+
+    def _tell_member(self, member: PoolMember, advice: Advice | None, *, changed: bool) -> None:
+        """Have other processes hear what was learned, and that an episode is over."""
+        if advice is not None and advice.ended:
+            member.end_probes()
+        if advice is not None and (advice.began or advice.ended or advice.probes is not None):
+            member.learned(cut=advice.began)
+        elif changed:
+            member.learned(cut=False)
 
     def expect_delay(self, seconds: Seconds) -> None:
         """Calls may arrive at the API as much later than others as this: keep that distance from each burst.
 
-        What an API that was full allows is counted from the arrival of the first call.
+        What an API that was full allows is counted from the arrival of the first call. Until the first
+        response is observed, only a few calls of a burst that was not configured go at once: other programs
+        may have used it, and then all of them would be refused.
         """
         delay = self.expected_delay = seconds_to_ns(seconds, "seconds")
 
@@ -276,11 +326,22 @@ class Dispatch(Gate, Closing):
             for rule in self.rules.rates:
                 if isinstance(rule, RateRule):
                     rule.set_burst(rule.burst, now, delay)
+            if self._member is None:
+                self._learner.withhold_bursts(self.rules, now)
 
         self.change(keep_distance)
 
-    def _hear_signal_locked(self, signal: Signal, sent: int, now: int, chance: float) -> Advice | None:
-        advice = self._learner.hear(signal, sent, now, self.rules, chance)
+    def _hear_answer_locked(
+        self, signal: Signal, figures: Sequence[Figures] | None, sent: int, now: int, chance: float
+    ) -> Advice | None:
+        if figures is not None and self._learner.hear_limits(figures, sent):
+            return OTHER_LIMITS  # what remains is that of other rates, to be made first
+        return self._hear_signal_locked(signal, figures, sent, now, chance)
+
+    def _hear_signal_locked(
+        self, signal: Signal, figures: Sequence[Figures] | None, sent: int, now: int, chance: float
+    ) -> Advice | None:
+        advice = self._learner.hear(signal, figures, sent, now, self.rules, chance)
         if advice is not None:  # a stated wait, or an end, leaves no probes
             self.rules.probes = advice.probes
             self.follow_rules()
@@ -316,7 +377,11 @@ class Dispatch(Gate, Closing):
         """How it stands right now, and why the first in line waits."""
         from .snapshot import take_snapshot  # noqa: PLC0415 - loaded by the first that looks
 
-        snapshot = self.look(lambda now: take_snapshot(self.rules, self.callers, now))
+        def look(now: int) -> DispatchSnapshot:
+            responses = self._responses, self._limited
+            return take_snapshot(self.rules, self.callers, now, self.totals(), responses)
+
+        snapshot = self.look(look)
         self.tell_left()
         self.window.notice_end(self.clock.now())
         return snapshot
@@ -334,8 +399,19 @@ class Dispatch(Gate, Closing):
         return full and not used and not self._learner.has_learned
 
     def tell_admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
-        self.window.notice_end(permit.taken_at)  # what let it in may have been the end of the window
-        super().tell_admitted(permit, rule, tenant)
+        if self.window.rule.unended:  # what let it in may have been the end of the window
+            self.window.notice_end(permit.taken_at)
+        Gate.tell_admitted(self, permit, rule, tenant)  # quicker than by `super()`
+
+    def _tell_response(self, signal: Signal, status: int | None) -> None:
+        event = events.ResponseObserved(
+            key=self.key,
+            at=self.clock.seconds(),
+            status=status,
+            reason=signal.reason,
+            retry_after=signal.retry_after,
+        )
+        telling.tell(self.observer, event)
 
     def __repr__(self) -> str:
         rates = ", ".join(str(rule.rate) for rule in self.rules.rates) or "no rates"

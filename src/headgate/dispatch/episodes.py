@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from ..arguments import SECOND
 from ..gate.window import Probes
+from ..hints import Any
 
 _FIRST_PAUSE = SECOND // 10
 _LONGEST_PAUSE = 8 * SECOND
-# In an outage the pause is a fraction of the time that it has lasted.
+# Most outages last seconds. In a longer one the pause is a fraction of the time that it has lasted.
 _OUTAGE_PAUSE = SECOND // 2
+_SHORT_OUTAGE = 6 * SECOND
 _OUTAGE_GROWTH = 25  # percent
 _LONGEST_OUTAGE_PAUSE = 30 * SECOND
 # One failure of the far side among successes is not an outage.
@@ -47,6 +49,11 @@ class Episodes:
         self._failures = 0  # in a row ...
         self._failing_since = 0  # ... and when the first of these calls was sent
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no episode is under way and the last call did not fail."""
+        return self.started_at is None and not self._failures
+
     def is_echo(self, sent: int) -> bool:
         """Whether a call sent then could not know of the last refusal."""
         return self._paused_at is not None and sent <= self._paused_at
@@ -75,9 +82,9 @@ class Episodes:
         self._failures += 1
         if self._failures < _FAILURES and not self._outage:
             return False
-        pause = _OUTAGE_PAUSE
-        if self._outage:
-            pause = min(_LONGEST_OUTAGE_PAUSE, self.pause * (100 + _OUTAGE_GROWTH) // 100)
+        pause, lasted = _OUTAGE_PAUSE, now - self.started_at if self._outage and self.started_at else 0
+        if lasted >= _SHORT_OUTAGE:
+            pause = min(_LONGEST_OUTAGE_PAUSE, lasted * _OUTAGE_GROWTH // 100 + _OUTAGE_PAUSE)
         self._pause_for(pause, sent, now, outage=True)
         return True
 
@@ -91,11 +98,29 @@ class Episodes:
         self._outage = outage
         self.pause = pause
 
-    def probes(self, now: int) -> Probes:
-        """How single calls go after the pause that begins now."""
+    def probes(self, now: int, next_at: int | None = None) -> Probes:
+        """How single calls go after the pause that begins now, or from another moment on."""
         patience = max(_SHORTEST_PATIENCE, 2 * self._took)
-        growth = _OUTAGE_GROWTH if self._outage else 0
-        return Probes(now + self.pause, self.pause, patience, growth=growth, longest=_LONGEST_OUTAGE_PAUSE)
+        growth, pause = _OUTAGE_GROWTH if self._outage else 0, max(_FIRST_PAUSE, self.pause)
+        first = now + self.pause if next_at is None else next_at
+        return Probes(first, pause, patience, growth=growth, longest=_LONGEST_OUTAGE_PAUSE)
+
+    def saved(self, now: int) -> list[Any]:
+        """What other processes need to know of it, with ages in place of times."""
+        paused = None if self._paused_at is None else now - self._paused_at
+        started = None if self.started_at is None else now - self.started_at
+        refused, failing = now - self._refused_sent, now - self._failing_since
+        facts = (self.pause, int(self._outage), self._took, self._failures)
+        return [started, paused, refused, failing, *facts, self.edges.saved(now)]
+
+    def restore(self, saved: list[Any], now: int) -> None:
+        """Go on from what another process saved."""
+        started, paused, refused, failing, self.pause, outage, self._took, self._failures, edges = saved
+        self.started_at = None if started is None else now - started
+        self._paused_at = None if paused is None else now - paused
+        self._refused_sent, self._failing_since = now - refused, now - failing
+        self._outage = bool(outage)
+        self.edges.restore(edges, now)
 
     def succeeded(self, sent: int) -> bool:
         """A call sent then went well. True: that ended an episode."""
@@ -119,6 +144,17 @@ class Edges:
         self.period: int | None = None  # of the window, once it is known
         self._ends: list[tuple[int, int]] = []  # of the last episodes: the end lies between these moments
         self._low = self._high = 0  # the edge lies between these, and a whole number of periods later
+
+    def saved(self, now: int) -> list[Any]:
+        """What was found out, with ages in place of times."""
+        ends = [[now - low, now - high] for low, high in self._ends]
+        return [self.period, now - self._low, now - self._high, ends]
+
+    def restore(self, saved: list[Any], now: int) -> None:
+        """Go on from what another process saved."""
+        self.period, low, high, ends = saved
+        self._low, self._high = now - low, now - high
+        self._ends = [(now - low, now - high) for low, high in ends]
 
     def ended(self, refused_sent: int, success_sent: int) -> None:
         """An episode ended between these moments."""

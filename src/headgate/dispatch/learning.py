@@ -7,37 +7,29 @@ episode of refusals, and back along a cubic. Only success makes anything grow.
 
 from __future__ import annotations
 
-from math import ceil
-
 from ..arguments import SECOND, seconds_to_ns
 from ..backoff import Backoff
 from ..frozen import Frozen
 from ..gate.bucket import RateRule
 from ..gate.decision import Rules
 from ..gate.window import Probes
+from ..hints import Any
 from ..limits import Rate, rate_of
 from .episodes import Episodes
-from .ramp import ALL, SOON, Ramp
-from .stated import StatedScope
+from .ramp import ALL, SOON, START, Ramp
+from .stated import MINUTE, StatedScope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
-    from ..responses.scopes import Scope
     from ..responses.signals import Signal
-
-    # What the far side keeps count of: name, limit, remaining, and nanoseconds until its reset.
-    Figures: TypeAlias = tuple[str, int | None, int | None, int | None]
-
-_MINUTE = 60 * SECOND
-_PERIODS = {"second": SECOND, "hour": 3600 * SECOND, "day": 86_400 * SECOND, "month": 30 * 86_400 * SECOND}
-_USUAL = (SECOND, _MINUTE, 3600 * SECOND, 86_400 * SECOND)
+    from .stated import Figures
 
 # For a quota whose next period is far off and whose end was not stated.
 _QUOTA = Backoff(60, cap=900, jitter=("range", 0.5, 1.5))
 _SHORTEST_PAUSE = SECOND // 100
+_FIRST_PART = 16  # of a burst that was not configured, one part goes before the first response
 
 
 class Advice(Frozen):
@@ -52,6 +44,10 @@ class Advice(Frozen):
     ended: bool  # the episode is over
 
 
+# In place of advice: the rates have to be made anew before levels can be brought to what is said to remain.
+OTHER_LIMITS = Advice(began=False, pause=0, reason="", gentle=False, probes=None, ended=False)
+
+
 class Learner:
     """The rates to go by, and what to do about refusals. `configured` of None: the rates are found out."""
 
@@ -60,15 +56,15 @@ class Learner:
         "_configured",
         "_emptied",
         "_heard_at",
-        "_hints",
-        "_periods",
+        "_least_told",
         "_quota_refusals",
         "_ramp",
         "_refused_until",
-        "_risen",
         "_share",
         "_stated",
         "_told",
+        "_untold",
+        "_withheld",
         "episodes",
         "rates",
     )
@@ -79,14 +75,14 @@ class Learner:
         self._share: Ramp | None = None  # which part of known limits is not refused; None: all of them
         self._refused_until: int | None = None  # until when the last episode of refusals held calls back
         self._told: dict[str, Rate] = {}  # by name of the scope
-        self._periods: dict[str, int] = {}  # those that were found out
-        self._hints: dict[str, tuple[int, int]] = {}  # what would be one, and how much was used then
-        self._risen: dict[str, tuple[int, int, int]] = {}  # limit, what remained, and when that was asked
+        self._least_told: dict[str, int] = {}  # by unit: the smallest amount among them
         self._heard_at: int | None = None  # when the call was sent that told the newest
         self._stated: dict[str, StatedScope] = {}  # by name of the scope
         self._burst_doubted = False  # a call was refused although much was said to remain
         self._quota_refusals = 0  # in a row
         self._emptied = False  # calls are held back because nothing remained
+        self._withheld: dict[str, int] = {}  # by name of the rate: units kept back until the first response
+        self._untold = 0  # calls that went well, which other processes have not heard of
         self.episodes = Episodes()
         self.rates = self._read()  # what to go by now
 
@@ -106,9 +102,64 @@ class Learner:
     def automatic(self) -> bool:
         return self._configured is None
 
+    # -- what processes that share a store learn together
+
+    @property
+    def configured(self) -> tuple[Rate, ...]:
+        """The rates before anything was learned."""
+        return (_per_minute(START),) if self._configured is None else self._configured
+
+    def saved(self, now: int) -> dict[str, Any]:
+        """What was learned, as plain values with ages in place of times."""
+        return {
+            "configured": None if self._configured is None else [_plain(rate) for rate in self._configured],
+            "told": {name: [rate.amount, rate.per_ns] for name, rate in self._told.items()},
+            "periods": {name: scope.found for name, scope in self._stated.items() if scope.found},
+            "ramp": None if self._ramp is None else self._ramp.saved(now),
+            "share": None if self._share is None else self._share.saved(now),
+            "refused": None if self._refused_until is None else now - self._refused_until,
+            "doubted": self._burst_doubted,
+            "episodes": self.episodes.saved(now),
+        }
+
+    def restore(self, saved: dict[str, Any], now: int) -> None:
+        """Go on from what another process saved, at a moment that is `now` here."""
+        configured, ramp, share = saved["configured"], saved["ramp"], saved["share"]
+        self._configured = None if configured is None else tuple(Rate.of_ns(*rate) for rate in configured)
+        self._ramp = None if ramp is None else Ramp.restored(ramp, now)
+        self._share = None if share is None else Ramp.restored(share, now)
+        self._refused_until = None if saved["refused"] is None else now - saved["refused"]
+        self._burst_doubted = saved["doubted"]
+        self.episodes.restore(saved["episodes"], now)
+        for name, period in saved["periods"].items():
+            self._scope(name).found = period
+        self._told = {
+            name: Rate.of_ns(amount, period, None, unit=self._scope(name).unit)
+            for name, (amount, period) in saved["told"].items()
+        }
+        self.rates = self._read()
+
+    def _scope(self, name: str) -> StatedScope:
+        scope = self._stated.get(name)
+        if scope is None:
+            scope = self._stated[name] = StatedScope(name)
+        return scope
+
+    def take_successes(self) -> int:
+        """How many calls went well since the last time, as far as that teaches something."""
+        successes, self._untold = self._untold, 0
+        return successes
+
+    @property
+    def ramp(self) -> Ramp | None:
+        """What is found by trying now: the rate, or which part of known limits is not refused."""
+        return self._share if self._configured or self._told else self._ramp
+
     def _read(self) -> tuple[Rate, ...]:
         told: dict[str, Rate] = {}  # by unit: the slowest
+        least = self._least_told = {}
         for name, rate in self._told.items():
+            least[rate.unit] = min(rate.amount, least.get(rate.unit, rate.amount))
             if rate.unit == "tokens" and name == "tokens" and "input_tokens" in self._told:
                 continue  # there, it only repeats the tighter of the two
             slowest = told.get(rate.unit)
@@ -127,24 +178,62 @@ class Learner:
 
     # -- what responses say
 
-    def hear(self, signal: Signal, sent: int, now: int, rules: Rules, chance: float) -> Advice | None:
-        """Learn from a response to a call that was sent then. Under the lock of the gate."""
+    @property
+    def content(self) -> bool:
+        """Whether the success of a call that states no limits would change nothing."""
+        if self._quota_refusals or self._withheld or not self.episodes.quiet:
+            return False
+        return self.ramp is None
+
+    def withhold_bursts(self, rules: Rules, now: int) -> None:
+        """Keep most of each burst that was not configured back until the first response is heard."""
+        for rule in rules.rates:
+            if not isinstance(rule, RateRule) or rule.rate.unit != "requests" or rule.rate.burst_given:
+                continue
+            kept = rule.level(now) - max(1, rule.burst // _FIRST_PART)
+            if kept > 0 and rule.full(now):
+                rule.lower(rule.level(now) - kept, now)
+                self._withheld[rule.name] = kept
+
+    def _end_withholding(self, rules: Rules, now: int, *, refused: bool) -> None:
+        withheld, self._withheld = self._withheld, {}
+        for rule in () if refused else rules.rates:
+            if isinstance(rule, RateRule) and rule.name in withheld:
+                rule.give_back(withheld[rule.name], now)
+
+    def hear(
+        self,
+        signal: Signal,
+        figures: Sequence[Figures] | None,
+        sent: int,
+        now: int,
+        rules: Rules,
+        chance: float,
+    ) -> Advice | None:
+        """Learn from a response to a call that was sent then. Under the lock of the gate.
+
+        `figures` are those of its scopes, None without any; `hear_limits` has been told of them before.
+        """
         pause = 0
-        if signal.scopes and sent == self._heard_at:  # else a newer one has told already
-            scopes = _figures(signal.scopes)
+        if self._withheld:
+            self._end_withholding(rules, now, refused=signal.reason != "ok")
+        newest = figures is not None and sent == self._heard_at  # else a newer one has told already
+        if newest and figures:
             stated = None if signal.retry_after is None or signal.from_reset else signal.retry_after
             wait = None if stated is None else round(stated * SECOND)
-            pause = self._take_levels(scopes, sent, now, rules, limited=signal.limited, stated=wait)
+            pause = self._take_levels(figures, sent, now, rules, limited=signal.limited, stated=wait)
         if signal.limited:
             return self._hear_refusal(signal, sent, now, rules, pause, chance)
         if signal.reason in ("server_error", "timeout"):
             return self._hear_failure(signal.reason, sent, now)
-        self._quota_refusals = 0
-        ended = self.episodes.succeeded(sent)
-        if signal.scopes and sent == self._heard_at:
+        ended = False
+        if not self.content:
+            self._quota_refusals = 0
+            ended = self.episodes.succeeded(sent)
+            self.succeeded(now)
+        if newest:
             ended = ended or (self._emptied and not pause)  # something remains again
             self._emptied = pause > 0
-        self.succeeded(now)
         if ended or pause:
             return _advice(pause, "nothing remains", gentle=True, ended=ended)
         return None
@@ -194,23 +283,24 @@ class Learner:
         probes = self.episodes.probes(now)
         return _advice(self.episodes.pause, reason, gentle=True, probes=probes, began=began)
 
-    def hear_limits(self, scopes: Sequence[Scope], sent_at: int) -> bool:
-        """Learn limits from the scopes of a response. True: the rates are others now."""
-        if self._heard_at is not None and sent_at < self._heard_at:
+    def hear_limits(self, figures: Sequence[Figures], sent: int) -> bool:
+        """Learn limits from the figures of a response. True: the rates are others now."""
+        if self._heard_at is not None and sent < self._heard_at:
             return False  # a newer one has told already
-        self._heard_at = sent_at
+        self._heard_at = sent
         changed = False
-        for name, limit, remaining, reset in _figures(scopes):
-            if limit is None or limit < 1:
-                continue
-            self._notice_seconds(name, limit, remaining, reset, sent_at)
-            period = self._period(name, limit, remaining, reset)
-            if period > _MINUTE:  # a day's worth is not given out evenly
-                changed |= self._told.pop(name, None) is not None
+        for name, limit, remaining, reset in figures:
+            scope = self._scope(name)
+            period = scope.find_period(limit, remaining, reset, sent, self._configured)
+            if not limit:
                 continue
             known = self._told.get(name)
-            if known is None or known.amount != limit or known.per_ns != period:
-                self._told[name] = Rate.of_ns(limit, period, None, unit=unit_of(name))
+            if known is not None and known.amount == limit and known.per_ns == period:
+                continue
+            if period > MINUTE:  # a day's worth is not given out evenly
+                changed |= self._told.pop(name, None) is not None
+            else:
+                self._told[name] = Rate.of_ns(limit, period, None, unit=scope.unit)
                 changed = True
         if changed:
             before, self.rates = self.rates, self._read()
@@ -219,7 +309,7 @@ class Learner:
 
     def _take_levels(
         self,
-        scopes: Sequence[Figures],
+        figures: Sequence[Figures],
         sent: int,
         now: int,
         rules: Rules,
@@ -232,66 +322,73 @@ class Learner:
         Answers for how long calls should be held back, where no rate can do that. A reset that is longer
         than what was `stated` says nothing about when to come back.
         """
+        scopes: list[tuple[StatedScope, int]] = []
+        empty_scopes: list[tuple[StatedScope, int]] = []
+        for name, limit, remaining, reset in figures:
+            if remaining is not None:
+                scope = self._stated[name]
+                scope.hear(limit, remaining, reset, sent, now)
+                scopes.append((scope, remaining))
+                if not remaining and reset:
+                    empty_scopes.append((scope, reset))
         pause = 0
-        figures = [
-            (unit_of(name), self._scope(name, limit, remaining, reset, sent, now), remaining, reset)
-            for name, limit, remaining, reset in scopes
-            if remaining is not None
-        ]
         for rule in rules.rates:
+            unit, level = rule.rate.unit, 0
             at_least: int | None = None
-            for unit, scope, remaining, _reset in figures:
-                if unit != rule.rate.unit:
+            left: int | None = None
+            for scope, remaining in scopes:
+                if scope.unit != unit:
                     continue
+                if at_least is None:
+                    level = rule.level(now)
+                if left is None or remaining < left:
+                    left = remaining
                 least, most, empty = scope.bounds(remaining, rule, sent, now)
-                at_least = least if at_least is None else min(at_least, least)
-                until = scope.ends_at if scope.form == "window" and empty else 0
-                if until > now and (stated is None or until <= now + stated + SECOND):
+                if at_least is None or least < at_least:
+                    at_least = least
+                until = scope.ends_at if empty and scope.form == "window" else 0
+                if until > now and (stated is None or until <= now + stated + _rounding(stated)):
                     units = 1
                     held = rules.reentry is not None and (stated is None or until <= now + stated)
-                    if held and isinstance(rule, RateRule):
+                    if held and not rule.rate.strict:
                         # Calls are held back by the backoff window: then all of the new window is there.
-                        units = min(scope.limit or 1, rule.burst)
+                        units = min(scope.limit or 1, getattr(rule, "burst", 1))
                         pause = max(pause, until - now)
                     rule.hold_until(until, now, units)
-                    at_least = 0
-                elif most < rule.level(now):
+                    at_least, level = 0, rule.level(now)
+                elif most < level:
                     rule.lower(max(0, most), now)
+                    level = rule.level(now)
             if at_least is not None and isinstance(rule, RateRule):
-                if not limited:
+                if not limited and at_least > max(0, level):
                     self._raise(rule, at_least, now)
                 rule.mark(now)
-        counted = {rule.rate.unit for rule in rules.rates}
-        for unit, scope, remaining, reset in figures:
-            if not remaining and reset and (limited or unit not in counted):
-                pause = max(pause, scope.wait(reset))
+            elif left is not None and (tell := getattr(rule, "tell", None)) is not None:
+                tell(left, self._allowed_at_once(rule.rate) if not limited else 0, sent)
+        if empty_scopes:
+            counted = {rule.rate.unit for rule in rules.rates}
+            for scope, reset in empty_scopes:
+                if limited or scope.unit not in counted:
+                    pause = max(pause, scope.wait(reset))
         return pause
-
-    def _scope(
-        self, name: str, limit: int | None, remaining: int, reset: int | None, sent: int, now: int
-    ) -> StatedScope:
-        scope = self._stated.get(name)
-        if scope is None:
-            scope = self._stated[name] = StatedScope()
-        period = self._periods.get(name)
-        if period is None:
-            period = _MINUTE if limit is None else self._period(name, limit, None, reset)
-        scope.hear(limit, remaining, reset, period, sent, now)
-        return scope
 
     def _raise(self, rule: RateRule, level: int, now: int) -> None:
         """Let a rate use what the far side said that it has."""
-        told = [rate.amount for rate in self._told.values() if rate.unit == rule.rate.unit]
-        if not (told or rule.held_until > now) or level <= max(0, rule.level(now)):
+        if rule.rate.unit not in self._least_told and rule.held_until <= now:
             return
-        most = 0
-        if told and not rule.rate.burst_given and not self._burst_doubted:
-            allowed = min(rule.rate.amount, *told)
-            most = 2 * allowed  # the end of one window of the far side, and the beginning of the next
-            if min(level, allowed) > rule.burst:
-                rule.set_burst(min(level, allowed), now)
+        allowed = max(0, self._allowed_at_once(rule.rate))
+        if min(level, allowed) > rule.burst:
+            rule.set_burst(min(level, allowed), now)
         rule.held_until = min(rule.held_until, now)
-        rule.raise_to(level, now, most)
+        # Twice as much: the end of one window of the far side, and the beginning of the next.
+        rule.raise_to(level, now, 2 * allowed)
+
+    def _allowed_at_once(self, rate: Rate) -> int:
+        """Up to which burst the far side is believed; 0: to none, and -1: it was found to allow less."""
+        told = self._least_told.get(rate.unit)
+        if told is None or rate.burst_given:
+            return 0
+        return -1 if self._burst_doubted else min(rate.amount, told)
 
     def _doubt_burst(self, signal: Signal, rules: Rules, now: int) -> None:
         """A call was refused. If much is said to remain, less goes at once than is said."""
@@ -325,7 +422,8 @@ class Learner:
 
     def succeeded(self, now: int) -> bool:
         """A call went well. True: the rates are others now."""
-        ramp = self._share if self._configured or self._told else self._ramp
+        ramp = self.ramp
+        self._untold += ramp is not None
         if ramp is None or not ramp.succeeded(now, self._per_minute()):
             return False
         if ramp is self._share and ramp.rate == ALL:
@@ -336,7 +434,7 @@ class Learner:
     def _per_minute(self) -> int:
         """How many requests a minute are possible at best; 0 if no rate counts them."""
         counted = [rate for rate in self.rates if rate.unit == "requests"]
-        return min((rate.amount * _MINUTE // rate.per_ns for rate in counted), default=0)
+        return min((rate.amount * MINUTE // rate.per_ns for rate in counted), default=0)
 
     def _reduced(self, rate: Rate) -> Rate:
         """The part of a known rate that is not refused."""
@@ -344,60 +442,20 @@ class Learner:
             return rate
         return rate_of(rate, max(1, rate.amount * self._share.rate // ALL))
 
-    def _notice_seconds(
-        self, name: str, limit: int, remaining: int | None, reset: int | None, sent: int
-    ) -> None:
-        """More came back than a limit for a minute gives back: the limit is one for a second."""
-        if remaining is None or reset != SECOND:  # finer figures tell the period, longer ones are no seconds
-            self._risen.pop(name, None)
-            return
-        before = self._risen.get(name)
-        self._risen[name] = (limit, remaining, sent)
-        if before is None or before[0] != limit:
-            return
-        if 2 * (remaining - before[1]) > limit and sent - before[2] < _MINUTE // 4:
-            self._periods[name] = SECOND
 
-    def _period(self, name: str, limit: int, remaining: int | None, reset: int | None) -> int:
-        """Over which time the limit is meant. A minute, unless the name or the figures say otherwise."""
-        suffix = name.rpartition("_")[2]
-        if suffix in _PERIODS:
-            return _PERIODS[suffix]
-        for rate in self._configured or ():
-            if rate.amount == limit and rate.unit == unit_of(name):
-                return rate.per_ns  # it states what was configured
-        coarse = reset is not None and reset % SECOND == 0 and reset < 10 * SECOND  # rounded, perhaps
-        if reset and not coarse and remaining is not None and 0 <= remaining < limit:
-            # A bucket is full again after as much of its period as is missing of its limit.
-            used = limit - remaining
-            implied = reset * limit // used
-            for period in _USUAL:
-                # Nearly empty, a bucket that holds less than its limit looks as if the limit were a second's.
-                if period < _MINUTE and 2 * used > limit:
-                    continue
-                if abs(implied - period) <= period // 10:
-                    hint = self._hints.get(name)
-                    if hint is not None and hint[0] == period and hint[1] != used:
-                        self._periods[name] = period
-                    self._hints[name] = (period, used)
-                    break
-        known = self._periods.get(name)
-        if known is not None:
-            return known
-        return next((period for period in _USUAL[1:] if (reset or 0) <= period), _USUAL[-1])
-
-
-def unit_of(name: str) -> str:
-    """What a scope counts, by its name."""
-    for unit in ("input_tokens", "output_tokens"):
-        if name.startswith(unit):
-            return unit
-    return "tokens" if "token" in name else "requests"
+def _rounding(stated: int) -> int:
+    """By how much a stated wait may fall short of the moment that it means."""
+    return SECOND // 50 if stated % SECOND else SECOND
 
 
 def _per_minute(amount: int) -> Rate:
     # A tenth of a second at once: where the limit is not known, its burst is not known either.
     return Rate(amount, 60, burst=max(1, amount // 600))
+
+
+def _plain(rate: Rate) -> list[Any]:
+    burst = rate.burst if rate.burst_given and not rate.strict else None
+    return [rate.amount, rate.per_ns, burst, rate.unit, rate.strict]
 
 
 def _slower(one: Rate, other: Rate) -> bool:
@@ -425,20 +483,6 @@ def _advice(
     ended: bool = False,
 ) -> Advice:
     return Advice(pause=pause, reason=reason, gentle=gentle, probes=probes, began=began, ended=ended)
-
-
-def _figures(scopes: Sequence[Scope]) -> list[Figures]:
-    """The scopes in whole numbers. A share of a quota counts only when none of it is left."""
-    return [
-        (
-            scope.name,
-            None if scope.limit is None or scope.name.startswith("unified") else int(scope.limit),
-            None if scope.remaining is None else ceil(scope.remaining),
-            None if scope.reset_after is None else round(scope.reset_after * SECOND),
-        )
-        for scope in scopes
-        if not scope.name.startswith("unified") or scope.remaining == 0
-    ]
 
 
 def _gap(rules: Rules) -> int:

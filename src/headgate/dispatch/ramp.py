@@ -7,7 +7,7 @@ from ..arguments import SECOND
 _MINUTE = 60 * SECOND
 
 # Where nothing is known, calls a minute to start with, and the most that is ever tried.
-_START = 600
+START = 600
 _MOST = 6_000_000
 # All of what was configured, in parts.
 ALL = 1_000_000
@@ -44,7 +44,7 @@ class Ramp:
         "rate",
     )
 
-    def __init__(self, now: int, start: int = _START, most: int = _MOST) -> None:
+    def __init__(self, now: int, start: int = START, most: int = _MOST) -> None:
         self.rate = start
         self._most = most
         self._goal: int | None = None  # what was refused last; None until then
@@ -55,6 +55,25 @@ class Ramp:
         self._successes = 0  # since then
         self._went = 0  # how many calls have gone well since the last cut
         self._far_off = False  # the last cut was one of a rate that nothing was known about
+
+    def saved(self, now: int) -> list[int | None]:
+        """What it has found out, with ages in place of times."""
+        ages = (now - self._cut_at, now - self._grows_from, now - self._looked_at)
+        return [self.rate, self._most, self._goal, self._floor, *ages, self._went, int(self._far_off)]
+
+    @classmethod
+    def restored(cls, saved: list[int], now: int) -> Ramp:
+        """What was saved, in another process."""
+        rate, most, goal, floor, cut, grows, looked, went, far_off = saved
+        ramp = cls(now, rate, most)
+        ramp._goal, ramp._floor, ramp._went, ramp._far_off = goal, floor, went, bool(far_off)
+        ramp._cut_at, ramp._grows_from, ramp._looked_at = now - cut, now - grows, now - looked
+        return ramp
+
+    def count(self, successes: int) -> None:
+        """So many calls of other processes went well."""
+        self._successes += successes
+        self._went += successes
 
     def congested(self, sent_at: int, now: int, until: int) -> bool:
         """A call sent then was told to slow down. True: that cut the rate, as one call of an episode does."""

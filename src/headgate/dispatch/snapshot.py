@@ -9,6 +9,7 @@ from ..hints import AnyRate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..gate.decision import Rules
+    from ..gate.gate import Gate
     from ..gate.waiting import WaitingCallers
 
 
@@ -24,11 +25,40 @@ class RateLevel(Frozen):
     level: int
 
 
+class Totals(Frozen):
+    """What happened at a Dispatch since it was made, in this process.
+
+    Of `admitted` calls `waited` had to wait, `seconds_waited` together. `refused` calls got an error of
+    headgate, `cancelled` ones were given up while they waited. Of `responses` that were given to `observe`,
+    `limited` ones said "slow down". `windows` counts the backoff windows that started.
+    """
+
+    __slots__ = (
+        "admitted",
+        "cancelled",
+        "limited",
+        "refused",
+        "responses",
+        "seconds_waited",
+        "waited",
+        "windows",
+    )
+    admitted: int
+    waited: int
+    seconds_waited: float
+    refused: int
+    cancelled: int
+    responses: int
+    limited: int
+    windows: int
+
+
 class DispatchSnapshot(Frozen):
     """How a Dispatch stands at one instant. What nothing limits is None.
 
     `binding` is the rule the first in line waits for and `next_at` the moment, on the clock
-    of the Dispatch, at which it looks again; None if a call has to finish first.
+    of the Dispatch, at which it looks again; None if a call has to finish first. `window_remaining` is how
+    many seconds its backoff window lasts, `waiting_by_priority` has pairs of a priority and how many wait.
     """
 
     __slots__ = (
@@ -42,24 +72,35 @@ class DispatchSnapshot(Frozen):
         "rates",
         "throttled_concurrency",
         "throttled_in_flight",
+        "totals",
         "waiting",
+        "waiting_by_priority",
+        "window_remaining",
     )
     backoff_active: bool
     in_flight: int | None
     throttled_in_flight: int | None
     bytes_in_flight: int | None
     waiting: int
+    waiting_by_priority: tuple[tuple[int, int], ...]
+    window_remaining: float
     concurrency: int | None
     throttled_concurrency: int | None
     byte_budget: int | None
     binding: str | None
     next_at: float | None
     rates: tuple[RateLevel, ...]
+    totals: Totals
 
 
-def take_snapshot(rules: Rules, callers: WaitingCallers, now: int) -> DispatchSnapshot:
-    """Under the lock of a gate: how it stands."""
-    places, weight, line = rules.places, rules.weight, callers.line
+def take_snapshot(
+    rules: Rules, callers: WaitingCallers, now: int, calls: tuple[int, int, int], responses: tuple[int, int]
+) -> DispatchSnapshot:
+    """Under the lock of a gate: how it stands.
+
+    `calls` are those admitted, refused and cancelled; `responses` are all, and those that said "slow down".
+    """
+    places, weight, line, window = rules.places, rules.weight, callers.line, rules.window
     binding: str | None = None
     look_at: int | None = None
     first = line.first()
@@ -68,18 +109,38 @@ def take_snapshot(rules: Rules, callers: WaitingCallers, now: int) -> DispatchSn
         if binding is None:  # it is due, and its alarm is about to ring
             binding, look_at = callers.binding, callers.next_look
     return DispatchSnapshot(
-        backoff_active=rules.throttled(now) or (rules.window is not None and rules.window.active(now)),
+        backoff_active=rules.throttled(now) or (window is not None and window.active(now)),
         in_flight=None if places is None else places.in_flight,
         throttled_in_flight=None if places is None else places.throttled_in_flight,
         bytes_in_flight=None if weight is None else weight.in_flight,
         waiting=line.waiting,
+        waiting_by_priority=line.waiting_by_priority(),
+        window_remaining=0.0 if window is None else max(0, (window.until or now) - now) / SECOND,
         concurrency=None if places is None else places.limit,
         throttled_concurrency=rules.throttled_places(now),
         byte_budget=None if weight is None else weight.budget,
         binding=binding,
         next_at=None if look_at is None else look_at / SECOND,
         rates=tuple(_level_of(rule, now) for rule in rules.rates),
+        totals=Totals(
+            admitted=calls[0],
+            waited=callers.granted,
+            seconds_waited=callers.waited / SECOND,
+            refused=calls[1],
+            cancelled=calls[2],
+            responses=responses[0],
+            limited=responses[1],
+            windows=0 if window is None else window.started,
+        ),
     )
+
+
+def snapshot_of(gate: Gate) -> DispatchSnapshot:
+    """How any gate stands; a Dispatch says it by itself."""
+    if hasattr(gate, "snapshot"):
+        seen: DispatchSnapshot = gate.snapshot()
+        return seen
+    return gate.look(lambda now: take_snapshot(gate.rules, gate.callers, now, gate.totals(), (0, 0)))
 
 
 def _level_of(rule: AnyRate, now: int) -> RateLevel:

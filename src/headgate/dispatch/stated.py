@@ -6,30 +6,153 @@ reset. Which of the two it is shows in how the reset moves while calls go.
 
 from __future__ import annotations
 
+from math import ceil
+
 from ..arguments import SECOND
 from ..gate.bucket import RateRule
 from ..hints import AnyRate, Literal
+from ..limits import Rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from ..responses.scopes import Scope
+
+    # What the far side keeps count of: name, limit, remaining, and nanoseconds until its reset.
+    Figures: TypeAlias = tuple[str, int | None, int | None, int | None]
+
+MINUTE = 60 * SECOND
+_NAMED = {"second": SECOND, "hour": 3600 * SECOND, "day": 86_400 * SECOND, "month": 30 * 86_400 * SECOND}
+_USUAL = (SECOND, MINUTE, 3600 * SECOND, 86_400 * SECOND)
+
+
+def figures_of(scopes: Sequence[Scope]) -> list[Figures]:
+    """The scopes in whole numbers. A share of a quota counts only when none of it is left."""
+    figures: list[Figures] = []
+    for name, limit, remaining, reset in scopes:
+        most = None if limit is None else int(limit)
+        if name.startswith("unified"):
+            if remaining != 0:
+                continue
+            most = None
+        figures.append(
+            (
+                name,
+                most,
+                None if remaining is None else ceil(remaining),
+                None if reset is None else round(reset * SECOND),
+            )
+        )
+    return figures
+
+
+def unit_of(name: str) -> str:
+    """What a scope counts, by its name."""
+    for unit in ("input_tokens", "output_tokens"):
+        if name.startswith(unit):
+            return unit
+    return "tokens" if "token" in name else "requests"
 
 
 class StatedScope:
     """One budget of the far side, as its responses describe it."""
 
-    __slots__ = ("_before", "_ends_after", "ends_at", "form", "limit", "period")
+    __slots__ = (
+        "_before",
+        "_ends_after",
+        "_found",
+        "_hint",
+        "_named",
+        "_risen",
+        "ends_at",
+        "form",
+        "limit",
+        "period",
+        "unit",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.unit = unit_of(name)
         self.form: Literal["bucket", "window"] = "window"
         self.limit: int | None = None
-        self.period = 60 * SECOND
+        self.period = MINUTE  # over which time the limit is meant
+        self._named = _NAMED.get(name.rpartition("_")[2])  # what the name says about it
+        self._found: int | None = None  # what the figures have shown it to be
+        self._hint: tuple[int, int] | None = None  # what it would be, and how much was used then
+        self._risen: tuple[int, int, int] | None = None  # limit, what remained, and when that was asked
         # The window ends between these moments.
         self._ends_after = self.ends_at = 0
         # An earlier response: when its call was sent, when it came, what remained, and the reset.
         self._before: tuple[int, int, int, int] | None = None
 
-    def hear(
-        self, limit: int | None, remaining: int, reset: int | None, period: int, sent: int, now: int
-    ) -> None:
+    @property
+    def found(self) -> int | None:
+        """The period that the figures have shown, here or in another process."""
+        return self._found
+
+    @found.setter
+    def found(self, period: int) -> None:
+        self._found = period
+
+    def find_period(
+        self,
+        limit: int | None,
+        remaining: int | None,
+        reset: int | None,
+        sent: int,
+        configured: tuple[Rate, ...] | None,
+    ) -> int:
+        """Over which time the limit is meant. A minute, unless the name or the figures say otherwise."""
+        if not limit:
+            return self.period
+        if remaining is not None and reset == SECOND:
+            self._notice_seconds(limit, remaining, sent)
+        else:  # finer figures tell the period, longer ones are no seconds
+            self._risen = None
+        period = self._named
+        if period is None and configured:
+            for rate in configured:
+                if rate.amount == limit and rate.unit == self.unit:
+                    period = rate.per_ns  # it states what was configured
+                    break
+        if period is None:
+            # Whole seconds are rounded, perhaps.
+            if reset and remaining is not None and (reset % SECOND or reset >= 10 * SECOND):
+                self._notice_hint(limit, remaining, reset)
+            period = self._found or _first_usual(reset or 0)
+        self.period = period
+        return period
+
+    def _notice_seconds(self, limit: int, remaining: int, sent: int) -> None:
+        """More came back than a limit for a minute gives back: the limit is one for a second."""
+        before, self._risen = self._risen, (limit, remaining, sent)
+        if before is None or before[0] != limit:
+            return
+        if 2 * (remaining - before[1]) > limit and sent - before[2] < MINUTE // 4:
+            self._found = SECOND
+
+    def _notice_hint(self, limit: int, remaining: int, reset: int) -> None:
+        """A bucket is full again after as much of its period as is missing of its limit."""
+        used = limit - remaining
+        if not 0 < used <= limit:
+            return
+        implied = reset * limit // used
+        for period in _USUAL:
+            # Nearly empty, a bucket that holds less than its limit looks as if the limit were a second's.
+            if period < MINUTE and 2 * used > limit:
+                continue
+            if abs(implied - period) <= period // 10:
+                hint = self._hint
+                if hint is not None and hint[0] == period and hint[1] != used:
+                    self._found = period
+                self._hint = (period, used)
+                return
+
+    def hear(self, limit: int | None, remaining: int, reset: int | None, sent: int, now: int) -> None:
         """A response to a call sent then states these figures."""
-        self.limit, self.period = limit, period
+        self.limit, period = limit, self.period
         if reset is not None:
             # The far side measured the time to its reset after the call was sent and before it was answered.
             after, at = sent + reset, now + reset
@@ -50,7 +173,9 @@ class StatedScope:
         moved = reset - reset_then
         # The reset of a bucket follows what is missing; that of a window only the time.
         as_bucket = (remaining_then - remaining) * period // limit
-        soonest, latest = sorted((sent - sent_then, now - now_then))
+        soonest, latest = sent - sent_then, now - now_then
+        if soonest > latest:
+            soonest, latest = latest, soonest
         off_bucket = abs(moved - as_bucket)
         off_window = max(-latest - moved, moved + soonest, 0)
         if moved > resolution and remaining > remaining_then:
@@ -78,3 +203,11 @@ class StatedScope:
         refilled = -(-(now - sent) * self.limit // self.period)
         has = min(remaining + refilled, max(self.limit, remaining)) - least
         return remaining - most, has, has <= 0
+
+
+def _first_usual(reset: int) -> int:
+    """The shortest of the usual periods, from a minute on, that a reset can belong to."""
+    for period in _USUAL[1:]:
+        if reset <= period:
+            return period
+    return _USUAL[-1]

@@ -53,6 +53,11 @@ class Permit:
         return getattr(self, "wait_ns", 0) / 1e9
 
     @property
+    def gate(self) -> Gate | None:
+        """The gate that gave it; None if that is gone."""
+        return self.generation.gate()
+
+    @property
     def throttled(self) -> bool:
         return abs(self.mode) == THROTTLED
 
@@ -178,7 +183,7 @@ def _recover_found(phase: str, _info: object) -> None:
 _ON_ITS_WAY = Permit()  # stands for the permit of an admission whose caller waits
 _ON_ITS_WAY.mode = SETTLED
 
-_IN_USE = "this admission is in use already; call admit() once for every call"
+IN_USE = "this admission is in use already; call admit() once for every call"
 
 
 class Admission:
@@ -196,7 +201,7 @@ class Admission:
 
     def __enter__(self) -> Permit:
         if self.permit is not None:
-            raise RuntimeError(_IN_USE)
+            raise RuntimeError(IN_USE)
         gate = self.gate
         permit = gate.take(self.price, self.tenant)
         if permit is None:
@@ -210,9 +215,9 @@ class Admission:
                 parker.park()
                 parker.retire()
                 permit = gate.claim(ticket)
-            except BaseException:
+            except BaseException as error:
                 self.permit = None
-                gate.give_back(ticket)
+                gate.abandon(ticket, error)
                 parker.retire()
                 raise
         self.permit = permit
@@ -220,7 +225,7 @@ class Admission:
 
     async def __aenter__(self) -> Permit:
         if self.permit is not None:
-            raise RuntimeError(_IN_USE)
+            raise RuntimeError(IN_USE)
         gate = self.gate
         permit = gate.take(self.price, self.tenant)
         if permit is None:
@@ -232,9 +237,9 @@ class Admission:
                 await parker
                 parker.retire()
                 permit = gate.claim(ticket)
-            except BaseException:
+            except BaseException as error:
                 self.permit = None
-                gate.give_back(ticket)
+                gate.abandon(ticket, error)
                 parker.retire()
                 raise
         self.permit = permit

@@ -264,12 +264,17 @@ class RateRule:
     def mark(self, now: int) -> None:
         """Remember how much was taken up to now, for `spent_since` and `raise_to`."""
         times, marks = self.mark_times, self.marks
-        self.fact = self.facts(now)
+        mark = (self.earned_at, self.moved)
         if times and times[-1] >= now:
+            if times[-1] == now and marks[-1] == mark:
+                return
+            self.fact = self.facts(now)
             times.pop()
             marks.pop()
+        else:
+            self.fact = self.facts(now)
         times.append(now)
-        marks.append((self.earned_at, self.moved))
+        marks.append(mark)
         if len(times) > _MOST_MARKS:
             del times[1 : _MOST_MARKS // 2 : 2]
             del marks[1 : _MOST_MARKS // 2 : 2]
@@ -282,9 +287,15 @@ class RateRule:
         (earned, moved), at = self.marks[-1], self.mark_times[-1] * self.ticks_per_ns
         without_moves = self.earned_at - self.moved + moved
         # A bucket that starts with more missing never has less missing than another by the same calls.
-        ahead = max(0, self.fact - max(0, earned - at))
-        spent = without_moves - max(earned, at)
-        return min(max(0, without_moves - ticks) + ahead, max(0, self.fact - ticks + at) + max(0, spent))
+        missing = without_moves - ticks if without_moves > ticks else 0  # `max` would take longer
+        most = self.fact - ticks + at if self.fact > ticks - at else 0
+        if earned > at:
+            missing += self.fact - earned + at if self.fact > earned - at else 0
+            most += without_moves - earned if without_moves > earned else 0
+        else:
+            missing += self.fact
+            most += without_moves - at if without_moves > at else 0
+        return missing if missing < most else most  # noqa: FURB136 - as above
 
     def spent_since(self, at: int) -> tuple[int, int]:
         """At least and at most how many units were taken between `at` and now.
@@ -301,10 +312,16 @@ class RateRule:
                 earned = max(earned, self.full_at * scale)
             least = max(0, taken - earned + moved)
         before = after if after < len(times) and times[after] == at else after - 1
-        earned, moved = marks[before] if before >= 0 else (at * scale, self.moved)
-        # Up to `at` the bucket has earned back at least what it had earned at each of these moments.
-        known = max(earned, at * scale, self.full_at * scale if self.full_at <= at else LONG_AGO)
-        most = max(least, taken - known + moved)
+        # Up to `at` the bucket has earned back at least what it had earned at each of these moments. If it
+        # was full before, it had earned less at that moment.
+        known, moved = at * scale, self.moved
+        if before >= 0:
+            earned, moved = marks[before]
+            if earned > known:  # noqa: PLR1730 - as above
+                known = earned
+        most = taken - known + moved
+        if most < least:  # noqa: PLR1730 - as above
+            most = least
         return least // self.unit_ticks, -(-most // self.unit_ticks)
 
     # -- changing the limit, and looking at it

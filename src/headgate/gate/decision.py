@@ -213,7 +213,7 @@ class Rules:
         """
         window, places, weight = self.window, self.places, self.weight
         if self.probes is not None and now < self.probes.next_at:
-            return "window", self.probes.next_at
+            return "window", self.probes.next_at if self.probes.next_at < FAR_OFF else None
         if window is not None and window.active(now) and self.waits_for_window:
             return "window", window.until
         if window is not None and window.until is not None:  # else there never was a signal

@@ -47,7 +47,7 @@ def behind_line(
     whose time is up before they could go will have left.
     """
     rates, line = rules.certain_rates(now), callers.line
-    if not rates or not line.waiting:
+    if not rates or not line.waiting or callers.may_go_elsewhere:
         return None
     line.count(rules.columns)
     flow = line.flow_of(ticket)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from weakref import WeakSet
 
+from ..hints import T
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,15 @@ def reset_in_child(what: StartsClean, *, first: bool = False) -> None:
     With `first=True` it is called before the others: for threads and connections that the others use.
     """
     (_first if first else _resets).add(what)
+
+
+def living(kind: type[T]) -> list[T]:
+    """All objects of that kind that start clean in a forked child, and so all gates and limiters."""
+    while True:
+        try:
+            return [what for what in _resets if isinstance(what, kind)]
+        except RuntimeError:  # another thread has just made one
+            continue
 
 
 def around_fork(

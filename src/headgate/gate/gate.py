@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .. import events
+from .. import telling
 from ..arguments import check_tenant, positive_int, read_priority, seconds_to_ns
 from ..errors import InvalidConfig, Refused
 from ..hints import (
@@ -28,6 +28,7 @@ from ..hints import (
     Verdict,
     later,
 )
+from ..light import LazyModule
 from ..limits import COLUMNS, UNSTATED, Columns, Rate, columns_for, read_cost, unstated
 from . import reports
 from .admission import SETTLED, Admission, ForkGeneration, HoldingPermit, Permit
@@ -43,8 +44,10 @@ from .window import WindowSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .. import events
     from .supply import Demand, Grant, Supply
 else:
+    events = LazyModule("headgate.events")
     Demand = later("headgate.gate.supply", "Demand")
     Grant = later("headgate.gate.supply", "Grant")
     Supply = later("headgate.gate.supply", "Supply")
@@ -62,6 +65,14 @@ def _read_weights(weights: Mapping[Hashable, int]) -> dict[Hashable, int]:
 
 # Left for the guard when a caller took one of the last units that were granted.
 _LOW = object()
+
+# Left for the guard with the ticket of a caller that has gone without a word: what its call has cost.
+_GONE: Cost = ()
+
+
+def _has_waited(ticket: Ticket) -> bool:
+    """Whether its caller has neither got its permit nor an error."""
+    return ticket.state in (WAITING, GRANTED) or ticket.refusal is not None
 
 
 def _refuse(_cost: Cost, _now: int) -> int:
@@ -84,22 +95,28 @@ class Gate:
 
     __slots__ = (
         "__weakref__",
+        "_admitted",
         "_busy",
         "_callers",
+        "_cancelled",
         "_enter",
         "_fast_path",
         "_generation",
+        "_given",
         "_guard",
         "_heard",
         "_holds",
         "_largest",
         "_learn",
+        "_listeners",
         "_lock",
         "_low",
         "_max_waiting",
+        "_meters",
         "_now",
         "_pending",
         "_permit_kind",
+        "_refused",
         "_returned",
         "_seam",
         "_to_tell",
@@ -128,26 +145,31 @@ class Gate:
         max_waiting: int | None = None,
         weights: Mapping[Hashable, int] | None = None,
         observer: Observer | None = None,
+        observed: bool = True,
         clock: Clock = SYSTEM,
         learn: Callable[[Verdict, int], object] | None = None,
     ) -> None:
+        """`observed` is False of a gate inside another object, which tells observers by itself."""
         if max_waiting is not None and max_waiting != 0:
             positive_int(max_waiting, "max_waiting", example=1000)
         self.key = key
         self.rules = rules
         self._largest: tuple[object, dict[str, int]] = (None, {})  # by which rates
         self.columns = columns if isinstance(columns, Columns) else Columns(columns)
-        self.observer = observer
+        self._given = (observer,) if observed else None  # None: this gate tells nothing
         self.clock = clock
         self.closed = False
         self.supply: Supply | None = None  # what the gate is shared through
         self._to_tell: deque[Callable[[], object]] = deque()  # left by finalizers, which tell nothing
+        # Calls since the start; those that waited are counted with the line. Python adds floats quicker.
+        self._admitted, self._refused, self._cancelled = 0.0, 0, 0
         self._warned = False  # of a settled cost that is too large to be true
         self._max_waiting = max_waiting
         self._weights = None if weights is None else _read_weights(weights)
         self._learn = learn
         self._now = clock.now
         self._busy = False  # a caller waits, or the gate is closed
+        self._enter: Any = None  # until the rules are followed
         self._callers = WaitingCallers(clock.quantum)
         self._seam: Any = None  # the functions between a gate and its supply
         self._low = False  # the supply is to hear that units run out ...
@@ -163,6 +185,7 @@ class Gate:
             effects=self._wake,
         )
         self._lock, self._pending = self._guard.lock, self._guard.pending
+        self._choose_observers()
         self.follow_rules()
         reset_in_child(self)
 
@@ -181,6 +204,21 @@ class Gate:
         self._holds = rules.places is not None or rules.weight is not None
         self._permit_kind: type[Permit] = HoldingPermit if self._holds else Permit
         self._choose_fast_path()
+
+    def follow_observers(self) -> None:
+        """Other observers hear of all gates from now on."""
+        self._guard.run(lambda _now: self._choose_observers())
+
+    def _choose_observers(self) -> None:
+        given = () if self._given is None else telling.each_of(*self._given, *telling.everywhere())
+        # Of every call, meters are told by plain values, which takes less time than to make an event.
+        self._meters = tuple(one.of_gate(self.key) for one in given if isinstance(one, telling.Meter))
+        self._listeners = telling.together(*(one for one in given if not isinstance(one, telling.Meter)))
+        self.observer: Observer | None = telling.together(*given)
+        if self._listeners is not None:
+            reports.load_events()  # now, because some are made under the lock
+        if self._enter is not None:
+            self._choose_fast_path()
 
     def _choose_fast_path(self) -> None:
         # The way in for callers that find no line; and whether a call that ends is reported.
@@ -267,6 +305,8 @@ class Gate:
             now = read_clock()
             enter = self._fast_path
             permit.mode = mode = enter(price, now)
+            if mode:
+                self._admitted += 1.0
             permit.generation = self._generation
             permit.cost = price
             permit.taken_at = now
@@ -292,6 +332,11 @@ class Gate:
         self.tell_left()
 
     @property
+    def told(self) -> bool:
+        """Whether observers hear of this gate; not of one that is a part of another object."""
+        return self._given is not None
+
+    @property
     def waiting(self) -> int:
         """How many callers wait in line."""
         return self._callers.line.waiting
@@ -300,6 +345,10 @@ class Gate:
     def callers(self) -> WaitingCallers:
         """Under the lock: the callers that wait."""
         return self._callers
+
+    def totals(self) -> tuple[int, int, int]:
+        """Under the lock: how many calls were admitted, refused, and cancelled while they waited."""
+        return int(self._admitted) + self._callers.granted, self._refused, self._cancelled
 
     # -- the way in
 
@@ -314,6 +363,8 @@ class Gate:
             now = read_clock()
             enter = self._fast_path
             permit.mode = mode = enter(price, now)
+            if mode:
+                self._admitted += 1.0
             permit.generation = self._generation
             permit.cost = price
             permit.taken_at = now
@@ -357,19 +408,23 @@ class Gate:
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
-        refused = self.look(lambda now: self._join_locked(ticket, timeout, now))
-        if refused is not None:
-            self._tell_refused(ticket, refused)
+        outcome = self.look(lambda now: self._join_locked(ticket, timeout, now))
+        if isinstance(outcome, Refused):
+            if self.supply is not None and self._never(ticket.cost) is None:
+                self.supply.wanted(ticket.cost)  # so that a later try may find something
+            self._tell_refused(ticket, outcome)
             try:
-                raise refused
+                raise outcome
             finally:
-                del refused  # as in `claim`
+                del outcome  # as in `claim`
+        if outcome is not None:
+            telling.call(self._listeners, outcome)
         if ticket.deadline is not None and ticket.state == WAITING:
             ticket.parker.alarm(ticket.deadline)
         if self.supply is not None:
             self.supply.wanted(None)
 
-    def _join_locked(self, ticket: Ticket, timeout: int | None, now: int) -> Refused | None:
+    def _join_locked(self, ticket: Ticket, timeout: int | None, now: int) -> Refused | events.Waiting | None:
         ticket.joined_at = now
         ticket.generation = self._generation
         ticket.cost = self.at_full_length(ticket.cost)
@@ -384,7 +439,9 @@ class Gate:
             ticket.deadline = now + timeout
         if self._callers.join(ticket, now):
             self._advance_locked(now)
-        return None
+        if self._listeners is None or ticket.state != WAITING:
+            return None
+        return reports.waiting(self.key, ticket, self.rules, self._callers, now)
 
     def _never(self, cost: Cost) -> Refused | None:
         """Why no wait, however long, would help; or None."""
@@ -453,7 +510,7 @@ class Gate:
 
     def _lose(self, ticket: Ticket) -> None:
         # Its loop is closed: the next caller may have the place.
-        self._pending.append((ticket, None))
+        self._pending.append((ticket, _GONE))
 
     def ring(self, ticket: Ticket) -> None:
         """The alarm of a waiter: time to look again, and perhaps its time is up."""
@@ -509,10 +566,14 @@ class Gate:
             self._heard, self._told = window.state, window.signalled
         self.look(lambda _now: self.follow_rules())
 
-    def demand(self, *, leaving: bool = False) -> Demand:
-        """What the gate holds, and what its callers want. `leaving`: all unused units go back."""
+    def demand(self, *, leaving: bool = False, keeps: Sequence[int] | None = None) -> Demand:
+        """What the gate holds, and what its callers want.
+
+        `leaving`: all unused units go back. `keeps`: so do places and bytes beyond these, unless in use.
+        """
         read: Callable[..., Demand] = self._seam.read_demand
-        return self.look(lambda now: read(self.rules, self._callers.line, now, leaving=leaving))
+        line = self._callers.line
+        return self.look(lambda now: read(self.rules, line, now, leaving=leaving, keeps=keeps))
 
     def grant(self, grant: Grant) -> list[int]:
         """Go by a grant, and let the line look again. Answers what the rates that it replaces owe."""
@@ -521,7 +582,9 @@ class Gate:
             rules, owed = self.rules, []
             if grant.rates is not None:
                 owed = [rate.owed for rate in self._seam.leased(rules)]
-                self.set_rate_rules(grant.rates, self.columns)
+                if grant.keeps_units:
+                    self._seam.take_over(rules, grant.rates, now)
+                self.set_rate_rules(grant.rates, grant.columns or self.columns)
             self._seam.apply_grant(rules, grant, now, idle=not self._callers.line.waiting)
             return owed
 
@@ -548,7 +611,7 @@ class Gate:
         if self._told == window.signalled:
             return None
         self._told = window.signalled
-        return window.signal(now)
+        return window.signal(now, rules.probes)
 
     def set_rate_rules(self, rules: Sequence[AnyRate], columns: Columns) -> None:
         """Under the lock: go by these rate rules, which count these columns."""
@@ -582,7 +645,8 @@ class Gate:
             if self._callers.line.waiting or not idle(now):
                 return False
             self.closed = True
-            self.observer = None
+            self._given = self.observer = self._listeners = None
+            self._meters = ()
             self._set_busy(True)
             return True
 
@@ -646,6 +710,19 @@ class Gate:
             if self.supply is not None:
                 self.supply.returned(corrected=actual is not None)
 
+    def abandon(self, ticket: Ticket, error: BaseException) -> None:
+        """A caller leaves the line by an error: undo its ticket, and tell if it was cancelled."""
+        if isinstance(error, GeneratorExit):  # perhaps by a finalizer: the next caller tells
+            self._guard.leave((ticket, _GONE))
+            return
+        cancelled = _has_waited(ticket)
+        ticket.rule = ticket.rule or self._callers.binding
+        self.give_back(ticket)
+        if cancelled:
+            with self._lock:
+                self._cancelled += 1
+            self._tell_cancelled(ticket)
+
     def leave(self, permit: Permit, actual: Cost | None) -> None:
         """Settle from a finalizer: never waits, and leaves telling the observer to the next caller."""
         self._guard.leave((permit, actual))
@@ -656,6 +733,12 @@ class Gate:
             self._low = True
             return
         what, actual = left
+        if actual is _GONE and _has_waited(what):
+            self._cancelled += 1
+            what.rule = what.rule or self._callers.binding
+            what.refusal = None
+            if self.observer is not None:
+                self._to_tell.append(lambda: self._tell_cancelled(what))
         if self.supply is not None:
             self._returned = actual is not None or bool(self._returned)
         if self._undo_locked(what, actual) and self.observer is not None:
@@ -684,6 +767,7 @@ class Gate:
         elif what.state == WAITING:
             self._callers.leave(what)
         elif what.state == GRANTED:
+            self._callers.withdraw(what)
             self.rules.leave(what.cost, what.mode)
             what.state = DONE  # without a call in between: an interrupted return is done again
             # The call never ran, so it cost nothing.
@@ -746,21 +830,40 @@ class Gate:
 
     def tell_admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
         """A call may go."""
-        events.tell(self.observer, reports.admitted(self.key, permit, rule, tenant))
+        for meter in self._meters:
+            try:
+                meter.admitted(0 if rule is None else permit.wait_ns, rule, tenant)
+            except Exception:  # noqa: BLE001 - as `telling.call`
+                telling.log_failure(meter, "an admitted call")
+        if self._listeners is not None:
+            telling.call(self._listeners, reports.admitted(self.key, permit, rule, tenant))
 
     def _tell_refused(self, ticket: Ticket, error: Exception) -> None:
+        with self._lock:
+            self._refused += 1
         if self.observer is not None:
-            events.tell(self.observer, reports.refused(self.key, ticket, error, self._now()))
+            telling.tell(self.observer, reports.refused(self.key, ticket, error, self._now()))
 
-    def _tell_settled(self, permit: Permit | Ticket, actual: Cost | None) -> None:
-        assert isinstance(permit, Permit)
-        events.tell(self.observer, reports.settled(self.key, self.columns, permit, actual, self._now()))
+    def _tell_cancelled(self, ticket: Ticket) -> None:
+        if self.observer is not None:
+            telling.tell(self.observer, reports.cancelled(self.key, ticket, self._now()))
+
+    def _tell_settled(self, permit: Any, actual: Cost | None) -> None:
+        read_clock, cost = self._now, permit.cost
+        for meter in self._meters:
+            try:
+                meter.settled(read_clock() - permit.taken_at, self.columns, cost, actual or cost)
+            except Exception:  # noqa: BLE001 - as `telling.call`
+                telling.log_failure(meter, "a settled call")
+        if self._listeners is not None:
+            event = reports.settled(self.key, self.columns, permit, actual, read_clock())
+            telling.call(self._listeners, event)
 
     def tell_retuned(self, rates: tuple[Rate, ...], now: int) -> None:
         """The rates in force are others now."""
-        if self.observer is not None:
+        if self._given is not None:
             names = tuple(str(rate) for rate in rates)
-            events.tell(self.observer, events.Retuned(key=self.key, at=now / 1e9, rates=names))
+            telling.tell(self.observer, events.Retuned(key=self.key, at=now / 1e9, rates=names))
 
     # -- after a fork
 
@@ -770,6 +873,7 @@ class Gate:
         self._lock = self._guard.lock
         self._generation = ForkGeneration(self)
         self._to_tell.clear()
+        self._admitted, self._refused, self._cancelled = 0.0, 0, 0
         self._callers.forget()
         self.rules.empty()
         self._set_busy(self.closed)

@@ -99,8 +99,11 @@ class Guard:
         """Carry out effects and take back what was left, until there is neither."""
         effects, find_owner, read_clock = self._effects, self._owner, self._now
         while True:
+            owner = find_owner()
+            if owner is None and find_owner is not _nothing:
+                return  # it is being collected, together with what was left for it
             if effects is not None:
-                effects(find_owner())
+                effects(owner)
             # A thread that holds the lock comes here when it has released it.
             if not self.pending or self.lock.locked():
                 return

@@ -8,11 +8,10 @@ is called without it too, and may take the object's own lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Generic
 from weakref import WeakValueDictionary
 
-from ..typing import T
+from ..hints import Callable, Hashable, T
+from ..light import Generic
 from .forks import reset_in_child
 from .guard import Guard
 

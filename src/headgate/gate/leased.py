@@ -15,6 +15,12 @@ from .decision import FAR_OFF
 
 # How long after its start a batch may be used: a process that was stopped for longer must not use it.
 TTL = SECOND
+# A batch of a strict rate counts for as long as it could be used. So that is a part of the period, within
+# these bounds: half of what the pool counts with, because the answer of the pool is on its way for a while.
+_STRICT_PART, _STRICT_SHORTEST, _STRICT_LONGEST = 128, SECOND // 20, SECOND // 2
+# How long all units of batches that have started may lie unused: a twentieth of the time in which the burst
+# is earned, within these bounds.
+_SHORTEST_MOMENT, _LONGEST_MOMENT = 10_000_000, 100_000_000
 # How many batches are remembered for returns by calls that used them.
 _MOST_KNOWN = 256
 
@@ -24,16 +30,20 @@ class LeasedRate:
 
     __slots__ = (
         "_batches",
+        "_moment",
         "_returned",
         "_scheduled",
         "_stamps",
         "_used_at",
         "ahead",
         "column",
+        "kept",
         "name",
         "owed",
         "rate",
+        "stated",
         "taken",
+        "ttl",
         "units",
     )
 
@@ -45,6 +55,16 @@ class LeasedRate:
         self.taken = 0  # since it was made: the pool's member measures the demand by it
         self.ahead = 0  # how many unused units should be there for callers to come
         self.owed = 0  # used without a grant, and not told yet
+        self.kept = rate.burst // 10  # how many unused units may be there for longer than a moment
+        self._moment = min(
+            _LONGEST_MOMENT, max(_SHORTEST_MOMENT, rate.burst * rate.per_ns // rate.amount // 20)
+        )
+        self.ttl = TTL  # for how long a batch may be used
+        if rate.strict:
+            self.ttl = min(_STRICT_LONGEST, max(_STRICT_SHORTEST, rate.per_ns // _STRICT_PART))
+        # What a call was told to remain, up to which burst that may raise the level of the pool, and when the
+        # call was sent: the newest that was not told yet.
+        self.stated: tuple[int, int, int] | None = None
         self._batches: deque[list[int]] = deque()  # [stamp, end, units] of `units`
         self._scheduled: list[tuple[int, int, int]] = []  # (start, stamp, units), the next one first
         self._returned: list[tuple[int, int]] = []  # (units, stamp), not told yet
@@ -139,27 +159,49 @@ class LeasedRate:
         return False
 
     def lower(self, level: int, now: int) -> None:
-        """Drop units beyond that level. They count as used: the pool is told nothing."""
+        """Drop units beyond that level. In a bucket they count as used: the pool is told nothing."""
         self.release_due(now)
         while self.units > level:
             batch = self._batches[0]
             dropped = min(batch[2], self.units - level)
             batch[2] -= dropped
             self.units -= dropped
+            self._lapse(dropped, batch[0])
             if not batch[2]:
                 self._batches.popleft()
 
     def hold_until(self, at: int, now: int, units: int = 1) -> None:  # noqa: ARG002 - as above
         """Drop every batch that starts before that moment: more is asked for after it."""
         self.release_due(now)
+        for start, stamp, count in self._scheduled:
+            if start < at:
+                self._lapse(count, stamp)
+        for stamp, end, count in self._batches:
+            if end < at + self.ttl:
+                self._lapse(count, stamp)
         self._scheduled = [batch for batch in self._scheduled if batch[0] >= at]
-        self._batches = deque(batch for batch in self._batches if batch[1] >= at + TTL)
+        self._batches = deque(batch for batch in self._batches if batch[1] >= at + self.ttl)
         self.units = sum(batch[2] for batch in self._batches)
 
-    def follow(self, old: object, now: int) -> None:
-        """Take over nothing: what the rate before had belongs to the pool."""
+    def follow(self, old: object, now: int) -> None:  # noqa: ARG002 - as above
+        """Go on with what may be used of the rate before, unless that was a faster one, or strict.
+
+        What was granted for later is a debt of the pool, which a change of its limits forgets.
+        """
+        if not isinstance(old, LeasedRate) or self.rate.strict or old.rate.strict:
+            return
+        if self.rate.amount * old.rate.per_ns >= old.rate.amount * self.rate.per_ns:
+            for name in ("_batches", "_used_at", "_stamps", "_returned", "units", "stated"):
+                setattr(self, name, getattr(old, name))
 
     # -- grants and returns
+
+    def tell(self, remaining: int, allowed: int, sent: int) -> None:
+        """Have the pool hear what a call that was sent then was told to remain.
+
+        It may raise the burst of the pool up to `allowed`. 0: it may not; -1: what was raised was too much.
+        """
+        self.stated = (remaining, allowed, sent)
 
     def low_after(self, cost: tuple[int, ...]) -> bool:
         """Whether less than half of what should be there is left once the cost is taken."""
@@ -169,16 +211,39 @@ class LeasedRate:
         """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""
         insort(self._scheduled, (start, stamp, units))
 
+    def drop_scheduled(self, stamp: int, now: int) -> None:
+        """Drop batches that were granted before that stamp and have not started: others start sooner."""
+        self.release_due(now)
+        for _start, mark, units in self._scheduled:
+            if mark < stamp:
+                self._lapse(units, mark)
+        self._scheduled = [batch for batch in self._scheduled if batch[1] >= stamp]
+
     def release_due(self, now: int) -> None:
         """Make batches usable whose start has come, and drop those whose time is over."""
         scheduled, batches = self._scheduled, self._batches
         while scheduled and scheduled[0][0] <= now:
             start, stamp, units = scheduled.pop(0)
-            if start + TTL > now:
-                batches.append([stamp, start + TTL, units])
+            if start + self.ttl > now:
+                batches.append([stamp, start + self.ttl, units])
                 self.units += units
+            else:
+                self._lapse(units, stamp)
         while batches and batches[0][1] <= now:
-            self.units -= batches.popleft()[2]
+            stamp, _end, units = batches.popleft()
+            self.units -= units
+            self._lapse(units, stamp)
+        # Callers for which these were granted have gone. If they came back, more would be used at once than
+        # the pool knows of.
+        while len(batches) > 1 and self.units > self.kept and batches[0][1] <= now + self.ttl - self._moment:
+            stamp, _end, units = batches.popleft()
+            self.units -= units
+            self._returned.append((units, stamp))
+
+    def _lapse(self, units: int, stamp: int) -> None:
+        """These units will not be used. To a strict rate they go back; in a bucket they count as used."""
+        if self.rate.strict:
+            self._returned.append((units, stamp))
 
     def scheduled(self) -> int:
         """Return how many units were granted for a later start."""

@@ -245,6 +245,13 @@ class Band:
             ahead[column] = min(self.load[column], own * shares // ticket.share - ticket.cost[column])
         return ahead
 
+    def position(self, ticket: Ticket) -> int:
+        """About which ticket of this band it is, by the shares of the tenants that wait."""
+        flow = ticket.flow
+        assert flow is not None
+        own = len(flow.tickets) - flow.gone
+        return min(self.waiting, -(-own * self._shares // flow.share))
+
     def _enlist(self, flow: Flow) -> None:
         self._serial += 1
         flow.entry = self._serial
@@ -363,6 +370,19 @@ class Line:
             for column in ahead:
                 ahead[column] = max(0, ahead[column] - ticket.cost[column])
         return ahead
+
+    def position(self, ticket: Ticket) -> int:
+        """About how many tickets go before the last one that joined, and itself: 1 is next."""
+        ahead = 0
+        for band in self._bands:
+            if band.priority == ticket.priority:
+                return ahead + band.position(ticket)
+            ahead += band.waiting
+        return ahead + 1
+
+    def waiting_by_priority(self) -> tuple[tuple[int, int], ...]:
+        """Priorities and how many tickets of each wait, the highest first."""
+        return tuple((band.priority, band.waiting) for band in self._bands)
 
     def mended(self) -> Line:
         """A new line with the same tickets, for when a change of this one was broken off half-way."""

@@ -67,7 +67,7 @@ def _nothing(_ticket: object) -> None:
 class ThreadParker:
     """A thread sleeps on a lock that others release. It keeps its own alarm by a time-out."""
 
-    on_loop = False
+    world = None
     wakeups = None
 
     __slots__ = ("_alarm_at", "_latch", "_now", "_owner", "_ring", "_ticket", "_woken")
@@ -205,8 +205,6 @@ class LoopParker:
     The loop keeps the alarm by a timer, without waking the task.
     """
 
-    on_loop = True
-
     __slots__ = (
         "_alarm_at",
         "_asyncio_future_blocking",
@@ -220,6 +218,7 @@ class LoopParker:
         "step",
         "told",
         "wakeups",
+        "world",
     )
 
     def __init__(
@@ -227,6 +226,7 @@ class LoopParker:
     ) -> None:
         self._loop = loop  # where a task looks for it, too
         self.wakeups = wakeups = Wakeups.of(loop)
+        self.world: Wakeups | None = wakeups
         self._now = now
         self._ring = ring
         self._ticket = ticket

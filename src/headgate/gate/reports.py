@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from .. import events
 from ..errors import CapacityExhausted, Closed, CostTooLarge, LineFull, Refused, WaitTimeout
 from ..hints import Hashable, Iterable
+from ..light import LazyModule
 from .admission import Permit
 from .decision import Rules
 from .line import Ticket
 from .waiting import WaitingCallers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .. import events
+else:
+    events = LazyModule("headgate.events")
+
+
+def load_events() -> None:
+    """Load the events that are made under a lock, where nothing may be loaded."""
+    _ = events.Waiting
+
 
 # -- why a caller is refused: errors that name the rule and say when to come back
 
@@ -96,6 +108,29 @@ def admitted(key: Hashable, permit: Permit, rule: str | None, tenant: Hashable) 
         rule=rule,
         throttled=permit.throttled,
         tenant=tenant,
+    )
+
+
+def waiting(key: Hashable, ticket: Ticket, rules: Rules, callers: WaitingCallers, now: int) -> events.Waiting:
+    rule, estimate = _explain(rules, callers, ticket, now)
+    return events.Waiting(
+        key=key,
+        at=now / 1e9,
+        rule=rule,
+        position=callers.line.position(ticket),
+        estimate=estimate,
+        priority=ticket.priority,
+        tenant=ticket.tenant,
+    )
+
+
+def cancelled(key: Hashable, ticket: Ticket, now: int) -> events.Cancelled:
+    return events.Cancelled(
+        key=key,
+        at=now / 1e9,
+        waited=max(0, now - ticket.joined_at) / 1e9,
+        rule=ticket.rule,
+        tenant=ticket.tenant,
     )
 
 

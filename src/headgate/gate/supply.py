@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..hints import AnyRate
+from ..limits import Columns
 from .decision import Rules
 from .leased import LeasedRate
 from .line import Line
@@ -41,13 +42,14 @@ class Supply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RateDemand:
-    """How one leased rate stands. `returned` and `owed` are in one demand only."""
+    """How one leased rate stands. `returned`, `owed` and `stated` are in one demand only."""
 
     units: int  # that may be used now
     scheduled: int  # granted for a later start
     taken: int  # since the rate was installed
     returned: list[list[int]]  # [units, stamp] that were granted and not needed
     owed: int  # used without a grant
+    stated: tuple[int, int, int] | None = None  # what a call was told to remain, as for `LeasedRate.tell`
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Demand:
     waiting: int
     in_flight: int
     bytes_in_flight: int
+    may_use: tuple[int, int]  # places and bytes that may be in use before the next grant
     byte_penalty: int  # how often a byte counts now
     waits_for_window: bool  # whether calls are held back while a window is active
     rates: tuple[RateDemand, ...]  # empty while the gate goes by rates of its own
@@ -94,36 +97,70 @@ class Grant:
     all_bytes: int | None = None  # of all members together: a larger call runs alone
     valid_until: int | None = None  # from then on no place and no byte may be used
     ahead: Sequence[int] | None = None  # how many unused units of each rate should be there
+    members: int = 1  # that share the rates
     return_unused: bool = False  # units beyond `ahead` go back
     rates: Sequence[AnyRate] | None = None  # to go by from now on
+    columns: Columns | None = None  # that these rates count, if there are more than before
+    keeps_units: bool = False  # of the rates that these replace
+    sooner_than: int | None = None  # batches with a smaller stamp that have not started are dropped
 
 
-def read_demand(rules: Rules, line: Line, now: int, *, leaving: bool = False) -> Demand:
-    """How a gate stands. `leaving`: all units that it has go back."""
+def read_demand(
+    rules: Rules, line: Line, now: int, *, leaving: bool = False, keeps: Sequence[int] | None = None
+) -> Demand:
+    """How a gate stands.
+
+    `leaving`: all units that it has go back. `keeps`: other gates want the places and bytes that no caller
+    here waits for, so no more than are in use, or these, may be used before the next grant.
+    """
     places, weight = rules.places, rules.weight
+    if keeps is not None and not line.waiting:
+        if places is not None and places.limit is not None:
+            places.limit = min(places.limit, max(keeps[0], places.in_flight))
+        if weight is not None:
+            weight.budget = min(weight.budget, max(keeps[1], weight.in_flight))
+    in_flight = 0 if places is None else places.in_flight
+    bytes_in_flight = 0 if weight is None else weight.in_flight
     rates = []
     for rate in leased(rules):
         rate.release_due(now)
         if leaving:
             rate.return_unused(0, now)
         returned, owed = rate.report()
-        rates.append(RateDemand(rate.units, rate.scheduled(), rate.taken, returned, owed))
+        stated, rate.stated = rate.stated, None
+        rates.append(RateDemand(rate.units, rate.scheduled(), rate.taken, returned, owed, stated))
     return Demand(
         at=now,
-        costs=tuple(line.costs(_MOST_COSTS)),
+        costs=_next_costs(rules, line, now),
         waiting=line.waiting,
-        in_flight=0 if places is None else places.in_flight,
-        bytes_in_flight=0 if weight is None else weight.in_flight,
+        in_flight=in_flight,
+        bytes_in_flight=bytes_in_flight,
+        may_use=(
+            in_flight if places is None or places.limit is None else max(in_flight, places.limit),
+            0 if weight is None else max(bytes_in_flight, weight.budget),
+        ),
         byte_penalty=weight.penalty if weight is not None and rules.throttled(now) else 1,
         waits_for_window=rules.reentry is not None,
         rates=tuple(rates),
     )
 
 
+def _next_costs(rules: Rules, line: Line, now: int) -> tuple[tuple[int, ...], ...]:
+    """What the waiting callers cost that are to go next: while probes go, only these, when they may go."""
+    probes = rules.probes
+    if probes is not None and now < probes.next_at:
+        return ()
+    costs = tuple(line.costs(_MOST_COSTS))
+    return costs if probes is None else costs[: probes.left]
+
+
 def apply_grant(rules: Rules, grant: Grant, now: int, *, idle: bool) -> None:
     """Go by a grant, apart from its `rates`. `idle`: no caller waits."""
     places, weight = rules.places, rules.weight
     rates = leased(rules)
+    if grant.sooner_than is not None:
+        for rate in rates:
+            rate.drop_scheduled(grant.sooner_than, now)
     for batch in grant.batches:
         for rate, units in zip(rates, batch.units, strict=False):
             if units:
@@ -138,13 +175,30 @@ def apply_grant(rules: Rules, grant: Grant, now: int, *, idle: bool) -> None:
         rules.valid_until = grant.valid_until
     for rate, ahead in zip(rates, grant.ahead or (), strict=False):
         rate.ahead = ahead
+        rate.kept = rate.rate.burst // 10 // grant.members
         if grant.return_unused and idle:
             rate.return_unused(ahead, now)
+
+
+def take_over(rules: Rules, rates: Sequence[AnyRate], now: int) -> None:
+    """Have rates that replace others go on with the units that were granted to those."""
+    for rate in rates:
+        if isinstance(rate, LeasedRate):
+            before = [old for old in leased(rules) if old.column == rate.column]
+            if len(before) == 1:
+                rate.follow(before[0], now)
 
 
 def leased(rules: Rules) -> list[LeasedRate]:
     """The rates of a gate whose units are granted."""
     return [rate for rate in rules.rates if isinstance(rate, LeasedRate)]
+
+
+def holds(rules: Rules, waiting: int) -> bool:
+    """Whether something was granted and not used, a caller waits, or a call is under way."""
+    granted = any(rate.units or rate.scheduled() for rate in leased(rules))
+    in_flight = (rules.places and rules.places.in_flight) or (rules.weight and rules.weight.in_flight)
+    return bool(granted or in_flight or waiting)
 
 
 def is_low(rules: Rules, cost: tuple[int, ...]) -> bool:

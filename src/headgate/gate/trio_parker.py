@@ -15,7 +15,7 @@ class TrioParker:
     So a run that is busy or over delays no other caller, and such tasks are counted among the threads.
     """
 
-    on_loop = False
+    world = None
     wakeups = None
 
     __slots__ = ("_alarm", "_asleep", "_clock", "_ring", "_task", "_ticket", "_token", "_trio", "_woken")

@@ -26,11 +26,27 @@ class WaitingCallers:
     little later. A loop that is busy, stopped or closed thus delays only its own callers.
     """
 
-    __slots__ = ("_alarms", "_quantum", "_to_wake", "_world", "_worlds", "binding", "line")
+    __slots__ = (
+        "_alarms",
+        "_quantum",
+        "_to_wake",
+        "_world",
+        "_worlds",
+        "binding",
+        "granted",
+        "line",
+        "may_go_elsewhere",
+        "waited",
+    )
 
     def __init__(self, quantum: int) -> None:
         self._quantum = quantum
         self.line = Line()
+        self.may_go_elsewhere = (
+            False  # whether callers wait at other gates too, and may leave this line early
+        )
+        self.granted = 0  # tickets, since the start ...
+        self.waited = 0  # ... and how many nanoseconds they waited together
         self.binding: str | None = None  # the rule that held the first in line when last asked
         self._to_wake: deque[Ticket] = deque()  # granted or refused, and not woken yet
         self._alarms: tuple[tuple[Ticket, int], ...] = ()  # each timekeeper, and when it looks
@@ -108,6 +124,8 @@ class WaitingCallers:
             if not mode:
                 break
             first.state = GRANTED
+            self.granted += 1
+            self.waited += now - first.joined_at
             to_wake.append(first)
             if worlds is not None:
                 self._delist(first)
@@ -147,6 +165,11 @@ class WaitingCallers:
                 return "window", at
         return rules.held_by(cost, now)
 
+    def withdraw(self, ticket: Ticket) -> None:
+        """The caller of a ticket that was granted has gone: it does not count."""
+        self.granted -= 1
+        self.waited -= ticket.granted_at - ticket.joined_at
+
     def dismiss(self, ticket: Ticket, refusal: Refused) -> None:
         """Refuse a ticket that waits."""
         ticket.refusal = refusal
@@ -170,6 +193,7 @@ class WaitingCallers:
     def forget(self) -> None:
         """In a forked child: the callers that waited belong to the parent."""
         self.line = Line()
+        self.granted = self.waited = 0
         self._have_none()
         self._to_wake.clear()
 
@@ -194,4 +218,4 @@ class WaitingCallers:
 
 
 def _world_of(ticket: Ticket) -> Any:
-    return ticket.parker.wakeups if ticket.parker.on_loop else None
+    return ticket.parker.world

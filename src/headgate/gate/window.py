@@ -15,11 +15,14 @@ class WindowSignal(Frozen):
 
     `until` is the end on the clock of the gate, None if the window was cleared. `origin` is what
     brought the news here, None for a signal of this process: only such a signal is passed on.
+    A window of this process may have `probes`, of which one process at a time sends some.
     """
 
-    __slots__ = ("origin", "until")
+    __slots__ = ("gentle", "origin", "probes", "until")
     until: int | None
     origin: object
+    gentle: bool
+    probes: Probes | None
 
 
 class Window:
@@ -40,6 +43,7 @@ class Window:
         "generation",
         "gentle",
         "signalled",
+        "started",
         "started_at",
         "unended",
         "until",
@@ -51,6 +55,7 @@ class Window:
         self.started_at: int | None = None
         self.before: int | None = None  # the end of the episode before this one
         self.generation = 0
+        self.started = 0  # how many windows started since the beginning
         self.episode = 0
         self.signalled = self.state  # after the last change that was made in this process
         self.unended = False  # a window ran, or runs, whose end was not reported yet
@@ -65,9 +70,10 @@ class Window:
         """What is different after every change."""
         return self.generation, self.until
 
-    def signal(self, now: int) -> WindowSignal:
+    def signal(self, now: int, probes: Probes | None = None) -> WindowSignal:
         """The window as it is now, to be passed on."""
-        return WindowSignal(until=self.until if self.active(now) else None, origin=None)
+        until = self.until if self.active(now) else None
+        return WindowSignal(until=until, origin=None, gentle=self.gentle, probes=probes)
 
     def set(
         self,
@@ -96,6 +102,7 @@ class Window:
         if origin is None:
             self.signalled = (self.generation, end)
         self.unended = end > now
+        self.started += not was_active
         return "extended" if was_active else "set"
 
     def clear(self, now: int, *, generation: int | None = None, origin: object = None) -> bool:
@@ -114,6 +121,10 @@ class Window:
             return False
         self.unended = False
         return True
+
+
+# As many calls as will ever come.
+_FREELY = 1 << 62
 
 
 class Probes:
@@ -138,6 +149,16 @@ class Probes:
         self._number = self._left = 1  # of calls that go together, and still may
         self._first_at: int | None = None
 
+    @property
+    def left(self) -> int:
+        """How many calls may go together next."""
+        return self._left
+
+    @property
+    def over(self) -> bool:
+        """Whether calls go freely by now."""
+        return self._left > _FREELY // 2
+
     def take(self, now: int) -> None:
         """One of them goes."""
         self._left -= 1
@@ -146,7 +167,7 @@ class Probes:
         if self._first_at is None:
             self._first_at = now
         if now - self._first_at > 3 * self._patience:
-            self._left = 1 << 62
+            self._left = _FREELY
         elif self._patience < self._pause:
             self._number = self._left = 2 * self._number
             self.next_at = now + self._patience

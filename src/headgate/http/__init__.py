@@ -10,12 +10,13 @@ from ..responses import parse_retry_after, read_signal
 from ..responses.scopes import Scope
 from ..responses.signals import Signal
 from ..retries.classify import refusal_of
-from .gates import Request, per_credential, per_host, per_model
+from .gates import Request, Target, per_credential, per_host, per_model
 
 __all__ = [
     "Request",
     "Scope",
     "Signal",
+    "Target",
     "parse_retry_after",
     "per_credential",
     "per_host",

@@ -13,9 +13,10 @@ from typing import Any, Unpack
 
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse, StreamReader
 from aiohttp.payload import BytesPayload
+from yarl import URL
 
 from .exchange import GatedSender, SendOptions
-from .gates import Gates
+from .gates import Gates, Target
 from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 
@@ -27,7 +28,12 @@ def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMidd
     sender = GatedSender(gate, **options)
 
     async def gated(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        async def send() -> _Answer:
+        url = request.url
+
+        async def send(target: Target | None = None) -> _Answer:
+            if target is not None:
+                request.url = URL(target.url_of(str(url)), encoded=True)
+                request.headers.update(target.headers_for(str(request.url)))
             return _Answer(await handler(request))
 
         answer = await sender.run_async(

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
+from ..errors import InvalidConfig
 from .exchange import GatedSender, SendOptions
 from .gates import Gates
 from .httpx import AsyncHttpxAnswer, HttpxAnswer, library_of
@@ -29,7 +30,7 @@ def middleware(
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
     The SDK does not tell a middleware the `base_url` of the client: if you set one, give a gate.
     """
-    sender = GatedSender(gate, **options)
+    sender = _sender(gate, **options)
 
     def gated(request: Any, call_next: Callable[[Any], Any]) -> Any:
         results: list[Any] = []
@@ -48,7 +49,7 @@ def middleware_async(
     gate: Gates = None, **options: Unpack[SendOptions]
 ) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
     """A middleware for AsyncAnthropic; the arguments are those of `middleware`."""
-    sender = GatedSender(gate, **options)
+    sender = _sender(gate, **options)
 
     async def gated(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         results: list[Any] = []
@@ -61,6 +62,15 @@ def middleware_async(
         return results[-1]
 
     return gated
+
+
+def _sender(gate: Gates, **options: Unpack[SendOptions]) -> GatedSender:
+    if options.get("choose") is not None:
+        raise InvalidConfig(
+            "a middleware cannot choose where a request goes; give the SDK a client: "
+            "Anthropic(http_client=headgate.http.httpx.client(gate, choose=...))"
+        )
+    return GatedSender(gate, **options)
 
 
 def _answer(result: Any, kind: Any) -> Any:

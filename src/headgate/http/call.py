@@ -13,8 +13,12 @@ from urllib.parse import urlsplit
 
 from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
+from ..dispatch.options import current_options
 from ..errors import InvalidConfig
 from ..gate.admission import Admission, Permit
+from ..gate.first_free import FirstFree, FirstFreeAdmission
+from ..gate.gate import Gate
+from ..limits import read_cost
 from ..responses import read_signal
 from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
 from ..responses.head import head_of
@@ -24,13 +28,15 @@ from ..responses.wire import text_of
 from ..retries.call import RetriedCall
 from ..retries.classify import SAFE_METHODS, is_permanent, never_sent, verdict_of
 from ..retries.state import Failure, Stop
-from .gates import Request, checked, default_gate
+from .gates import Choose, Request, Target, checked, checked_several, default_gate
 from .response import Answer, OpenResponse
 
 if TYPE_CHECKING:
+    from ..budgets.budget import Reservation, TokenBudget
     from .exchange import GatedSender
 
 _COUNTED = (TOKENS, INPUT, OUTPUT)
+_NOTHING: Mapping[str, int] = {}  # stated about its cost
 
 # Seconds. A new connection and a busy client make some requests arrive later than others.
 _DELAY = 0.1
@@ -48,9 +54,11 @@ class Call:
 
     __slots__ = (
         "_body",
+        "_costs",
         "_headers",
         "_host",
         "_method",
+        "_options",
         "_pairs",
         "_path",
         "_permit",
@@ -58,10 +66,15 @@ class Call:
         "_retried",
         "_sender",
         "_sent_at",
+        "_several",
         "_shape",
+        "budget",
         "gate",
+        "reservation",
     )
+    _costs: list[dict[str, int]]  # at each of several gates
     _pairs: object  # the headers of the response
+    reservation: Reservation | None  # of the running attempt, if there is a budget
 
     def __init__(
         self,
@@ -89,13 +102,18 @@ class Call:
                 body=body,
                 model=self._read_shape().model,
             )
-            if not isinstance(gate, Dispatch):
-                gate = checked(gate(request), gate)
-        self.gate: Dispatch = gate
-        if not gate.expected_delay:
-            gate.expect_delay(_DELAY)
-        self._reserved = self._reserve(request)
+            if not isinstance(gate, (Dispatch, FirstFree)):
+                gate = gate(request)
+        self._several = None if gate.__class__ is Dispatch else checked_several(gate)
+        self.gate: Dispatch = checked(gate if self._several is None else self._several.gates[0], sender.gate)
+        self._options = options = current_options()
+        self.budget: TokenBudget | None = None if options is None else options.budget
+        if self._several is None:
+            self._reserved = self._reserve(request)
+        else:
+            self._costs = [self._reserve_at(gate, request) for gate in self._several.gates]
         self._permit: Permit | None = None
+        self.reservation = None
         self._sent_at = 0.0
         self._retried: RetriedCall | None = None
         if sender.counts_from_the_start:
@@ -112,31 +130,50 @@ class Call:
 
     def _reserve(self, request: Request | None) -> dict[str, int]:
         """The estimated cost, in the units that the gate counts."""
+        if not self.gate.expected_delay:
+            self.gate.expect_delay(_DELAY)
         counted = self.gate.largest_cost()
+        stated = _NOTHING if self._options is None else self._options.costs()
         if self._sender.estimate is not None:
             assert request is not None
             given = self._sender.estimate(request)
-            if not hasattr(given, "items"):
-                return {TOKENS: given} if TOKENS in counted else {}
-            return {unit: cost for unit, cost in given.items() if unit in counted or unit == "requests"}
+            reserved = dict(given.items()) if hasattr(given, "items") else {TOKENS: given}
+        else:
+            reserved = self._guess(counted, stated)
+            if not stated:
+                return reserved
+        reserved.update(stated)
+        return {unit: cost for unit, cost in reserved.items() if unit in counted or unit == "requests"}
+
+    def _reserve_at(self, gate: Gate, request: Request | None) -> dict[str, int]:
+        """The estimated cost at one of several gates."""
+        self.gate = checked(gate, self._several)
+        return self._reserve(request)
+
+    def _guess(self, counted: Mapping[str, int], stated: Mapping[str, int]) -> dict[str, int]:
+        """What the request will probably cost; its caller may have stated the cost in some units."""
         unstated = self.gate.columns.unstated
-        if unstated and (unknown := [unit for unit in unstated if unit not in _COUNTED]):
-            raise InvalidConfig(
-                f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the adapter "
-                f'a function of one request, e.g. estimate=lambda request: {{"{unknown[0]}": 1}}'
-            )
+        if unstated:
+            unknown = [unit for unit in unstated if unit not in stated and unit not in _COUNTED]
+            if unknown:
+                raise InvalidConfig(
+                    f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the "
+                    "adapter a function of one request, e.g. "
+                    f'estimate=lambda request: {{"{unknown[0]}": 1}}'
+                )
         if counted.keys().isdisjoint(_COUNTED):
             return {}
-        shape, stats = self._read_shape(), self._sender.stats
+        shape = self._shape or self._read_shape()
         if shape.style == "free":
             return {}
-        reserved = {}
-        guess = reservation(shape, *stats.expect(self._host, shape.model, shape.max_output))
-        for unit, cost in guess.items():
-            if unit in counted:
+        guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
+        for unit in _COUNTED:
+            if unit not in counted:
+                del guess[unit]
+            elif guess[unit] > counted[unit]:
                 # A guess above the largest possible cost is cut to it: the server may decide about it.
-                reserved[unit] = min(cost, counted[unit])
-        return reserved
+                guess[unit] = counted[unit]
+        return guess
 
     # -- whether it may be sent again
 
@@ -164,19 +201,75 @@ class Call:
 
     # -- one attempt
 
-    def admission(self) -> Admission:
+    def take(self) -> Permit | None:
+        """A permit if the gate admits the request at once. If it does not, wait at `next_admission()`."""
+        if self._several is not None:
+            return None
+        gate, options = self.gate, self._options
+        price = read_cost(gate.columns, *self._price())
+        return gate.take(price, None if options is None else options.tenant)
+
+    def next_admission(self) -> Admission | FirstFreeAdmission:
+        """The place in line for the next attempt: at the gate, or at all of several."""
+        several = self._several
+        if several is None:
+            return self.admission()
+        admissions = []
+        for gate, reserved in zip(several.gates, self._costs, strict=True):
+            self.gate, self._reserved = checked(gate, several), reserved
+            admissions.append(self.admission())
+        return several.among(admissions)
+
+    def _price(self) -> tuple[int, int, dict[str, int] | None]:
+        """Bytes, tokens, and what it costs in other units."""
         reserved, body = self._reserved, self._body
-        tokens = reserved.get(TOKENS, 0)
         cost = None
         if len(reserved) > (TOKENS in reserved) or self.gate.columns.unstated:
             cost = {unit: cost for unit, cost in reserved.items() if unit != TOKENS}
         size = _digits(self._headers, "content-length") if body is None else len(body)
-        return self.gate.admit(bytes=size, tokens=tokens, cost=cost, timeout=self._sender.timeout)
+        return size, reserved.get(TOKENS, 0), cost
+
+    def admission(self) -> Admission:
+        size, tokens, cost = self._price()
+        timeout, options = self._sender.timeout, self._options
+        if options is None:
+            return self.gate.admit(bytes=size, tokens=tokens, cost=cost, timeout=timeout)
+        return self.gate.admit(
+            bytes=size,
+            tokens=tokens,
+            cost=cost,
+            timeout=options.waits(timeout),
+            priority=options.priority,
+            tenant=options.tenant,
+        )
+
+    def budgeted(self) -> int:
+        """The tokens to reserve from the budget of the call: those of its input and of its longest answer."""
+        stated = _NOTHING if self._options is None else self._options.costs()
+        if TOKENS in stated:
+            return stated[TOKENS]
+        shape = self._read_shape()
+        if shape.style == "free":
+            return 0
+        guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
+        return guess[INPUT] + (shape.max_output or guess[OUTPUT])
 
     def begin(self, permit: Permit) -> None:
         """The gate has admitted the request: it is sent now."""
         self._permit = permit
+        if self._several is not None:
+            self.gate = checked(permit.gate, self._several)
+            self._reserved = self._costs[self._several.gates.index(self.gate)]
         self._sent_at = self.gate.clock.seconds()
+
+    def target(self, choose: Choose) -> Target:
+        """Where the request that was admitted is sent."""
+        target = choose(self.gate)
+        if not isinstance(target, Target):
+            raise InvalidConfig(
+                f"{choose!r} gave {target!r}; return headgate.http.Target(headers=..., base_url=...)"
+            )
+        return target
 
     def answered(self, answer: Answer, error_body: bytes | None) -> int | None:
         """Learn from a response. Returns nanoseconds to wait before a retry, None if the caller gets it."""
@@ -189,7 +282,7 @@ class Call:
             leases = self._sender.leases(self.gate.clock)
             response = OpenResponse(self, permit, leases, content_type, content_encoding)
             self._permit = None  # from here on the response answers for it
-            self.gate.observe(signal, sent_at=self._sent_at)
+            self.gate.observe(signal, sent_at=self._sent_at, status=status)
             if self._retried is not None:
                 self._retried.succeeded()
             if status == 101:
@@ -201,15 +294,19 @@ class Call:
         if error_body is not None:
             text = unpacked(error_body, answer.headers.get("content-encoding") or "")
         signal = read_signal(status, self._pairs, text)
-        self._observe(signal)
+        self._observe(signal, status)
         if status >= 500 and not signal.limited:
             permit.settle()  # it may have run, so the estimate stands
         else:
             permit.settle(cost={unit: 0 for unit in self.gate.largest_cost() if unit in _COUNTED})
+            if self.reservation is not None:
+                self.reservation.refund()
         if not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
         retry_after = None if signal.retry_after is None else round(signal.retry_after * SECOND)
+        if self._several is not None and self.gate.pauses:
+            retry_after = None  # it is that of one gate; another may have room now
         is_short = retry_after is None or retry_after <= _LONGEST_RETRY_AFTER
         failure = Failure(
             ErrorResponse(f"{status}, {signal.reason}"),
@@ -231,6 +328,8 @@ class Call:
             permit.settle()
         elif permit is not None:
             permit.cancel()
+        if self.reservation is not None and (permit is None or not sent):
+            self.reservation.refund()
         if not isinstance(error, Exception) or not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
@@ -246,23 +345,25 @@ class Call:
 
     # -- what its response says
 
-    def _observe(self, signal: Signal) -> None:
-        self.gate.observe(signal, sent_at=self._sent_at)
+    def _observe(self, signal: Signal, status: int) -> None:
+        self.gate.observe(signal, sent_at=self._sent_at, status=status)
 
     def observe_error(self, document: Mapping[str, Any]) -> None:
         """Learn from an error inside a success."""
         signal = read_signal(200, self._pairs, document)
         if signal.limited:
-            self._observe(signal)
+            self._observe(signal, 200)
 
     def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
         """The cost of a response by what it says it used, None if the estimate stands."""
         if usage is None:
             return None
+        if self.reservation is not None and usage.final:
+            self.reservation.settle(usage.input + usage.output)
         counted = self.gate.largest_cost()
         if self._shape is None and counted.keys().isdisjoint(_COUNTED):
             return None
-        shape = self._read_shape()
+        shape = self._shape or self._read_shape()
         self._sender.stats.learn(self._host, shape.model, shape.input, usage)
         costs = settlement(shape.style, self._reserved, usage)
         for unit in _COUNTED:

@@ -21,7 +21,7 @@ from ..retries.budget import RetryBudget
 from ..retries.policy import RetryPolicy
 from ..typing import Clock, Seconds
 from .call import Call
-from .gates import Gates, Request
+from .gates import Choose, Gates, Request, checked_several
 from .response import Answer, Leases
 
 A = TypeVar("A", bound=Answer)
@@ -36,7 +36,9 @@ class SendOptions(TypedDict, total=False):
     `retries` is how often a refusal or a passing failure is tried again (0), after the delays of `backoff`
     and as far as `retry_budget` allows. `estimate` is a function of a `Request` that returns its tokens, or
     amounts by unit. A response that is neither read nor closed for `lease` seconds (600) gives its place
-    back. `timeout` is how long a request may wait at the gate before WaitTimeout is raised.
+    back. `timeout` is how long a request may wait at the gate before WaitTimeout is raised. `choose` is a
+    function of the Dispatch that admitted a request, and returns the `Target` that it is sent to: with a
+    FirstFree of several API keys or deployments, the right headers or base URL.
     """
 
     retries: int
@@ -45,6 +47,7 @@ class SendOptions(TypedDict, total=False):
     estimate: Estimate | None
     lease: Seconds
     timeout: Seconds | None
+    choose: Choose | None
 
 
 class GatedSender:
@@ -63,15 +66,20 @@ class GatedSender:
         estimate: Estimate | None = None,
         lease: Seconds = 600.0,
         timeout: Seconds | None = None,
+        choose: Choose | None = None,
     ) -> None:
-        if gate is not None and not isinstance(gate, Dispatch) and not callable(gate):
+        several = checked_several(gate) is not None
+        if gate is not None and not several and not isinstance(gate, Dispatch) and not callable(gate):
             raise InvalidConfig(
                 f"gate={gate!r} is not a Dispatch; give one, or a function of the request that returns one"
             )
         if estimate is not None and not callable(estimate):
             raise InvalidConfig(f"estimate={estimate!r} cannot be called; give a function of the request")
+        if choose is not None and not callable(choose):
+            raise InvalidConfig(f"choose={choose!r} cannot be called; give a function of a Dispatch")
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
+        self.choose = choose
         self.gate = gate
         self.policy = RetryPolicy(
             amount(retries, "retries"),
@@ -88,15 +96,20 @@ class GatedSender:
         self._leases: dict[Clock, Leases] = {}
 
     def run(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[[], A]
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, send: Callable[..., A]
     ) -> A:
-        """Call `send` when the gate admits it, and again for each retry; raises what it raised last."""
+        """Call `send` when the gate admits it, and again for each retry; raises what it raised last.
+
+        With `choose`, `send` is given the Target of the request.
+        """
         call = self._begin(method, url, headers, body)
         while True:
             answer = None
             try:
-                call.begin(call.admission().enter())
-                answer = send()
+                if call.budget is not None:
+                    call.reservation = call.budget.reserve(call.budgeted())
+                call.begin(call.take() or call.next_admission().enter())
+                answer = send() if self.choose is None else send(call.target(self.choose))
                 error_body = answer.read_error() if answer.status >= 400 else None
                 delay = call.answered(answer, error_body)
                 if delay is None:
@@ -118,15 +131,17 @@ class GatedSender:
         url: str,
         headers: Mapping[str, str],
         body: bytes | None,
-        send: Callable[[], Awaitable[A]],
+        send: Callable[..., Awaitable[A]],
     ) -> A:
         """Await `send` when the gate admits it, and again for each retry; raises what it raised last."""
         call = self._begin(method, url, headers, body)
         while True:
             answer = None
             try:
-                call.begin(await call.admission().enter_async())
-                answer = await send()
+                if call.budget is not None:
+                    call.reservation = await call.budget.reserve_async(call.budgeted())
+                call.begin(call.take() or await call.next_admission().enter_async())
+                answer = await (send() if self.choose is None else send(call.target(self.choose)))
                 error_body = await answer.read_error() if answer.status >= 400 else None
                 delay = call.answered(answer, error_body)
                 if delay is None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
+from ..gate.first_free import FirstFree
 from ..gate.keyed import KeyedObjects
 
 
@@ -31,8 +33,45 @@ class Request:
         return f"<Request {self.method} {self.url}, model {self.model!r}>"
 
 
-ChooseGate: TypeAlias = Callable[[Request], Dispatch]
-Gates: TypeAlias = Dispatch | ChooseGate | None
+ChooseGate: TypeAlias = Callable[[Request], Dispatch | FirstFree]
+Gates: TypeAlias = Dispatch | FirstFree | ChooseGate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Target:
+    """Where a request goes instead, for `choose=` of an adapter: with these headers, to this base URL.
+
+    >>> Target(base_url="https://eu.api.example").url_of("https://api.example/v1/chat?stream=1")
+    'https://eu.api.example/v1/chat?stream=1'
+
+    `headers` replace those of the request that have the same names. Scheme, host and port of the request
+    become those of `base_url`, and a path of `base_url` is put before that of the request.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    base_url: str | None = None
+
+    def url_of(self, url: str) -> str:
+        """Where a request to this URL goes."""
+        if self.base_url is None:
+            return url
+        base, parts = urlsplit(self.base_url), urlsplit(url)
+        path = base.path.rstrip("/") + parts.path
+        return urlunsplit((base.scheme, base.netloc, path, parts.query, parts.fragment))
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        """The headers to replace, with the host if that is another one."""
+        if self.base_url is None:
+            return dict(self.headers)
+        return {"host": urlsplit(url).netloc.rpartition("@")[2], **self.headers}
+
+    def __repr__(self) -> str:  # headers carry secrets
+        return (
+            f"<Target {self.base_url or 'as requested'}, headers {', '.join(self.headers) or 'as they are'}>"
+        )
+
+
+Choose: TypeAlias = Callable[[Dispatch], Target]
 
 
 def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
@@ -74,9 +113,19 @@ def _gates_by_name(make: Callable[[str], Dispatch]) -> KeyedObjects[Dispatch]:
 
 
 def checked(gate: object, given_by: object) -> Dispatch:
-    """The gate that a function of the user returned, if it is one."""
+    """The Dispatch that a function of the user returned, if it is one."""
     if not isinstance(gate, Dispatch):
         raise InvalidConfig(f"{given_by!r} gave {gate!r}, which is not a Dispatch; return one")
+    return gate
+
+
+def checked_several(gate: object) -> FirstFree | None:
+    """The gate if it is a FirstFree, whose gates have to be Dispatches here; None if it is not."""
+    if not isinstance(gate, FirstFree):
+        return None
+    for each in gate.gates:
+        if not isinstance(each, Dispatch):
+            raise InvalidConfig(f"{each!r} is not a Dispatch; requests wait at a FirstFree of Dispatches")
     return gate
 
 

@@ -1,7 +1,7 @@
 """For httpx and httpx2: a transport that waits at a gate before it sends.
 
+    OpenAI(http_client=client())
     httpx.Client(transport=Transport(dispatch))
-    OpenAI(http_client=httpx2.Client(transport=Transport(dispatch)))
 
 One text serves both libraries. The class of a request says which library it belongs to, so a transport
 belongs to neither: it has the methods that clients call, and returns responses of the library that asked.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 from urllib.request import getproxies, proxy_bypass
@@ -19,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 from ..errors import InvalidConfig, Refused
 from ..retries.classify import REFUSAL
 from .exchange import GatedSender, SendOptions
-from .gates import Gates
+from .gates import Gates, Target
 from .refusals import response_to, wraps_exceptions
 from .response import MOST_OF_ERROR, Answer, OpenResponse
 
@@ -100,13 +102,20 @@ class Transport(_Gated[InnerTransport], _Sync):
     def handle_request(self, request: Any) -> Any:
         library = library_of(request)
         inner = self._to(library, request)
+
+        def send(target: Target | None = None) -> HttpxAnswer:
+            if target is None:
+                return HttpxAnswer(library, inner.handle_request(request))
+            sent = _directed(library, request, target)
+            return HttpxAnswer(library, self._to(library, sent).handle_request(sent))
+
         try:
             answer = self._sender.run(
                 request.method,
                 str(request.url),
                 request.headers,
                 _body_of(library, request),
-                lambda: HttpxAnswer(library, inner.handle_request(request)),
+                send,
             )
         except Refused as refusal:
             return self._refused(refusal, library, request)
@@ -137,8 +146,11 @@ class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
         library = library_of(request)
         inner = self._to(library, request)
 
-        async def send() -> AsyncHttpxAnswer:
-            return AsyncHttpxAnswer(library, await inner.handle_async_request(request))
+        async def send(target: Target | None = None) -> AsyncHttpxAnswer:
+            if target is None:
+                return AsyncHttpxAnswer(library, await inner.handle_async_request(request))
+            sent = _directed(library, request, target)
+            return AsyncHttpxAnswer(library, await self._to(library, sent).handle_async_request(sent))
 
         try:
             answer = await self._sender.run_async(
@@ -164,6 +176,52 @@ class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
             await self.aclose()
 
 
+def client(
+    gate: Gates = None,
+    *,
+    library: ModuleType | None = None,
+    inner: InnerTransport | None = None,
+    refusals: Refusals = "auto",
+    **options: Unpack[SendOptions],
+) -> Any:
+    """A client that waits at a gate, for an SDK: `OpenAI(http_client=client())`.
+
+    Without a gate there is one for every host, which learns its limits. The client belongs to httpx2 if that
+    is installed, else to httpx; `library=httpx` is for SDKs that accept only such a client. It follows
+    redirects as the clients of the SDKs do, and has the time-outs that its library gives to every client:
+    SDKs see that, and go by their own. The other arguments are those of `Transport`.
+
+    >>> client().follow_redirects
+    True
+    """
+    transport = Transport(gate, inner=inner, refusals=refusals, **options)
+    return _installed(library).Client(transport=transport, follow_redirects=True)
+
+
+def async_client(
+    gate: Gates = None,
+    *,
+    library: ModuleType | None = None,
+    inner: AsyncInnerTransport | None = None,
+    refusals: Refusals = "auto",
+    **options: Unpack[SendOptions],
+) -> Any:
+    """An async client that waits at a gate: `AsyncOpenAI(http_client=async_client())`. See `client`."""
+    transport = AsyncTransport(gate, inner=inner, refusals=refusals, **options)
+    return _installed(library).AsyncClient(transport=transport, follow_redirects=True)
+
+
+def _installed(library: ModuleType | None) -> Any:
+    if library is not None:
+        if not isinstance(library, ModuleType) or not hasattr(library, "AsyncHTTPTransport"):
+            raise InvalidConfig(f"library={library!r} is neither httpx nor httpx2; write library=httpx")
+        return library
+    for name in ("httpx2", "httpx"):
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    raise InvalidConfig("neither httpx2 nor httpx is installed; run `pip install headgate[httpx2]`")
+
+
 def library_of(message: object) -> ModuleType:
     """httpx or httpx2, by the class of a request or response or by a class that it derives from."""
     kind: Any = type(message)
@@ -177,6 +235,16 @@ def library_of(message: object) -> ModuleType:
 def _library_of_kind(kind: type) -> ModuleType | None:
     names = (ancestor.__module__.partition(".")[0] for ancestor in kind.__mro__)
     return next((sys.modules[name] for name in names if name in ("httpx", "httpx2")), None)
+
+
+def _directed(library: ModuleType, request: Any, target: Target) -> Any:
+    """The request as it is sent to a target."""
+    url = target.url_of(str(request.url))
+    headers = library.Headers(request.headers)
+    headers.update(target.headers_for(url))
+    return library.Request(
+        request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
+    )
 
 
 def _body_of(library: ModuleType, request: Any) -> bytes | None:
@@ -239,17 +307,14 @@ class _AnyHttpxAnswer(Answer):
     """A response of either library. Raises what a gate further inside refused: the server said nothing."""
 
     _stream_kind: str
+    status = 200
 
     def __init__(self, library: ModuleType, response: Any) -> None:
         if REFUSAL in response.extensions:
             raise response.extensions[REFUSAL]
         self.response = response
+        self.status = response.status_code
         self._library = library
-
-    @property
-    def status(self) -> int:
-        status: int = self.response.status_code
-        return status
 
     @property
     def header_pairs(self) -> object:
@@ -339,22 +404,25 @@ class _Watched(_Wrapped):
                 yield chunk
             reading.end(whole=True)
         finally:
-            reading.end()
+            if reading.is_open:
+                reading.end()
             close = getattr(stream, "aclose", None)  # a generator does not close the one inside it
             if close is not None:
                 await close()
 
     def close(self) -> None:
         try:
-            super().close()
+            self._inner.close()
         finally:
-            self._reading.end()
+            if self._reading.is_open:
+                self._reading.end()
 
     async def aclose(self) -> None:
         try:
-            await super().aclose()
+            await self._inner.aclose()
         finally:
-            self._reading.end()
+            if self._reading.is_open:
+                self._reading.end()
 
 
 class _Replayed(_Wrapped):

@@ -18,7 +18,7 @@ from urllib3.response import HTTPResponse
 
 from ..gate.closing import Closing
 from .exchange import GatedSender, SendOptions
-from .gates import Gates
+from .gates import Gates, Target
 from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 
@@ -43,7 +43,7 @@ class Adapter(BaseAdapter):
             request.url,
             cast("Mapping[str, str]", request.headers),  # values may be bytes
             _body_of(request),
-            lambda: _Answer(self._inner.send(request, *args, **kwargs)),
+            lambda target=None: _Answer(self._inner.send(_directed(request, target), *args, **kwargs)),
         )
         # Authentication sends again by this connection, and must pass the gate too.
         answer.response.connection = self
@@ -55,6 +55,19 @@ class Adapter(BaseAdapter):
 
     def __repr__(self) -> str:
         return f"<Adapter of {self._sender!r}>"
+
+
+def _directed(request: PreparedRequest, target: Target | None) -> PreparedRequest:
+    """The request as it is sent to a target."""
+    if target is None:
+        return request
+    assert request.url is not None
+    sent = request.copy()
+    sent.url = target.url_of(request.url)
+    sent.headers.update(
+        {name: value for name, value in target.headers_for(sent.url).items() if name != "host"}
+    )
+    return sent
 
 
 def _body_of(request: PreparedRequest) -> bytes | None:

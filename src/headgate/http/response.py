@@ -74,12 +74,12 @@ class OpenResponse:
     `leases` ends it if its caller forgets it.
     """
 
-    __slots__ = ("__weakref__", "_call", "_leases", "_now", "_open", "_permit", "_reader", "read_at")
+    __slots__ = ("__weakref__", "_call", "_leases", "_now", "_permit", "_reader", "is_open", "read_at")
 
     def __init__(
         self, call: Answered, permit: Permit, leases: Leases, content_type: str, content_encoding: str
     ) -> None:
-        self._open = True
+        self.is_open = True
         self._permit = permit
         self._call = call
         self._leases = leases
@@ -89,19 +89,19 @@ class OpenResponse:
 
     def keep(self) -> None:
         """The response goes to a caller, who may hold it without reading it."""
-        if self._open:
+        if self.is_open:
             self.read_at = self._now()
             self._leases.add(self, self._permit)
 
     def chunk(self, data: bytes) -> None:
         """The caller has read *data*."""
-        if self._open:
+        if self.is_open:
             self.read_at = self._now()
             self._reader.feed(data)
 
     def end(self, *, whole: bool = False) -> None:
         """The body was read, closed or broken off; `whole` if nothing of it is missing."""
-        if not self._open:
+        if not self.is_open:
             return
         reader = self._reader
         if whole:
@@ -118,10 +118,11 @@ class OpenResponse:
                 yield piece
             self.end(whole=True)
         finally:
-            self.end()
+            if self.is_open:
+                self.end()
 
     def __del__(self) -> None:
-        if self._open:
+        if self.is_open:
             self._permit.leave(self._close())
 
     def _settle(self) -> None:
@@ -131,13 +132,13 @@ class OpenResponse:
 
     def _close(self) -> dict[str, int] | None:
         """Count the response as ended. Returns what it cost, None if the estimate stands."""
-        self._open = False
+        self.is_open = False
         self._leases.remove(self)
         return self._call.cost_of(self._reader.usage)
 
     def abandon(self, lease: int) -> None:
         """Give the place back: the caller has neither read nor closed the response for a long time."""
-        if not self._open:
+        if not self.is_open:
             return
         self._settle()
         logging.getLogger("headgate").warning(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from itertools import islice
 
-from .. import events
+from .. import events, telling
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, read_observer, seconds_to_ns
 from ..errors import CapacityExhausted, Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
@@ -50,6 +50,7 @@ class MemoryLimiter(Closing):
         "_columns",
         "_factor",
         "_forgettable",
+        "_given",
         "_growth",
         "_interval",
         "_keyed",
@@ -86,7 +87,8 @@ class MemoryLimiter(Closing):
         # Keys of the template that no caller waits for are only buckets. A strict rate cannot be stored so.
         simple = self._template and not any(rate.strict for rate in self._template)
         self._keyed = KeyedRates(self._template, self._columns) if simple else None
-        self._observer = read_observer(observer)
+        self._given = read_observer(observer)
+        self.follow_observers()
         self._clock = clock
         self._now = clock.now
         self._resources: dict[str, Resource] = {}  # those that have a gate
@@ -94,6 +96,10 @@ class MemoryLimiter(Closing):
         self._closed = False
         self._lock = allocate_lock()
         reset_in_child(self)
+
+    def follow_observers(self) -> None:
+        """Tell the observer that was given to this limiter, and those of all gates, from now on."""
+        self._observer = telling.together(self._given, *telling.everywhere())
 
     # -- configuring
 
@@ -289,9 +295,8 @@ class MemoryLimiter(Closing):
             return
         if self._factor is not None:
             self._cut(resource, self._factor)
-        if self._observer is not None:
-            event = events.CapacityReduced(key=resource, at=self._now() / SECOND, reason=reason)
-            events.tell(self._observer, event)
+        event = events.CapacityReduced(key=resource, at=self._now() / SECOND, reason=reason)
+        telling.tell(self._given, event)
 
     def _cut(self, resource: str, factor: tuple[int, int]) -> None:
         try:
@@ -346,7 +351,7 @@ class MemoryLimiter(Closing):
             admitted = events.Admitted(
                 key=resource, at=now / SECOND, waited=0.0, rule=None, throttled=False, tenant=None
             )
-            events.tell(self._observer, admitted)
+            telling.tell(self._given, admitted)
         return entered
 
     def _is_short_only(self, resource: str, cost: int | Mapping[str, int]) -> bool:
@@ -421,7 +426,7 @@ class MemoryLimiter(Closing):
         columns = columns_for(rates, self._columns)
         places = ConcurrencyRule(None, None)  # counts the calls in slots and limits nothing
         rules = Rules(places=places, rates=kept or successors((), rates, columns, 0), final=True)
-        gate = Gate(resource, rules, columns=columns, observer=self._observer, clock=self._clock)
+        gate = Gate(resource, rules, columns=columns, observer=self._given, clock=self._clock)
         return Resource(gate, places, acquired)
 
     def _raise_if_closed(self) -> None:

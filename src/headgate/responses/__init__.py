@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from .head import head_of
 from .signals import Signal, retry_after_of, signal_of
 
 
@@ -34,4 +35,6 @@ def read_signal(
     bytes, text or parsed JSON. *provider* helps where two providers use one name differently (`"groq"`).
     """
     present = time.time() if now is None else now
+    if body is None and provider is None and type(status) is int and status < 400:
+        return head_of(status, headers, present)[0]
     return signal_of(status, headers, body, now=present, provider=provider)

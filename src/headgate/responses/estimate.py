@@ -89,57 +89,58 @@ def read_shape(method: str, host: str, path: str, body: bytes | None) -> Request
 
 def shape_of(method: str, host: str, path: str, body: bytes, document: Mapping[str, Any]) -> RequestShape:
     """What a request asks for, by its path and by the document that was encoded as its body."""
-    route = _route(method, path)
+    route = _route(method, host, path)
     if route is None:
         return NO_SHAPE
-    kind, model_in_path = route
+    kind, model_in_path, adds = route
     model = document.get("model")
     if not isinstance(model, str) or not model:
         model = model_in_path
-    prompted = not _PROMPTS.isdisjoint(document)
     style: Style = "sum"
     generates = True
     if kind == "counting":
         return RequestShape(model=model, generates=True)
-    if kind == "chat" or (kind == "generation" and model is not None and prompted):
-        style = "sum" if host.partition(":")[0].endswith(_ADDING_HOSTS) else "openai"
+    if kind == "chat" or (kind == "generation" and model is not None and not _PROMPTS.isdisjoint(document)):
+        style = "sum" if adds else "openai"
     elif kind == "messages" and model is not None and "messages" in document:
         style = "anthropic"
     elif kind == "gemini":
         style = "gemini"
     else:
-        generates = model is not None and prompted
+        generates = model is not None and not _PROMPTS.isdisjoint(document)
     messages = document.get("messages") or document.get("contents") or document.get("input")
-    count = len(messages) if isinstance(messages, list) else 1
-    tokens = estimate_tokens(body, count, media=not _is_only_text(messages))
+    count, media, escapes = 1, True, True
+    if isinstance(messages, list):
+        count, media, escapes = len(messages), False, False
+        for message in messages:
+            content = message.get("content") if type(message) is dict else None
+            if type(content) is not str:
+                media = escapes = True
+                break
+            # A text is neither an image nor a file, and one in ASCII has no letters to be escaped.
+            escapes = escapes or not content.isascii()
+    tokens = estimate_tokens(body, count, media=media, escapes=escapes)
     return RequestShape(style, model, tokens, _max_output(document, style), generates)
 
 
 @lru_cache(maxsize=1_024)
-def _route(method: str, path: str) -> tuple[str, str | None] | None:
-    """What a path is for, by its end, and the model that it names; None if it generates nothing."""
+def _route(method: str, host: str, path: str) -> tuple[str, str | None, bool] | None:
+    """What a path is for, by its end, the model that it names, and whether the host adds requested output.
+
+    None if a request there generates nothing.
+    """
     if method.upper() not in ("POST", "PUT", "PATCH"):
         return None
     path = path.partition("?")[0].rstrip("/")
     named = _MODEL_IN_PATH.search(path)
-    ends = (end for end in _ENDS if path.endswith(end))
-    return next((_ENDS[end] for end in ends), ""), named[1] if named else None
+    kind = next((_ENDS[end] for end in _ENDS if path.endswith(end)), "")
+    return kind, named[1] if named else None, host.partition(":")[0].endswith(_ADDING_HOSTS)
 
 
-def _is_only_text(messages: object) -> bool:
-    """Whether no message can hold an image or a file: each of them has a text for its content."""
-    if not isinstance(messages, list):
-        return False
-    for message in messages:
-        if type(message) is not dict or type(message.get("content")) is not str:
-            return False
-    return True
-
-
-def estimate_tokens(body: bytes, messages: int = 0, *, media: bool = True) -> int:
+def estimate_tokens(body: bytes, messages: int = 0, *, media: bool = True, escapes: bool = True) -> int:
     """Roughly how many tokens these bytes are: four to a token, three where they are not ASCII.
 
-    `media` is whether there may be images or files among them.
+    `media` is whether there may be images or files among them, `escapes` whether letters as `\\u00e9`.
 
     >>> estimate_tokens(b"x" * 4_000)
     1000
@@ -148,7 +149,9 @@ def estimate_tokens(body: bytes, messages: int = 0, *, media: bool = True) -> in
     # One of these is in every body with a file, and searching for them takes half the time of the pattern.
     if media and (b";base64," in body or b'data"' in body or b'"b64_json"' in body or b'"bytes"' in body):
         text, files = _MEDIA.subn(b"", body)
-    escaped = text.count(b"\\u")  # six bytes that stand for a letter of three
+    escaped = 0  # six bytes that stand for a letter of three
+    if escapes and b"\\" in text:
+        escaped = text.count(b"\\u")
     others = 3 * escaped
     if not text.isascii():
         others += len(text.translate(None, _ASCII))
@@ -174,16 +177,20 @@ def _edges(body: bytes) -> dict[str, Any]:
 
 
 def _max_output(document: Mapping[str, Any], style: Style) -> int | None:
-    most = None
-    for holder in (document, document.get("generationConfig"), document.get("inferenceConfig")):
-        if most is None and isinstance(holder, dict):
-            for key in _MAX_KEYS:
-                if key in holder and _is_count(holder[key]):
-                    most = int(holder[key])
-                    break
+    most = _first_count(document)
+    for key in ("generationConfig", "inferenceConfig"):
+        if most is None and isinstance(holder := document.get(key), dict):
+            most = _first_count(holder)
     if most is not None and style == "sum" and _is_count(document.get("best_of")):
         most *= max(1, document["best_of"])
     return most
+
+
+def _first_count(holder: Mapping[str, Any]) -> int | None:
+    for key in _MAX_KEYS:
+        if key in holder and _is_count(holder[key]):
+            return int(holder[key])
+    return None
 
 
 def _is_count(value: object) -> bool:
@@ -192,31 +199,37 @@ def _is_count(value: object) -> bool:
 
 def reservation(shape: RequestShape, ratio: float, output: int) -> dict[str, int]:
     """The amounts to reserve before sending, by unit; `ratio` and `output` come from `TokenStats`."""
-    if shape.style == "openai":
+    style, _, own, most, generates = shape
+    if style == "openai":
         ratio = max(1.0, ratio)  # OpenAI counts its own estimate, even if less was used
-    own = -int(-shape.input * ratio // 1)
-    answer = output if shape.generates else 0
-    if shape.max_output is not None and shape.style != "anthropic":
-        answer = shape.max_output
-    if shape.style == "openai":
-        total = max(own, shape.max_output or 0)
-    else:
-        total = own if shape.style == "gemini" else own + answer  # Gemini counts the input only
+    if ratio != 1.0:
+        own = -int(-own * ratio // 1)
+    answer = output if generates else 0
+    if most is not None and style != "anthropic":
+        answer = most
+    total = own  # Gemini counts the input only
+    if style == "openai":
+        total = max(own, most or 0)
+    elif style != "gemini":
+        total += answer
     return {TOKENS: total, INPUT: own, OUTPUT: answer}
 
 
 def settlement(style: Style, reserved: Mapping[str, int], usage: Usage) -> dict[str, int]:
     """The amounts that a finished request cost, by unit."""
-    # The rest of an answer that broke off is unknown, so at least the reservation is kept.
-    output = usage.output if usage.final else max(usage.output, reserved.get(OUTPUT, 0))
-    total = usage.input + output
-    if style == "openai":
-        total = max(reserved.get(TOKENS, 0), total)  # OpenAI never gives back what it reserved
-    elif style == "gemini":
-        total = usage.input
-    elif not usage.final:
+    own, output, final = usage
+    if not final:  # the rest of an answer that broke off is unknown, so at least the reservation is kept
+        output = max(output, reserved.get(OUTPUT, 0))
+    total = own + output
+    if style == "gemini":
+        total = own
+    elif style == "openai" or not final:  # OpenAI never gives back what it reserved
         total = max(total, reserved.get(TOKENS, 0))
-    return {TOKENS: total, INPUT: usage.input, OUTPUT: output}
+    return {TOKENS: total, INPUT: own, OUTPUT: output}
+
+
+# Of counted to estimated tokens.
+_LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
 
 
 class TokenStats:
@@ -227,7 +240,6 @@ class TokenStats:
     """
 
     _MOST_MODELS = 1_024
-    _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], tuple[float, float | None]] = {}
@@ -248,17 +260,21 @@ class TokenStats:
 
     def learn(self, host: str, model: str | None, estimated: int, usage: Usage) -> None:
         """Include the usage of a finished call."""
-        known = self._known.get((host, model))
+        own, output, final = usage
+        key = (host, model)
+        known = self._known.get(key)
         ratio, likely = (None, None) if known is None else known
-        if estimated > 0 and usage.input > 0:
-            seen = usage.input / estimated
+        if estimated > 0 and own > 0:
+            seen = own / estimated
             ratio = seen if ratio is None else ratio + 0.2 * (seen - ratio)
-        ratio = min(max(ratio or 1.0, self._LEAST_RATIO), self._MOST_RATIO)
-        if usage.final:
-            output = float(usage.output)
+        if ratio is None:
+            ratio = 1.0
+        elif not _LEAST_RATIO <= ratio <= _MOST_RATIO:
+            ratio = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
+        if final:
             # Steps of 0.3 up and 0.1 down settle where three of four answers are shorter.
             step = 0.3 if likely is None or output > likely else 0.1
-            likely = output if likely is None else likely + step * (output - likely)
-        while len(self._known) >= self._MOST_MODELS and (host, model) not in self._known:
+            likely = float(output) if likely is None else likely + step * (output - likely)
+        while known is None and len(self._known) >= self._MOST_MODELS:
             self._known.pop(next(iter(self._known)), None)
-        self._known[host, model] = (ratio, likely)
+        self._known[key] = (ratio, likely)

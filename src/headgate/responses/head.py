@@ -17,10 +17,11 @@ from .wire import Present
 
 # The signal, the content type and the content encoding.
 Head: TypeAlias = tuple[Signal, str, str]
+Pairs: TypeAlias = list[tuple[object, object]] | tuple[tuple[object, object], ...]
 
 
 class Layout(NamedTuple):
-    """The position of each value; -1 stands for a field that is missing."""
+    """The position of each field that is read; -1 stands for one that is missing."""
 
     date: int
     content_type: int
@@ -30,32 +31,34 @@ class Layout(NamedTuple):
 
 def head_of(status: int, headers: object, now: object) -> Head:
     """What the head of a response says at the wall-clock time `now`; its status is below 400."""
-    entries = wire.entries_to_read(headers)
-    if type(entries) is list:
+    if (type(headers) is list or type(headers) is tuple) and len(headers) <= _MOST_FIELDS:  # nearly always
         try:
-            layout = _layout(tuple([name for name, _ in entries]))
-            head = None if layout is None else _read([value for _, value in entries], layout, now)
+            layout = _layout(tuple([name for name, _ in headers]))
+            head = None if layout is None else _read(headers, layout, now)
         except (TypeError, ValueError):  # not a pair, or not a name
             head = None
         if head is not None:
             return head
-    fields = wire.fields_of(entries)
+    fields = wire.fields_of(headers)
     content_type, content_encoding = (fields.get(name, _MISSING)[0] for name in _CONTENT)
     return success_of(status, fields, now), content_type, content_encoding
 
 
 _CONTENT = ("content-type", "content-encoding")
 _MISSING = ("",)
+# A longer list is read field by field: its layout would take too much room.
+_MOST_FIELDS = 128
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _layout(names: tuple[object, ...]) -> Layout | None:
     """What the fields of these names are for; None if that depends on more than their names."""
-    positions = {wire.key_of(name): position for position, name in enumerate(names)}
-    if len(positions) < len(names) or not _BY_FIELD.isdisjoint(positions):
+    read = [(key, position) for position, name in enumerate(names) if (key := wire.key_of(name))]
+    positions = dict(read)
+    if len(positions) < len(read) or not _BY_FIELD.isdisjoint(positions):
         return None
     scopes: dict[str, dict[str, int]] = {}
-    for key, position in positions.items():
+    for key, position in read:
         if subject := subject_of(key, "requests", False):
             name, kind = subject
             figures = scopes.setdefault(name, dict.fromkeys(_KINDS, -1))
@@ -71,33 +74,52 @@ _KINDS = ("limit", "remaining", "reset")
 _BY_FIELD = SPECIAL | STEERING
 
 
-def _read(values: list[object], layout: Layout, now: object) -> Head | None:
+def _read(pairs: Pairs, layout: Layout, now: object) -> Head | None:
     """The head with these values; None if one of them is not a single figure that is understood."""
-    texts = []
-    for value in values:
-        text = value.decode("latin-1") if type(value) is bytes else value
-        if type(text) is not str:
-            return None
-        texts.append(text)
-    texts.append("")  # stands at -1
     date, content_type, content_encoding, plan = layout
     signal = SUCCESS
     if plan:
         scopes = []
-        present = Present((texts[date],), now)
+        present = None
         for name, limit_at, remaining_at, reset_at in plan:
-            limit = None if limit_at < 0 else wire.number(texts[limit_at])
-            remaining = None if remaining_at < 0 else wire.number(texts[remaining_at])
-            reset = None if reset_at < 0 else wire.when(texts[reset_at], present)
-            if (
-                (limit is None and limit_at >= 0)
-                or (remaining is None and remaining_at >= 0)
-                or (reset is None and reset_at >= 0)
-            ):
+            limit = remaining = reset = None
+            if limit_at >= 0 and (limit := _count(pairs[limit_at][1])) is None:
                 return None
+            if remaining_at >= 0 and (remaining := _count(pairs[remaining_at][1])) is None:
+                return None
+            if reset_at >= 0:
+                text = _text(pairs[reset_at][1])
+                if text[-1:] == "s":  # a duration, nearly always
+                    reset = wire.duration(text)
+                else:
+                    present = present or Present((_text(pairs[date][1]),) if date >= 0 else (), now)
+                    reset = wire.when(text, present)
+                if reset is None:
+                    return None
             # A limit of zero on an admitted call marks a budget that does not apply to it.
             if limit or (limit is None and (remaining is not None or reset)):
                 scopes.append(Scope(name, limit, remaining, reset))
         if scopes:
             signal = Signal(scopes=tuple(scopes))
-    return signal, texts[content_type], texts[content_encoding]
+    return (
+        signal,
+        _text(pairs[content_type][1]) if content_type >= 0 else "",
+        _text(pairs[content_encoding][1]) if content_encoding >= 0 else "",
+    )
+
+
+def _count(value: object) -> float | None:
+    """A figure as it came: bytes or text."""
+    if (type(value) is bytes or type(value) is str) and len(value) <= 15 and value.isdigit():
+        if value.isascii():
+            return int(value)
+        return None
+    return wire.number(_text(value))
+
+
+def _text(value: object) -> str:
+    if type(value) is bytes:
+        return value.decode("latin-1")
+    if type(value) is str:
+        return value
+    raise TypeError

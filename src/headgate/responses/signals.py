@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from . import wire
 from .scopes import Scope, is_daily, scopes_of, violations_in
@@ -33,8 +32,7 @@ Reason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """What one response says: hold back or not, for how long, and whether to try again.
 
     `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server
@@ -48,6 +46,10 @@ class Signal:
     should_retry: bool | None = None
     reason: Reason = "ok"
     from_reset: bool = False
+
+    def waiting(self, seconds: float) -> Signal:
+        """The same, with a wait that was stated elsewhere."""
+        return self._replace(retry_after=seconds)
 
 
 # What is said by a response without an error that states no limits.

@@ -19,6 +19,7 @@ _WHOLE = 1 << 18
 _TAIL = 1 << 16
 
 _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
+_BRACE = ord("{")
 _USAGE_KEYS = (b'"usage"', b'"usageMetadata"')
 _NO_ERROR = re.compile(rb'"error"\s{0,8}:\s{0,8}null\b')
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
@@ -44,8 +45,8 @@ def usage_of(given: object, *, final: bool = True) -> Usage | None:
     if not isinstance(given, dict):
         return None
     figures: dict[str, Any] = given
-    if isinstance(given.get("tokens"), dict):  # Cohere
-        figures = given["tokens"]
+    if "tokens" in figures and isinstance(figures["tokens"], dict):  # Cohere
+        figures = figures["tokens"]
     own = _first(figures, _INPUT)
     output = _first(figures, _OUTPUT)
     if own is None:
@@ -72,6 +73,8 @@ def _first(figures: dict[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
         if name in figures:
             value = figures[name]
+            if type(value) is int and 0 <= value <= 10**12:  # nearly always
+                return value
             if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**12:
                 return int(value)
     return None
@@ -226,26 +229,27 @@ def _only_figures(body: bytearray) -> dict[str, Any] | None:
     that is null: the figures, and what follows them up to the last brace, are a whole object then. In a
     string the key would not match, because its quotes would be escaped.
     """
-    at = body.find(b'"usage')
+    at = body.rfind(b'"usage')  # it nearly always stands at the end
     colon = body.find(b":", at, at + 32) if at >= 0 else -1
-    if colon < 0 or body[at:colon].rstrip() not in _USAGE_KEYS or body[:64].lstrip()[:1] != b"{":
+    if colon < 0 or (body[0] != _BRACE and body[:64].lstrip()[:1] != b"{"):
+        return None
+    if colon != at + 7 and body[at:colon].rstrip() not in _USAGE_KEYS:  # seven letters are `"usage"`
+        return None
+    if body.find(b'"usage', 0, at) >= 0:
         return None
     error = body.find(b'"error')
     if error >= 0 and (not _NO_ERROR.match(body, error) or body.find(b'"error', error + 1) >= 0):
-        return None
-    if body.find(b'"usage', colon) >= 0:
         return None
     try:
         text = body[colon + 1 :].decode("utf-8").strip()
         figures, end = raw_decode(text)
         if type(figures) is not dict:
             return None
-        rest = text[end:].lstrip()
-        if rest.count("}") > 1 or "{" in rest or "[" in rest or "]" in rest:  # nothing nested, nearly always
-            rest = '{"":0' + rest
-            if raw_decode(rest)[1] != len(rest):
-                return None
-        elif rest[-1:] != "}":
+        # Nearly always nothing nested follows them.
+        if text.find("}", end) == len(text) - 1 and not ("[" in text or "]" in text or "{" in text[end:]):
+            return figures
+        rest = '{"":0' + text[end:].lstrip()
+        if raw_decode(rest)[1] != len(rest):
             return None
     except (ValueError, RecursionError):
         return None

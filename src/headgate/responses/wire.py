@@ -83,7 +83,7 @@ def key_of(name: object) -> str:
     return key
 
 
-def entries_to_read(headers: object) -> Iterable[object]:
+def entries_to_read(headers: object) -> Iterable[Any]:
     """The entries of headers, of a list or tuple without the fields that are known not to be read here."""
     pairs = _pairs(headers)
     if type(pairs) is list or type(pairs) is tuple:  # nearly always
@@ -387,8 +387,12 @@ _PIECE = re.compile(rf"({_DECIMAL}) ?([a-z\u00b5\u03bc]+)")
 
 def duration(text: str) -> float | None:
     """`1m30s`, `20ms`, `16m17.764s`: largest unit first, each at most once."""
-    if not text or len(text) > _LONGEST_TIME:
-        return None
+    return _duration(text) if text and len(text) <= _LONGEST_TIME else None
+
+
+# A server states the same few durations again and again.
+@lru_cache(maxsize=1_024)
+def _duration(text: str) -> float | None:
     letters = 2 if text.endswith("ms") else 1
     figure, unit = text[:-letters], text[-letters:]
     if unit in _SIZES and _is_digits(figure.replace(".", "", 1)) and figure[0] != "." != figure[-1]:

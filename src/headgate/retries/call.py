@@ -6,13 +6,19 @@ observer, and the note on the exception.
 
 from __future__ import annotations
 
-from ..events import tell
+from ..hints import Clock, later
 from ..nesting import Inside
-from ..typing import Clock
+from ..telling import tell
 from .budget import RetryBudget
 from .classify import retry_after_of, verdict_of
-from .policy import OnRetry, RetryPolicy
+from .policy import RetryPolicy
 from .state import Failure, RetryState, Stop, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import OnRetry
+else:
+    OnRetry = later("headgate.retries.options", "OnRetry")
 
 
 class RetriedCall:

@@ -145,9 +145,7 @@ def _signal_of(error: BaseException) -> Signal | None:
     signal = read_signal(429 if status is None else status, headers, read)
     retry_after = _own_retry_after(error)
     if retry_after is not None and signal.retry_after is None and signal.should_retry is not False:
-        from dataclasses import replace  # noqa: PLC0415 - loaded by headgate.responses
-
-        return replace(signal, retry_after=retry_after)
+        return signal.waiting(retry_after)
     return signal
 
 

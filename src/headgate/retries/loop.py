@@ -6,33 +6,26 @@ with a note. Cancellation and interrupts are never held up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, currentframe
+from sys import _getframe
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
 
 from ..arguments import Coroutine, is_async, name_of, never_awaited, not_awaitable
 from ..backoff import Backoff
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
-from ..typing import Clock, P, R, Seconds, T
-from .budget import RetryBudget
+from ..hints import Awaitable, Callable, Clock, P, R, Seconds, Self, T, Unpack, later
 from .call import RetriedCall
-from .policy import Exceptions, OnRetry, RetryPolicy, delays
+from .policy import RetryPolicy, delays
 
-_GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import Exceptions, OnRetry, RetryOptions
+else:
+    Exceptions = later("headgate.retries.options", "Exceptions")
+    OnRetry = later("headgate.retries.options", "OnRetry")
+    RetryOptions = later("headgate.retries.options", "RetryOptions")
 
-
-class RetryOptions(TypedDict, total=False):
-    """What `retry`, `retrying` and `retry_with_backoff` take besides the options about delays."""
-
-    idempotent: bool
-    deadline: Seconds | None
-    retry_budget: RetryBudget | None
-    on_retry: OnRetry | None
-    clock: Clock
-    random: Callable[[], float]
+_GENERATOR = 0x20 | 0x200  # the flags of generators and of asynchronous ones, as in `inspect`
 
 
 def retry(
@@ -160,6 +153,8 @@ class Retries:
             return self.around_async(fn)  # type: ignore[arg-type,return-value]  # a coroutine function
         policy, name, counts = self.policy, name_of(fn), self.policy.counts_from_the_start
 
+        from functools import wraps  # noqa: PLC0415 - for decorators only
+
         @wraps(fn)
         def retried(*args: P.args, **kwargs: P.kwargs) -> R:
             call = RetriedCall(policy, name) if counts else None
@@ -189,6 +184,8 @@ class Retries:
     def around_async(self, fn: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorate a function whose result is awaited."""
         policy, name, counts = self.policy, name_of(fn), self.policy.counts_from_the_start
+
+        from functools import wraps  # noqa: PLC0415 - as above
 
         @wraps(fn)
         async def retried(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -244,7 +241,7 @@ class Attempt:
         if self.state != "waiting":
             raise RuntimeError("an attempt is entered once; the loop gives another for every try")
         self.state = "running"
-        block = currentframe()
+        block = _getframe()
         # Between the pieces of a generator its reader makes calls of its own, in the same context.
         if block is None or block.f_back is None or not block.f_back.f_code.co_flags & _GENERATOR:
             self._call.begin_attempt()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
 from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from ..events import Retrying
 from ..gate.clock import SYSTEM, default_random
-from ..typing import Clock, Seconds
+from ..hints import Callable, Clock, Seconds, later
 from ..verdict import Verdict
 from .budget import RetryBudget
 
-Exceptions: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] | None
-OnRetry: TypeAlias = Callable[[Retrying], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .options import Exceptions, OnRetry
+else:
+    Exceptions = later("headgate.retries.options", "Exceptions")
+    OnRetry = later("headgate.retries.options", "OnRetry")
 
 
 class RetryPolicy:

@@ -6,19 +6,19 @@ back what a call returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from ..arguments import SECOND, within_bounds
 from ..events import Retrying
+from ..hints import Callable, later
+from ..light import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .policy import RetryPolicy
+else:
+    RetryPolicy = later("headgate.retries.policy", "RetryPolicy")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An attempt that failed with `error`.
 
     `again` says whether the error is one to retry, `may_have_run` whether the far side may have carried out
@@ -33,16 +33,14 @@ class Failure:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """The call is tried again after `delay` nanoseconds. `event` says so to logs and observers."""
 
     delay: int
     event: Retrying
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """The call is not tried again after `error`, which was its attempt number `calls`.
 
     `why` is empty if the error is not one to retry; otherwise it is the limit that was reached. `delay` is

@@ -69,13 +69,13 @@ class MemoryStore:
     async def ask(self, key: str, question: Question) -> Answer:
         now = self._now()
         pool = self._pool(key, now) or Pool()
-        before = pool.window.generation, pool.version
+        before = pool.news
         try:
             given = answer(pool, question, now)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StoreError(f"memory: {error!r}") from error
         self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
-        if (pool.window.generation, pool.version) != before:
+        if pool.news != before:
             tell_all(self._listeners.get(key, ()))
         return given
 

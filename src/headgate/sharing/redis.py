@@ -1,8 +1,8 @@
-"""Pools and records in Valkey or Redis, for a fleet.
+"""Pools and records in Valkey or Redis, for a fleet: one server, a cluster, or servers behind sentinels.
 
-Scripts decide, on the server and by its clock; this file only carries questions. One connection asks, for all
-keys, and sends together what waits; another one listens. A question may reach the server twice and is decided
-once, by its id. Every failure is a StoreError, in time and without the password.
+Scripts decide, on the server and by its clock; this file only carries questions. One connection to each
+server asks, for all its keys, and sends together what waits; another one listens. A question may reach the
+server twice and is decided once, by its id. Every failure is a StoreError, in time and without the password.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import settle
-from .pool.answer import AGAIN, FAR, HORIZON
+from .pool.answer import AGAIN, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, REUNION, SOONEST
+from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
-from .pool.rate import MOST_MARKS
+from .pool.rate import LONG_AGO, MOST_MARKS, NOT_KNOWN, SPACING, USED_WITHIN
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
-from .redis_connection import Listener, client_of, send_again_if_lost
-from .store import Records, without_password
+from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
+from .redis_address import address_of
+from .redis_connection import OneServer, code_of
+from .store import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from redis.asyncio import Redis
+    from collections.abc import Callable, Hashable, Sequence
 
     from .pool.question import Question
+    from .redis_connection import AnyListener, Servers
     from .store import Changes
 
     # A script, its arguments, and the future of its reply.
@@ -42,11 +44,18 @@ def _script(*names: str) -> str:
     return "".join(folder.joinpath(name).read_text("utf-8") for name in names)
 
 
-SCRIPT = _script("integers.lua", "state.lua", "pool.lua")
+SCRIPT = _script("integers.lua", "state.lua", "rates.lua", "episode.lua", "parts.lua", "news.lua", "pool.lua")
 # What the script is given besides a question, in the order in which it reads them.
-CONSTANTS = json.dumps([LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE])
+_CONSTANTS = [
+    *(LAYOUT, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
+    *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO),
+    *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
+    *(WHOLE, PRESENT, DIVIDED_FOR),
+]
+CONSTANTS = json.dumps([*_CONSTANTS, False])
+_IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard
 LOOK = _script("state.lua", "look.lua")
-_RECORDS = _script("records.lua")
+_RECORDS = _script("news.lua", "records.lua")
 _NAMES = {
     script: sha1(script.encode(), usedforsecurity=False).hexdigest() for script in (SCRIPT, LOOK, _RECORDS)
 }
@@ -58,17 +67,21 @@ _QUIET = 5.0
 
 
 class RedisStore:
-    """Pools and records in the Valkey or Redis server of that URL.
+    """Pools and records in the Valkey or Redis servers of that URL, or of a client of redis-py or valkey-py.
+
+    From a ready client the store takes where the servers are and how to connect to them. It connects by
+    itself, on its own event loop, and leaves the client as it is.
 
     A server that does not answer costs an `ask` at most `timeout` seconds, and `connect_timeout` more if it
     is not connected yet. Whether such a question was decided is unknown: ask again with the same id.
     """
 
-    def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
-        self.url = without_password(url)  # as it may be shown
+    def __init__(self, where: Any, *, timeout: float = 2.5, connect_timeout: float = 2.5) -> None:
+        self._address = address_of(where, "store", timeout=timeout, connect_timeout=connect_timeout)
+        self.url = self._address.shown
+        self._sharded = self._address.kind == "cluster"  # whether news go to the listeners of one shard only
         self._timeout = timeout
         self._connect_timeout = connect_timeout
-        self._client_of = client_of(url, "store", timeout=timeout, connect_timeout=connect_timeout)
         self._closed = False
         self._heard: dict[bytes, list[Callable[[], None]]] = {}
         self._start(None)
@@ -76,18 +89,20 @@ class RedisStore:
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
-        self._client: Redis | None = None
-        self._waiting: list[Request] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._servers: Servers | None = None
+        # By lane: a server that does not answer holds up only the questions for its own keys.
+        self._waiting: dict[Hashable, list[Request]] = {}
+        self._sending: dict[Hashable, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self._listener: Listener | None = None
+        self._listener: AnyListener | None = None
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.url}{', closed' if self._closed else ''}>"
 
     async def ask(self, key: str, question: Question) -> Answer:
         asked = json.dumps(question, separators=(",", ":"))
-        return read_answer(await self._run(SCRIPT, 1, _key(key), asked, CONSTANTS))
+        constants = _IN_A_CLUSTER if self._sharded else CONSTANTS
+        return read_answer(await self._run(SCRIPT, 1, _key(key), asked, constants))
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
         facts = [
@@ -101,7 +116,7 @@ class RedisStore:
         ]
         keys = [_record(group, name) for name in changes]
         now, swapped, *found = await self._run(
-            _RECORDS, len(keys), *keys, mark, _key(group) + b":news", *facts
+            _RECORDS, len(keys), *keys, mark, _key(group) + b":news", int(self._sharded), *facts
         )
         marks, texts = map(_text, found[::2]), map(_text, found[1::2])
         current = {
@@ -111,12 +126,12 @@ class RedisStore:
         return Records(int(now), bool(swapped), current)
 
     async def _run(self, script: str, *facts: Any) -> Any:
-        """Run a script, in one round trip with all others that wait."""
-        self._connect()
+        """Run a script, in one round trip with all others that wait for the same server."""
+        lane = self._connect().lane(facts[1])
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((script, facts, reply))
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send())
+        self._waiting.setdefault(lane, []).append((script, facts, reply))
+        if lane not in self._sending:
+            self._sending[lane] = asyncio.create_task(self._send(lane))
         try:
             async with asyncio.timeout(self._timeout + self._connect_timeout):
                 return await reply
@@ -130,17 +145,20 @@ class RedisStore:
         every reconnection.
         """
         channel = _key(key) + b":news"
-        known = channel in self._heard
         self._heard.setdefault(channel, []).append(heard)
         self._connect()
-        if self._listener is not None and not known:
+        if self._listener is not None:  # the server confirms a channel again that is known
             await self._listener.subscribe(channel)
 
     async def keys(self) -> list[str]:
-        """Return the keys of all pools. Reads all keys of the server, a few at a time."""
-        self._connect()
+        """Return the keys of all pools. Reads all keys of the servers, a few at a time."""
+        servers = self._connect()
         try:
-            found = [key async for key in self._redis.scan_iter(match=_key("*"), count=1_000)]
+            found = [
+                key
+                for client in await servers.clients()
+                async for key in client.scan_iter(match=b"headgate:{*}", count=1_000)
+            ]
         except Exception as error:
             raise self._why(error) from error
         return sorted({_name_of(key) for key in found})
@@ -152,15 +170,22 @@ class RedisStore:
         layout, rates, limits, units, version, members, *others, now = seen
         units = [_text(unit) for unit in units]
         members = {_text(name): member for name, member in members}
-        return Pool.unpacked([layout, rates, limits, units, version, members, *others]).as_of(now)
+        window, *times, lesson, configured, raised, born, grants_from = others
+        window[5], lesson[3] = (
+            _text(window[5]),
+            _text(lesson[3]),
+        )
+        learned = [lesson, configured, raised, born, grants_from]
+        packed = [layout, rates, limits, units, version, members, window, *times, *learned]
+        return Pool.unpacked(packed).as_of(now)
 
     async def close(self) -> None:
         """Close the connections. Questions that wait for an answer get a StoreError."""
         if self._closed:
             return
         self._closed = True
-        tasks = [task for task in (self._sending, self._listening) if task is not None]
-        client, waiting = self._client, self._waiting
+        tasks = [*self._sending.values(), *([] if self._listening is None else [self._listening])]
+        servers, waiting = self._servers, [request for lane in self._waiting.values() for request in lane]
         here = self._loop is asyncio.get_running_loop()
         self._start(self._loop)
         self._fail(waiting)
@@ -169,26 +194,33 @@ class RedisStore:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if client is not None:
+        if servers is not None:
             with suppress(Exception):  # the connection may be lost already
-                await client.aclose()
+                await servers.close()
 
     # -- connections
 
-    def _connect(self) -> None:
-        """Make a client and a listener for the running loop: connections cannot move to another loop."""
+    def _connect(self) -> Servers:
+        """Make clients and a listener for the running loop: connections cannot move to another loop."""
         if self._closed:
             raise self._is_closed()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._start(loop)
-        if self._client is None:
-            self._client = self._client_of()
+        servers = self._servers
+        if servers is None:
+            servers = self._servers = self._open()
         if self._heard and self._listening is None:
-            self._listener = Listener(
-                self._client, lambda: list(self._heard), self._hear, quiet=_QUIET, timeout=self._timeout
-            )
+            self._listener = servers.listener(lambda: list(self._heard), self._hear, (_QUIET, self._timeout))
             self._listening = loop.create_task(self._listener.run())
+        return servers
+
+    def _open(self) -> Servers:
+        if not self._sharded:
+            return OneServer(self._address)
+        from .redis_cluster import Cluster  # noqa: PLC0415 - most fleets have one server
+
+        return Cluster(self._address)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent: to close the copies would end them in its event loop too."""
@@ -198,12 +230,13 @@ class RedisStore:
 
     # -- asking
 
-    async def _send(self) -> None:
-        """Send what waits, until nothing does."""
+    async def _send(self, lane: Hashable) -> None:
+        """Send what waits for one server, until nothing does."""
         batch: list[Request] = []
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
+            while self._waiting.get(lane):
+                waiting = self._waiting.pop(lane)
+                batch, self._waiting[lane] = waiting[:_MOST_TOGETHER], waiting[_MOST_TOGETHER:]
                 batch = [request for request in batch if not request[2].done()]  # some were cancelled
                 replies = await self._ask_all(batch) if batch else []
                 for (_, _, reply), given in zip(batch, replies, strict=True):
@@ -213,38 +246,28 @@ class RedisStore:
             raise
         except Exception as error:  # noqa: BLE001 - any error here means that none was answered
             # The questions that came in the meantime wait for the same server.
-            waiting, self._waiting = self._waiting, []
-            self._fail(batch + waiting, error)
+            self._fail(batch + self._waiting.pop(lane, []), error)
         finally:
-            if self._sending is asyncio.current_task():
-                self._sending = None
+            if self._sending.get(lane) is asyncio.current_task():
+                del self._sending[lane]
+                self._waiting.pop(lane, None)  # empty
 
     async def _ask_all(self, batch: Sequence[Request]) -> list[Any]:
         """Return the reply to each: a text or an exception. Raises if the server cannot be reached at all."""
         from redis import exceptions  # noqa: PLC0415 - an extra
 
         # Ids and marks make it safe to send a question twice.
-        replies = await send_again_if_lost(lambda: self._pipeline("EVALSHA", batch))
+        servers = self._connect()
+        replies = await servers.send(
+            [(facts[1], ("EVALSHA", _NAMES[script], *facts)) for script, facts, _ in batch]
+        )
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
         if unknown:
-            again = await self._pipeline("EVAL", [batch[i] for i in unknown])
+            whole = [batch[i] for i in unknown]
+            again = await servers.send([(facts[1], ("EVAL", script, *facts)) for script, facts, _ in whole])
             for i, reply in zip(unknown, again, strict=True):
                 replies[i] = reply
-        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
-            # The primary has become a replica, and its name may lead to another server by now.
-            await self._redis.connection_pool.disconnect()
         return replies
-
-    async def _pipeline(self, command: str, batch: Sequence[Request]) -> list[Any]:
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            for script, facts, _ in batch:
-                pipeline.execute_command(command, script if command == "EVAL" else _NAMES[script], *facts)
-            return await pipeline.execute(raise_on_error=False)
-
-    @property
-    def _redis(self) -> Redis:
-        assert self._client is not None
-        return self._client
 
     # -- listening
 
@@ -276,10 +299,9 @@ class RedisStore:
                 f"{self.url} does not let us in: {words}; write its user and password as "
                 "redis://user:password@host/0, with %40 for @ and %2F for /"
             )
-        elif isinstance(error, exceptions.MovedError):
+        elif code_of(error) == "MOVED":
             why = StoreError(
-                f"{self.url} is one node of a cluster, and another has this key; "
-                "write the URL of a server of its own"
+                f"{self.url} is one server of a cluster, and another has this key; write redis+cluster://host"
             )
         elif isinstance(error, exceptions.ConnectionError):
             why = StoreError(f"{self.url} cannot be reached: {words}")
@@ -293,18 +315,26 @@ def read_answer(reply: list[Any]) -> Answer:
     """Read what the script replies: the values of an answer, in the order of its fields."""
     given: Any = dict(zip(Answer.__annotations__, reply, strict=False))
     given["crowded"] = bool(given["crowded"])
+    given["lesson"] = [_text(each) if isinstance(each, bytes) else each for each in given["lesson"]]
     if "units" in given:
         given["units"] = [_text(unit) for unit in given["units"]]
     return given  # type: ignore[no-any-return]  # an Answer
 
 
 def _key(key: str) -> bytes:
-    return b"headgate:{%b}" % key.encode("utf-8", "surrogatepass")
+    """Return the key of a pool. It and its channel are in one slot of a cluster."""
+    return b"headgate:{%b}" % _tag(key)
 
 
 def _record(group: str, name: str) -> bytes:
-    """Return the key of a record. All records of a group are in one hash slot."""
-    return b"headgate-record:{%b}:%b" % tuple(text.encode("utf-8", "surrogatepass") for text in (group, name))
+    """Return the key of a record. All records of a group are in one slot."""
+    return b"headgate-record:{%b}:%b" % (_tag(group), name.encode("utf-8", "surrogatepass"))
+
+
+def _tag(key: str) -> bytes:
+    """Return a key as it stands in braces, after a zero if nothing would be before the first }."""
+    text = key.encode("utf-8", "surrogatepass")
+    return b"\0" + text if text[:1] in (b"", b"}", b"\0") else text
 
 
 def _text(reply: bytes | str) -> str:
@@ -314,4 +344,5 @@ def _text(reply: bytes | str) -> str:
 def _name_of(key: bytes | str) -> str:
     if isinstance(key, str):  # the URL asked for decoded replies
         key = key.encode("utf-8", "surrogateescape")
-    return key[len(_key("")) - 1 : -1].decode("utf-8", "surrogatepass")
+    tag = key[len(b"headgate:{") : -1]
+    return tag.removeprefix(b"\0").decode("utf-8", "surrogatepass")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
 import time
 from contextlib import closing, contextmanager, suppress
@@ -41,6 +42,7 @@ _LOOK = 0.05
 _BUSY = 1.0
 _RETRY = 0.005
 _LOCKED = 5  # SQLITE_BUSY
+_DISK, _FULL = 10, 13  # SQLITE_IOERR, SQLITE_FULL
 # How often idle pools are deleted, and how often the time is noted in the file, in microseconds.
 _SWEEP = 60_000_000
 _NOTE = 1_000_000
@@ -81,6 +83,7 @@ class SqliteStore:
 
     def _start(self) -> None:
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # that the connection has open
         self._worker = _Worker()  # the courier must not wait for locks of other processes
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._news: dict[str, str] = {}
@@ -109,6 +112,8 @@ class SqliteStore:
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
         self._listeners.setdefault(key, []).append(heard)
+        self._news.pop(key, None)  # at the next look its listeners are told, the new one too
+        self._version = None
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -139,7 +144,7 @@ class SqliteStore:
             row = connection.execute(_FIND, (key, now)).fetchone()
             pool = Pool() if row is None else Pool.unpacked(json.loads(row[0]))
             given = answer(pool, question, now)
-            news = f"{pool.window.generation} {pool.version}"
+            news = " ".join(map(str, pool.news))
             connection.execute(
                 "REPLACE INTO pools (key, state, news, expires) VALUES (?, ?, ?, ?)",
                 (key, json.dumps(pool.packed()), news, now + pool.idle_for() + KEPT_IDLE),
@@ -184,12 +189,19 @@ class SqliteStore:
                     connection.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-            raise StoreError(f"{self._path}: {error}") from error
+            raise StoreError(f"{self._path}: {_why(error)}") from error
 
     def _open(self) -> sqlite3.Connection:
         began = time.monotonic_ns()
+        if self._connection is not None and _file_at(self._path) != self._file:
+            # Other processes find another file there, or none: to go on with this one would make two pools.
+            logging.getLogger("headgate").warning(
+                "%s was deleted or moved while it was in use; going on with a new file",
+                self._path,
+            )
+            self.disconnect()
         while self._connection is None:
-            connection = None
+            connection, before = None, _file_at(self._path)
             try:
                 connection = sqlite3.connect(
                     self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False
@@ -203,7 +215,8 @@ class SqliteStore:
                 if locked and time.monotonic_ns() - began < _BUSY * 1e9:
                     time.sleep(_RETRY)
                     continue
-                raise StoreError(f"{self._path} cannot be opened as a store: {error}") from error
+                raise StoreError(f"{self._path} cannot be opened as a store: {_why(error)}") from error
+            self._file = _file_at(self._path) if before is None else before
             self._connection = connection
         return self._connection
 
@@ -246,8 +259,9 @@ class SqliteStore:
             return []
         self._version = version
         rows = connection.execute("SELECT key, news FROM pools").fetchall()
-        changed = [key for key, news in rows if key in self._listeners and self._news.get(key) != news]
-        self._news.update(rows)
+        found = {key: news for key, news in rows if key in self._listeners}
+        changed = [key for key in self._listeners if self._news.get(key) != found.get(key)]
+        self._news = found
         for key in self._listeners:
             marks = connection.execute("SELECT mark FROM records WHERE place = ?", (_blob(key),)).fetchall()
             if self._marks.get(key, []) != marks:
@@ -268,6 +282,25 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     for statement in _TABLES:
         connection.execute(statement)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file from another: device and inode; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong, in words. A disk is named as the disk."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == _FULL:
+        return "the disk is full"
+    if code == _DISK:
+        return f"the disk cannot be read or written ({error})"
+    return str(error)
 
 
 def _blob(name: str) -> bytes:

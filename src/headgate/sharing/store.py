@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from ..errors import InvalidConfig
 from .pool.question import Answer, Question
@@ -46,7 +46,11 @@ class Store(Protocol):
         """
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
-        """Have `heard` called when the window or limits of that key, or a record of that group, changed."""
+        """Have `heard` called when the window or limits of that key, or a record of that group, changed.
+
+        A store that answers over a wire calls a new listener once when it is sure to hear of later changes:
+        something may have changed after the listener has asked.
+        """
 
     async def keys(self) -> list[str]:
         """Return the keys of all pools. Changes nothing."""
@@ -56,6 +60,17 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Close files and connections."""
+
+
+class RedisClient(Protocol):
+    """A client of redis-py or valkey-py: sync or async, of one server, of a cluster or by sentinels."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+
+
+# What `store=` takes: a store, its URL, or a client that tells where one is.
+AnyStore: TypeAlias = Store | RedisClient | str
 
 
 def texts_to_write(
@@ -82,9 +97,27 @@ def tell_all(listeners: Iterable[Callable[[], None]]) -> None:
 
 def plain_name(store: object) -> str:
     """Return what messages call a store: its URL without the password."""
+    if is_client(store):
+        from .redis_address import name_of_client  # noqa: PLC0415 - a process loads only the stores it uses
+
+        return name_of_client(store)
     if not isinstance(store, str):
         return f"the store {store!r}"
     return store if store.startswith(("memory:", "sqlite:")) else without_password(store)
+
+
+def is_client(given: object) -> bool:
+    """Whether it looks like a client of redis-py or valkey-py: sync or async, of one server or a cluster."""
+    return hasattr(given, "execute_command") and (
+        hasattr(given, "connection_pool") or hasattr(given, "nodes_manager")
+    )
+
+
+def kind_of(store: object) -> str:
+    """Return what metrics call a store: the scheme of its URL, or the name of its class without `Store`."""
+    if isinstance(store, str):
+        return store.partition(":")[0]
+    return type(store).__name__.removesuffix("Store").lower()
 
 
 def without_password(url: str) -> str:
@@ -101,11 +134,19 @@ def without_password(url: str) -> str:
     return f"{scheme}://{host}{path.partition('?')[0].partition('#')[0]}"
 
 
-def open_store(url: Store | str, clock: Clock) -> Store:
-    """Return the store of that URL: `memory:`, `sqlite:///path`, `redis://host/0` or `valkey://host/0`."""
+def open_store(url: AnyStore, clock: Clock, *, shared: bool = False) -> Store:
+    """Return the store of that URL, e.g. `memory:`, `sqlite:///path`, `redis://host/0`, `redis+cluster://host`.
+
+    A store is returned as it is. Of a client of redis-py or valkey-py, the store of its servers is returned.
+    If it is `shared`, all members on the courier's loop have connections to PostgreSQL in common.
+    """
     if not isinstance(url, str):
         if hasattr(url, "ask") and hasattr(url, "listen"):
-            return url
+            return cast("Store", url)
+        if is_client(url):
+            from .redis import RedisStore  # noqa: PLC0415 - a process loads only the stores it uses
+
+            return RedisStore(url)
         raise InvalidConfig(f'store={url!r} is not a store; write e.g. store="sqlite:///limits.db"')
     scheme, colon, _ = url.partition(":")
     if not colon:
@@ -118,11 +159,15 @@ def open_store(url: Store | str, clock: Clock) -> Store:
         from .sqlite import SqliteStore  # noqa: PLC0415 - as above
 
         return SqliteStore(url)
-    if scheme in ("redis", "rediss", "valkey", "valkeys", "unix"):
+    if scheme.partition("+")[0] in ("redis", "rediss", "valkey", "valkeys", "unix"):
         from .redis import RedisStore  # noqa: PLC0415 - as above
 
         return RedisStore(url)
+    if scheme in ("postgresql", "postgres"):
+        from .postgres import PostgresStore  # noqa: PLC0415 - as above
+
+        return PostgresStore.shared(url) if shared else PostgresStore(url)
     raise InvalidConfig(
         f"store={scheme + ':…'!r}: {scheme!r} is not a kind of store; write memory:, sqlite:///path, "
-        "redis://host/0 or valkey://host/0"
+        "redis://host/0, redis+cluster://host, redis+sentinel://host/name or postgresql://host/database"
     )

@@ -13,23 +13,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .. import events
+from .. import events, telling
 from ..arguments import SECOND
 from ..events import Event
 from ..limiters.resource import Capacity
 from ..limits import Rate
 from .bus.bus import Bus
 from .membership import Membership
-from .messages import Envelope, Grant, Note, Oversized, Report, Unsigned
+from .messages import Envelope, Grant, Note, Oversized, Report, is_possible_term
 from .recovery import Level
 from .resource import Options, SharedResource
 from .shares import agent_of
+from .signatures import STALE, Expired, Replayed, Unsigned
 from .transport import Callbacks, Transport, weakly
-from .update import STALE, CapacityUpdate, ReceivedUpdate, UpdateFilter
+from .update import CapacityUpdate, ReceivedUpdate, UpdateFilter, is_possible
 
 T = TypeVar("T")
 
 _LONGEST_PAUSE = 86_400 * SECOND
+# What is wrong with a message that is not read.
+_WHY_NOT: dict[type[Exception], str] = {
+    Unsigned: "unsigned",
+    Expired: "expired",
+    Replayed: "replayed",
+    Oversized: "oversized",
+}
 # For how many agents the leader remembers which runs it heard.
 _MOST_AGENTS = 10_000
 
@@ -55,7 +63,9 @@ class Agent:
         self._outbox: list[tuple[str, bytes, bool]] = []  # subject, data, and whether it is retained
         # On an exact clock nothing may be late, as another thread may.
         self._callbacks = Callbacks(threaded=self._clock.quantum > 0)
-        self._transport = Transport(bus, namespace=options.namespace, run=self._run, secret=options.secret)
+        self._transport = Transport(
+            bus, namespace=options.namespace, run=self._run, secret=options.secret, wall=options.wall
+        )
         self._settings = replace(
             options.settings,
             # Another thread may deliver an answer, and be as late as a timer.
@@ -130,7 +140,7 @@ class Agent:
     def restore(self, levels: Mapping[str, Level], said_at: int, younger_than: int) -> None:
         def learn(now: int) -> None:
             for name, level in levels.items():
-                if name in self.resources:
+                if name in self.resources and is_possible(level, self._options.wall()):
                     self.resources[name].total.hear(level, now)
 
         if self._options.wall() - said_at < younger_than:
@@ -220,6 +230,10 @@ class Agent:
 
     def _hear_member(self, resource: SharedResource, envelope: Envelope, now: int) -> None:
         membership, message = resource.membership, envelope.message
+        wall, level = self._options.wall(), envelope.level
+        if (level is not None and not is_possible(level, wall)) or not is_possible_term(message, wall):
+            self._note_ignored("out of range", "", now)
+            return
         membership.hear(message, now)
         if membership.candidate and isinstance(message, Report):
             self._look_for_duplicates(resource, message.key, now)
@@ -227,7 +241,7 @@ class Agent:
                 resource.total.count(envelope.admitted, envelope.succeeded)
         elif envelope.duplicate and isinstance(message, Grant) and message.to == membership.member.key:
             self._tell_duplicate(self.agent_id, resource.name, now)
-        if envelope.level is not None and resource.total.hear(envelope.level, now):
+        if level is not None and resource.total.hear(level, now):
             resource.begin_episode(resource.reason)
         if envelope.pause is not None:
             resource.pause(*envelope.pause, now)
@@ -253,9 +267,12 @@ class Agent:
 
     def _hear_note(self, data: bytes, subject: str) -> None:
         """The level that the last leader retained on the bus."""
-        note = self._read(Note.from_json, data, subject)
+        note = self._read(Note.from_json, data, subject, again=True)
         resource = None if note is None else self.resources.get(note.resource)
-        if note is not None and resource is not None and abs(self._options.wall() - note.at) < STALE:
+        if note is None or resource is None:
+            return
+        wall = self._options.wall()
+        if abs(wall - note.at) < STALE and is_possible(note.level, wall):
             self._act(lambda now: resource.total.hear(note.level, now), resource)
 
     def _hear_bus(self, connected: bool) -> None:
@@ -273,12 +290,17 @@ class Agent:
 
         self._act(note, *self.resources.values())
 
-    def _read(self, read: Callable[[bytes], T], data: bytes, subject: str) -> T | None:
-        """What a message says. None, and it is counted: it cannot be read, or is not signed."""
+    def _read(
+        self, read: Callable[[bytes], T], data: bytes, subject: str, *, again: bool = False
+    ) -> T | None:
+        """What a message says. None, and it is counted: it cannot be read, or its signature does not count.
+
+        With `again`, a message that was heard before counts.
+        """
         try:
-            return read(self._transport.verify(data, subject))
+            return read(self._transport.verify(data, subject, again=again))
         except ValueError as error:
-            why = {Unsigned: "unsigned", Oversized: "oversized"}.get(type(error), "malformed")
+            why = _WHY_NOT.get(type(error), "malformed")
             self._act(lambda now: self._note_ignored(why, "", now))
             return None
 
@@ -370,6 +392,6 @@ class Agent:
     def _tell(self, piece: Event | CapacityUpdate) -> None:
         callback = self.callback
         if not isinstance(piece, CapacityUpdate):
-            events.tell(self._options.observer, piece)
+            telling.tell(self._options.observer, piece)
         elif callback is not None and not self._closed:
             self._callbacks.call(callback, piece)

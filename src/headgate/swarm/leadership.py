@@ -273,8 +273,13 @@ class Leadership:
         self._member.send(ALL, heartbeat)
 
     def successor(self, now: int) -> str:
-        """The member that would lead if this one left: the first by name of those heard lately."""
-        return min((key for key in self._shares.present(now) if key != self._member.key), default="")
+        """The member that would lead if this one left: one of those heard lately.
+
+        It is the first by its run, which is random: agents that are closed in the order of their names do
+        not lead one after the other.
+        """
+        others = (key for key in self._shares.present(now) if key != self._member.key)
+        return min(others, key=lambda key: key.rpartition("#")[2], default="")
 
     def hand_over(self, now: int) -> None:
         """Leave what every member may be using to the successor, if there is one."""

@@ -232,9 +232,9 @@ class Membership:
             return
         if leadership is not None:
             self._hear_rival(leadership, heartbeat, now)
-        if self._leadership is None and self._follows(term, now):
+        if self._leadership is None and self._follows(term, now) and heartbeat.number > self._heartbeat:
             self._leader_at = now
-            self._heartbeat = max(self._heartbeat, heartbeat.number)
+            self._heartbeat = heartbeat.number
             self._size, self._successor = heartbeat.size, heartbeat.successor
 
     def _follows(self, term: Term, now: int) -> bool:
@@ -260,11 +260,13 @@ class Membership:
             return
         if grant.number < self._granted:
             return  # a later one came before
-        self._leader_at = now
+        answers = self._sent.get(grant.seq, NEVER)
+        if answers > self._lease_from or grant.number > self._granted:
+            self._leader_at = now  # what was said before does not show that the leader is there
         self._size = grant.size
         if grant.place is not None:
             self.place = grant.place
-        self._lease_from = max(self._lease_from, self._sent.get(grant.seq, NEVER))
+        self._lease_from = max(self._lease_from, answers)
         if grant.number > self._granted:
             less = grant.share < self._share or grant.safe < self._safe
             self._granted, self._share, self._safe = grant.number, grant.share, grant.safe

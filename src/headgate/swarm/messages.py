@@ -1,4 +1,4 @@
-"""Pure. What members of a swarm send to each other: the grammar of their messages, and signatures.
+"""Pure. What members of a swarm send to each other: the grammar of their messages.
 
 Rules of this room: a message is read whole or not at all. Everything it says is checked here, and everything
 wrong with it is a ValueError and nothing else.
@@ -6,9 +6,7 @@ wrong with it is a ValueError and nothing else.
 
 from __future__ import annotations
 
-import hmac
 import json
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -17,6 +15,7 @@ from ..arguments import SECOND
 from .recovery import Level
 from .rules import ROUND
 from .shares import WHOLE
+from .signatures import STALE
 
 # Where a message goes: to all members, to the leader and candidates, to members that answer newcomers; or to
 # one member, by its key.
@@ -29,11 +28,14 @@ _LONGEST_KEY = 256
 _LONGEST_PAUSE = 86_400 * SECOND
 _LARGEST = 1 << 62
 
-_SIGNATURE = re.compile(rb',"sig":"([0-9a-f]{64})"\}\Z')
-
 # A number that grows with every change of the leader, and the key of the leader or candidate.
 Term: TypeAlias = tuple[int, str]
 NO_TERM: Term = (0, "")
+
+
+def names_in(kind: type) -> tuple[str, ...]:
+    """The names of what a message, an envelope or a level consists of, in order."""
+    return kind.__match_args__  # type: ignore[attr-defined, no-any-return]  # every NamedTuple has them
 
 
 # -- the messages
@@ -130,7 +132,7 @@ class Envelope(NamedTuple):
     def to_json(self) -> bytes:
         message = self.message
         fields = {"resource": self.resource, "kind": _KIND_OF[type(message)]}
-        fields |= {name: getattr(message, name) for name in message._fields}
+        fields |= {name: getattr(message, name) for name in names_in(type(message))}
         fields |= {name: getattr(self, name) for name in _AROUND if getattr(self, name)}
         return _written(fields)
 
@@ -142,7 +144,7 @@ class Envelope(NamedTuple):
 
 
 # What an envelope may leave out.
-_AROUND = Envelope._fields[2:]
+_AROUND = names_in(Envelope)[2:]
 
 
 class Note(NamedTuple):
@@ -162,13 +164,22 @@ class Note(NamedTuple):
         return cls(str(fields.get("resource")), level, at)
 
 
+def is_possible_term(message: Message, wall: int) -> bool:
+    """Whether leaders can have changed so often: at most once a millisecond, since 1970.
+
+    After a higher number no agent could lead: the next term would be more than can be told.
+    """
+    number = getattr(message, "term", NO_TERM)[0]
+    return number * SECOND // 1_000 <= wall + STALE
+
+
 def read_message(fields: Mapping[str, Any]) -> Message:
     """The message with these fields. ValueError: this library did not write it."""
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"{kind!r} is not a kind of message")
     make = _KINDS[kind]
-    message: Message = make(**{name: _FIELDS[name](fields.get(name)) for name in make._fields})
+    message: Message = make(**{name: _FIELDS[name](fields.get(name)) for name in names_in(make)})
     return message
 
 
@@ -183,7 +194,7 @@ def read_number(given: object, *, least: int = 0, most: int = _LARGEST) -> int:
 
 def read_level(given: object) -> Level:
     """The level in a message. ValueError: no cut leaves it."""
-    if not isinstance(given, list) or len(given) != len(Level._fields):
+    if not isinstance(given, list) or len(given) != len(names_in(Level)):
         raise ValueError("a level is five numbers")
     level = Level(*map(read_number, given))
     if level.epoch < 1 or not 1 <= level.floor <= level.goal <= level.base:
@@ -283,31 +294,3 @@ def _written(fields: Mapping[str, Any]) -> bytes:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-# -- signatures
-
-
-class Unsigned(ValueError):
-    """Not signed with the secret of this swarm."""
-
-
-def sign(data: bytes, subject: str, secret: bytes) -> bytes:
-    """The same object with a signature as its last field."""
-    return data[:-1] + b',"sig":"' + _signature(data, subject, secret) + b'"}'
-
-
-def verified(data: bytes, subject: str, secret: bytes) -> bytes:
-    """The object as it was before it was signed. Raises Unsigned."""
-    match = _SIGNATURE.search(data[-100:])
-    if match is None:
-        raise Unsigned("it is not signed")
-    unsigned = data[: len(data) - len(match[0])] + b"}"
-    if not hmac.compare_digest(match[1], _signature(unsigned, subject, secret)):
-        raise Unsigned("it is signed with another secret")
-    return unsigned
-
-
-def _signature(data: bytes, subject: str, secret: bytes) -> bytes:
-    # The subject is signed too: a message cannot be replayed on another one.
-    return hmac.digest(secret, subject.encode() + b"\n" + data, "sha256").hex().encode()

@@ -39,6 +39,10 @@ class Level(NamedTuple):
     goal: int
     grown: int  # nanoseconds of growing, not of waiting
 
+    def after(self, grown: int) -> Level:
+        """The same cut, after it has grown for that long."""
+        return Level(self.epoch, self.base, self.floor, self.goal, grown)
+
 
 def merged(one: Level | None, other: Level) -> Level:
     """The level of the later cut; for one cut, the lowest total and the longest growth of both."""
@@ -50,7 +54,7 @@ def merged(one: Level | None, other: Level) -> Level:
     def depth(level: Level) -> tuple[Fraction, Fraction, int]:
         return Fraction(level.floor, level.base), Fraction(level.goal, level.base), level.base
 
-    return min(one, other, key=depth)._replace(grown=max(one.grown, other.grown))
+    return min(one, other, key=depth).after(max(one.grown, other.grown))
 
 
 def _next_level(level: Level | None, base: int, floor: int, goal: int) -> Level:
@@ -130,14 +134,17 @@ class Total:
         self._grown_at = now
         self._admitted = self._succeeded = 0  # calls since the last look
         self._before = (0, 0, 0)  # calls admitted and succeeded before that look, and over how long
+        self._known_since = now  # when this cut became known here, and how far it had grown by then
+        self._known_grown = 0
 
     @property
     def amount(self) -> int:
-        if self.level is None:
-            return self.base
-        total = self._curve.total(self.level)
+        return self.base if self.level is None else self._amount_of(self.level)
+
+    def _amount_of(self, level: Level) -> int:
+        total = self._curve.total(level)
         # Another member may have been configured with another base: the proportion counts.
-        return total if self.level.base == self.base else max(1, total * self.base // self.level.base)
+        return total if level.base == self.base else max(1, total * self.base // level.base)
 
     @property
     def epoch(self) -> int:
@@ -157,21 +164,40 @@ class Total:
         return sent_at <= self.cut_at or now - self.cut_at < _BETWEEN_CUTS
 
     def cut(self, now: int) -> None:
-        self.level = self._curve.cut(self.amount, self.level, self.base)
+        self._take_over(self._curve.cut(self.amount, self.level, self.base), now)
         self._begin_episode(now)
 
     def cut_to(self, amount: int, now: int) -> None:
         """Cut to a total that an agent without levels announced: less than there was."""
-        self.level = _next_level(self.level, self.base, amount, min(self.amount, self.base))
+        self._take_over(_next_level(self.level, self.base, amount, min(self.amount, self.base)), now)
         self._begin_episode(now)
 
     def hear(self, level: Level, now: int) -> bool:
-        """Merge the level of another member. True: the total is less now."""
-        before, self.level = self.amount, merged(self.level, level)
+        """Merge the level of another member. True: the total is less now.
+
+        What a member says may lower the total at once. It raises the total only as fast as the curve of the
+        last known cut rises by itself, so that no message can end a reduction.
+        """
+        before, heard = self.amount, merged(self.level, level)
+        if self._amount_of(heard) <= before:
+            self._take_over(heard, now)
+        elif self.level is not None:
+            own = self.level.after(max(self.level.grown, self._known_grown + max(0, now - self._known_since)))
+            if heard.epoch == own.epoch:
+                self.level = heard.after(min(heard.grown, own.grown))
+            elif self._amount_of(heard) <= self._amount_of(own):
+                self._take_over(heard, now)
+            else:  # this member has missed a cut, or the other does not tell the truth
+                self.level = own
         less = self.amount < before
         if less:
             self._begin_episode(now)
         return less
+
+    def _take_over(self, level: Level, now: int) -> None:
+        if self.level is None or level.epoch != self.level.epoch:
+            self._known_since, self._known_grown = now, level.grown
+        self.level = level
 
     def would_raise(self, level: Level) -> bool:
         """Whether this is a later cut that leaves more than there is: then an earlier one was missed."""
@@ -180,7 +206,7 @@ class Total:
     def hear_cut(self, level: Level, now: int) -> None:
         """Merge the level of an announced reduction, which says nothing about growth since then."""
         if self.level is not None and self.level.epoch == level.epoch:
-            level = level._replace(grown=self.level.grown)
+            level = level.after(self.level.grown)
         self.hear(level, now)
 
     def _begin_episode(self, now: int) -> None:
@@ -214,10 +240,10 @@ class Total:
             span = since + self._before[2]
             # With less than half in use, success does not show that there is more.
             if succeeded and 2 * admitted * per_ns >= self.amount * span:
-                self.level = level._replace(grown=level.grown + since)
+                self.level = level.after(level.grown + since)
             self._before = (self._admitted, self._succeeded, since)
         elif self._succeeded:
-            self.level = level._replace(grown=level.grown + curve.interval)
+            self.level = level.after(level.grown + curve.interval)
         else:
             return  # the step is taken as soon as a call has succeeded
         self._admitted = self._succeeded = 0

@@ -11,12 +11,14 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import time_ns
 from typing import Any, TypeAlias
 from weakref import WeakMethod
 
 from ..gate.clock import OWN_THREADS
 from .bus.bus import Bus
-from .messages import ALL, GREETERS, LEADERS, sign, verified
+from .messages import ALL, GREETERS, LEADERS
+from .signatures import HeardNumbers, Stamp, check_age, sign, verified
 from .update import CapacityUpdate
 
 SUBJECT_PREFIX = "ratelimit."
@@ -26,9 +28,20 @@ Hear: TypeAlias = Callable[[bytes, str], None]
 
 
 class Transport:
-    """One limiter's end of the bus. `run` tells the limiter apart from all others, of its own name too."""
+    """One limiter's end of the bus. `run` tells the limiter apart from all others, of its own name too.
 
-    def __init__(self, bus: Bus, *, namespace: str, run: str, secret: bytes | None) -> None:
+    With a `secret`, messages are signed, at the time that `wall` tells, in nanoseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        namespace: str,
+        run: str,
+        secret: bytes | None,
+        wall: Callable[[], int] = time_ns,
+    ) -> None:
         prefix = SUBJECT_PREFIX + (f"{namespace}." if namespace else "")
         self.capacity = f"{prefix}capacity"  # the subject of updates, which Go agents use too
         self._members = f"{prefix}swarm"
@@ -40,6 +53,9 @@ class Transport:
         self._bus = bus
         self._run = run
         self._secret = secret
+        self._wall = wall
+        self._numbers: dict[str, int] = {}  # of the last message that was signed, by subject
+        self._heard = HeardNumbers()
         self._lock = threading.Lock()
         self._subscriptions: list[Any] = []
         self._as_leader: Any = None
@@ -91,7 +107,9 @@ class Transport:
         if retain and getattr(self._bus, "recall", None) is None:
             return
         if self._secret is not None:
-            data = sign(data, subject, self._secret)
+            with self._lock:
+                number = self._numbers[subject] = self._numbers.get(subject, 0) + 1
+            data = sign(data, subject, self._secret, Stamp(self._run, number, self._wall()))
         try:
             if retain:
                 self._bus.publish(subject, data, retain=True)
@@ -111,9 +129,16 @@ class Transport:
         """The subject of the note about a resource."""
         return f"{self._members}.last.{hashlib.sha256(resource.encode()).hexdigest()[:16]}"
 
-    def verify(self, data: bytes, subject: str) -> bytes:
-        """The message without its signature. Raises Unsigned."""
-        return data if self._secret is None else verified(data, subject, self._secret)
+    def verify(self, data: bytes, subject: str, *, again: bool = False) -> bytes:
+        """The message without its signature. Raises Unsigned, Expired, and Replayed unless `again`."""
+        if self._secret is None:
+            return data
+        unsigned, stamp = verified(data, subject, self._secret)
+        check_age(stamp, self._wall())
+        if not again:
+            with self._lock:
+                self._heard.note(stamp, subject)
+        return unsigned
 
 
 class Callbacks:

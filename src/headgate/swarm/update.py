@@ -16,11 +16,10 @@ from ..arguments import SECOND
 from ..frozen import Frozen
 from .messages import read_level, read_number, read_object, read_text
 from .recovery import Level, Total
+from .signatures import STALE
 
 # Longer updates are refused: one is a line.
 _LONGEST_UPDATE = 16 * 1024
-# An older message is not news, however the clocks of machines may differ.
-STALE = 600 * SECOND
 # For how many senders it is remembered what they sent last.
 _MOST_SENDERS = 10_000
 
@@ -133,6 +132,14 @@ class ReceivedUpdate(NamedTuple):
         return total.amount < before
 
 
+def is_possible(level: Level, wall: int) -> bool:
+    """Whether a swarm can have cut so often: at most once a second, since 1970.
+
+    After a higher number no later cut could be told, for the largest that can be written is reached some day.
+    """
+    return level.epoch * SECOND <= wall + STALE
+
+
 class UpdateFilter:
     """Decides which updates are applied: each once, in order, and never one that would raise the total."""
 
@@ -142,7 +149,7 @@ class UpdateFilter:
     def why_not(self, received: ReceivedUpdate, total: Total, wall: int, now: int) -> str:
         """Why an update is not to be applied, "" if it is. `wall` is the time since 1970."""
         update, run, sequence, level = received
-        if update.new_capacity < 1:
+        if update.new_capacity < 1 or (level is not None and not is_possible(level, wall)):
             return "out of range"
         sender = (update.agent_id, run, update.resource)
         stamp = sequence if run else update.timestamp_ns

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+from urllib.request import urlopen
 
 import pytest
 
@@ -75,6 +77,38 @@ def test_run_sends_lines_of_an_anthropic_batch(jobs, answers):
         done = headgate("run", jobs, "--to", api.url, "-o", answers)
     assert done.returncode == 0, done.stderr
     assert read(answers)[0]["response"]["body"]["type"] == "message"
+
+
+def test_metrics_are_served_while_it_runs(api, answers, tmp_path):
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(batch(12))
+    command = ["run", jobs, "--to", api.url, "-o", answers, "--rate", "10/s burst 1", "--metrics", 0]
+    with start(*command) as running:
+        line = running.stderr.readline()
+        url = re.fullmatch(r"metrics: (http://127\.0\.0\.1:\d+/metrics)\n", line)[1]
+        text = ""
+
+        def both_counted():
+            nonlocal text
+            with urlopen(url) as response:
+                text = response.read().decode()
+            return "headgate_requests_total{" in text and 'status="2xx"' in text
+
+        eventually(both_counted, "calls and responses are counted")
+        running.communicate()
+    assert running.returncode == 0
+    assert 'rule="requests/second",unit="requests"} 10.0' in text
+    assert len(read(answers)) == 12
+
+
+def test_a_port_for_metrics_that_is_taken_is_an_error_and_nothing_is_sent(api, jobs, answers):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = headgate("run", jobs, "--to", api.url, "-o", answers, "--metrics", port)
+    assert done.returncode == 2
+    error, hint = told(done)
+    assert f"--metrics {port}: Address already in use" in error
+    assert hint == "write another port, or 0 for a free one"
 
 
 def test_json_progress_is_one_object_a_line(api, jobs, answers):

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from headgate import DispatchSnapshot, RateLevel
+from headgate import DispatchSnapshot, RateLevel, Totals
 from headgate.cli.picture import run_picture
 from headgate.cli.run.progress import RunView, Speed, Tally, Use, why_it_waits
 from headgate.testing import ManualClock
@@ -17,6 +17,10 @@ SNAPSHOT = {
     "backoff_active": False, "in_flight": 7, "throttled_in_flight": 0, "bytes_in_flight": None,
     "waiting": 3, "concurrency": 7, "throttled_concurrency": None, "byte_budget": None,
     "rates": (RateLevel(name="tokens/minute", unit="tokens", limit=100, per=60.0, burst=1, level=0),),
+    "waiting_by_priority": ((0, 3),), "window_remaining": 0.0,
+    "totals": Totals(
+        admitted=0, waited=0, seconds_waited=0.0, refused=0, cancelled=0, responses=0, limited=0, windows=0
+    ),
 }  # fmt: skip
 
 

@@ -63,7 +63,6 @@ def test_a_job_is_sent_again_after_a_failure_that_may_pass(tmp_path, fault):
     assert all(document["response"]["body"]["choices"] for document in answers_of(path))
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_killed_25_times_and_run_again_every_job_is_answered_exactly_once(tmp_path, suffix):
     """kill -9 at random moments tears no line, loses no answer and repeats none."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import pool_questions
 from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.rate import STRICT
 from headgate.sharing.pool.state import Pool
 from pool_questions import copied
 
@@ -35,7 +36,7 @@ rate_values = st.tuples(
 
 def unstamped(given):
     """Return an answer without its stamps, which depend on the time."""
-    numbers = ("first_stamp", "version", "window_generation")
+    numbers = ("first_stamp", "version", "window_generation", "born")
     return {what: value for what, value in given.items() if what not in numbers}
 
 
@@ -65,8 +66,8 @@ def at_once(pool, now, rates, column=0):
 
 
 def grantable(rate):
-    """Return all but a tenth of the burst, which is kept back for unused grants."""
-    return rate[2] - rate[2] // 10
+    """Return all but a tenth of the burst, which is kept back for unused grants, or all of a strict rate."""
+    return rate[2] if rate[3:] == [STRICT] else rate[2] - rate[2] // 10
 
 
 def pool_level(pool, now):

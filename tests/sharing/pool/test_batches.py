@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.sharing.pool.answer import HORIZON, answer
+from headgate.sharing.pool.answer import EARLY, LEAST_AHEAD, answer
 from headgate.sharing.pool.state import Pool
 from pool_questions import copied
 from sharing.pool.pools import MILLI, RATE, SECOND, START, pool_asked, question, rate_values, start_of
@@ -55,17 +55,33 @@ def test_a_batch_of_nothing_is_granted_at_once_and_takes_nothing():
     assert pool.rates == before
 
 
-def test_a_member_with_a_batch_beyond_the_horizon_is_granted_no_more_until_it_is_near():
-    """The answer says when to ask again, to the microsecond."""
+def test_a_member_alone_is_granted_batches_a_while_in_advance_and_is_told_when_to_ask_for_more():
+    """To the microsecond."""
     pool = pool_asked((0, {"batches": [[90]]}))
     given = answer(pool, question(rates=RATE, batches=[[80]] * 5), START)
     assert given["starts"] == [80 * MILLI, 160 * MILLI]
-    assert given["ask_again_in"] == 160 * MILLI - HORIZON
-    early = answer(copied(pool), question(rates=RATE, batches=[[1]]), START + given["ask_again_in"] - 1)
-    assert (early["starts"], early["ask_again_in"]) == ([], 1)
-    assert (
-        len(answer(pool, question(rates=RATE, batches=[[1]]), START + given["ask_again_in"])["starts"]) == 1
-    )
+    assert given["ask_again_in"] == 160 * MILLI - LEAST_AHEAD
+    again = START + given["ask_again_in"]
+    before = answer(copied(pool), question(rates=RATE, batches=[[1]]), again - MILLI)
+    assert (before["starts"], before["ask_again_in"]) == ([], MILLI)
+    assert len(answer(pool, question(rates=RATE, batches=[[1]]), again)["starts"]) == 1
+
+
+def test_a_member_that_had_its_turn_waits_for_one_that_is_short_until_the_rate_would_run_dry():
+    """Two members want all there is, and one of them does not ask again."""
+    pool = pool_asked((0, {"batches": [[90]]}))
+    for name in "ab":
+        answer(pool, question(name, rates=RATE, batches=[[20]] * 30), START)
+    given = answer(pool, question("b", rates=RATE, batches=[[20]] * 30), START)
+    assert given["starts"] == []
+    dry = start_of(pool, [20], START, RATE)
+    now = START
+    for _ in range(20):
+        now += given["ask_again_in"]
+        given = answer(pool, question("b", rates=RATE, batches=[[20]]), now)
+        if given["starts"]:
+            break
+    assert now + given["starts"][0] <= START + dry + EARLY
 
 
 @given(

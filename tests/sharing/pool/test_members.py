@@ -73,26 +73,29 @@ def test_a_last_question_that_is_asked_again_changes_nothing():
 
 
 def test_a_pool_does_not_grow_with_the_number_of_questions_and_of_former_members():
-    """Ten thousand questions by a thousand processes that live for a moment."""
-    pool, size = Pool(), 0
+    """A thousand processes that live for a moment ask; a pool recalls those of the last minute."""
+    pool, sizes = Pool(), []
     rates = [[1_000, SECOND, 100], [10_000, 60 * SECOND, 500]]
     for n in range(10_000):
+        now = START + n * 20 * MILLI
         asked = question(
             f"m{n // 10}",
             rates=rates,
             batches=[[1, 3]],
-            returned=[[[1, START + n * MILLI - MILLI]], []],
+            returned=[[[1, now - MILLI]], []],
             owed=[0, n % 2],
-            lease=20 * MILLI,
+            lease=400 * MILLI,
             wants=[2, 2],
             limits=[50, 5, 50, SECOND],
             window=MILLI if n % 100 == 0 else None,
         )
-        answer(pool, asked, START + n * MILLI)
+        answer(pool, asked, now)
         if n > 1_000:
-            size = max(size, len(json.dumps(pool.packed())))
             assert len(pool.members) <= 4
-    assert size < 4_000
+        if n % 10 == 9:
+            sizes.append(len(json.dumps(pool.packed())))
+    assert max(sizes[800:]) <= 1.05 * max(sizes[400:600])
+    assert max(sizes) < 15_000
 
 
 class Sharing(RuleBasedStateMachine):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.sharing.pool.answer import answer
-from headgate.sharing.pool.state import Pool
+from headgate.sharing.pool.answer import REUNION, answer
+from headgate.sharing.pool.rate import STRICT
+from headgate.sharing.pool.state import KEPT_IDLE, Pool
 from sharing.pool.pools import (
     LEASE,
     MILLI,
@@ -14,6 +15,7 @@ from sharing.pool.pools import (
     SECOND,
     START,
     at_once,
+    grantable,
     pool_asked,
     question,
     window_of,
@@ -147,3 +149,76 @@ def test_throttled_places_hold_for_all_members_together_until_throttled_for_has_
     last = START + SECOND + 10 * SECOND
     assert answer(pool, question(**facts), last - 1)["places"] == expected
     assert answer(pool, question(**facts), last)["places"] == min(50, places or 50)
+
+
+# -- a pool that the store has lost
+
+
+def test_a_pool_that_never_had_a_window_takes_the_one_that_a_member_recalls():
+    """A pool that had one has heard whether it was cleared, so it does not."""
+    pool = Pool()
+    given = answer(pool, question(recalls=60 * SECOND), START)
+    assert given["window_left"] == 60 * SECOND
+    answer(pool, question(window=-1), START)
+    assert answer(pool, question("b", recalls=60 * SECOND), START)["window_left"] == 0
+
+
+def test_members_that_recall_one_window_do_not_extend_it():
+    pool = Pool()
+    first = answer(pool, question(recalls=60 * SECOND), START)
+    for number in range(5):
+        given = answer(pool, question(f"m{number}", recalls=60 * SECOND), START + number)
+        assert given["window_generation"] == first["window_generation"]
+        assert given["window_left"] == 60 * SECOND - number
+
+
+@pytest.mark.parametrize(
+    ("rate", "empty_for"),
+    [
+        ([1_000, SECOND, 500], SECOND // 2 - SECOND // 20),
+        ([100, 10 * SECOND, 100, STRICT], 10 * SECOND),
+        ([86_400, 86_400 * SECOND, 86_400], 0),  # a day's worth: only what a minute earns is taken away
+        ([86_400, 86_400 * SECOND, 86_400, STRICT], 0),
+    ],
+)
+def test_a_pool_that_follows_a_lost_one_has_nothing_saved_up(rate, empty_for):
+    """For a while it grants nothing at all: members tell what they use."""
+    lost, pool = Pool(), Pool()
+    born = answer(lost, question(rates=[rate]), START)["born"]
+    asked = question(rates=[rate], born=born, batches=[[1]])
+    given = answer(pool, asked, START + SECOND)
+    assert given["born"] != born
+    assert (given["starts"], given["ask_again_in"]) == ([], REUNION)
+    after = START + SECOND + REUNION
+    at_most = grantable(rate) - (60 if rate[1] > 60 * SECOND and len(rate) == 3 else 0)
+    level = at_once(pool, after, [rate])
+    if empty_for:
+        assert level <= REUNION * rate[0] / rate[1]
+        assert at_once(pool, START + SECOND + empty_for + REUNION + SECOND, [rate]) == at_most
+    else:
+        assert at_most <= level <= at_most + 1
+
+
+def test_a_pool_that_follows_a_lost_one_grants_places_when_all_members_have_told_what_they_use():
+    limits, pool = [10, 0, 0, 0], Pool()
+    first = answer(pool, question(limits=limits, born=7, uses=[4, 0], wants=[6, 0]), START)
+    second = answer(pool, question("b", limits=limits, born=7, uses=[6, 0], wants=[4, 0]), START + MILLI)
+    assert (first["places"], second["places"]) == (4, 5)  # not more than they use, and b is to give one back
+    later = answer(pool, question(limits=limits, uses=[4, 0], wants=[6, 0]), START + REUNION)
+    assert later["places"] == 4
+    assert answer(pool, question("b", limits=limits, leaves=True), START + REUNION)["members"] == 2
+    assert answer(pool, question(limits=limits, uses=[4, 0], wants=[6, 0]), START + REUNION)["places"] == 10
+
+
+def test_a_member_that_knows_a_pool_which_was_lost_long_ago_changes_nothing():
+    pool = Pool()
+    answer(pool, question(rates=RATE), START)
+    given = answer(pool, question("b", rates=RATE, born=7, batches=[[50]]), START + REUNION)
+    assert given["starts"] == [0]
+
+
+def test_a_store_keeps_a_pool_for_as_long_as_its_answer_says():
+    pool = Pool()
+    given = answer(pool, question(window=100 * SECOND), START)
+    assert given["kept"] == 100 * SECOND + KEPT_IDLE
+    assert answer(pool, question(window=-1), START)["kept"] == LEASE + KEPT_IDLE

@@ -15,10 +15,10 @@ NOW = 1_800_000_000 * SECOND  # as large as a server's clock will be for decades
 def member(*, lease=3, start=0, places=0, load=0, wants=0, wants_bytes=0, put_off=0, in_flight=0, waiting=0):
     return MemberState(
         NOW + lease * SECOND,
-        start,
-        [places, load],
-        [wants, wants_bytes],
-        put_off,
+        last_start=start,
+        holds=[places, load],
+        wants=[wants, wants_bytes],
+        put_off=put_off,
         in_flight=in_flight,
         waiting=waiting,
     )
@@ -31,7 +31,7 @@ def state(*, backlog=0.0, members=None, limits=(0, 0, 0, 10 * SECOND), window=No
     """
     pool = Pool()
     full_at = NOW + int(backlog * SECOND)
-    pool.rates = [PoolRate(600, 60 * SECOND, 100, full_at) for _ in units]
+    pool.rates = [PoolRate(600, 60 * SECOND, 100, full_at=full_at) for _ in units]
     pool.units = list(units)
     pool.limits = PoolLimits(*limits)
     pool.members = members or {}

@@ -1,6 +1,9 @@
 """Which bus an address or an object becomes."""
 
+import logging
+import socket
 import sys
+import time
 
 import pytest
 
@@ -23,6 +26,18 @@ def test_a_bus_that_is_not_there_is_named_without_its_password(opening, address)
     with pytest.raises(StoreError, match=r"bus=.*cannot be reached") as caught:
         opening(address, connect_timeout=0.2)
     assert "cret" not in str(caught.value)
+
+
+def test_a_bus_that_does_not_answer_is_tried_for_two_seconds_and_said_to_be_missing_meanwhile(caplog):
+    """A server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, caplog.at_level(logging.WARNING, "headgate"):
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="cannot be reached"):
+            open_bus(f"nats://s3cret@127.0.0.1:{silent.getsockname()[1]}")
+        assert 1.5 < time.monotonic() - began < 4
+    (warning,) = (record for record in caplog.records if "does not answer yet" in record.message)
+    assert "it is tried for 2 s" in warning.message
+    assert "s3cret" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ _FILE = click.Path(path_type=Path)
 _FILE_OR_DASH = click.Path(path_type=Path, allow_dash=True)
 _MORE_THAN_ZERO = click.FloatRange(0, min_open=True)
 _UP_TO_A_DAY = click.FloatRange(0, 86_400, min_open=True)
+_PORT = click.IntRange(0, 65_535)
 _FORMATS = click.Choice(["openai", "anthropic", "gemini"])
 _CHANGED = click.Choice(["send", "keep"])
 _RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]"
 _MAX_TOKENS = "Stop before more tokens are used, by all runs of the command together."
-_STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0."
+_STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0, postgresql://host/db."
 
 
 @click.command(cls=Command, short_help="Send a file of requests, as fast as the limits allow.")
@@ -51,6 +52,7 @@ _STORE = "Share the limits with everything that uses the same store: sqlite:///l
 @_trouble("--retry-failed", "Send only the jobs that failed in earlier runs.")
 @_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.")
 @_showing("--json", "Progress as JSON lines on stderr; the estimate as JSON on stdout.", name="as_json")
+@_showing("--metrics PORT", "Serve metrics for Prometheus on this machine; 0 takes a free port.", _PORT)
 @_showing("-q, --quiet", "Trouble only.")
 def run(jobs: tuple[Path, ...], **options: Any) -> None:
     """Send every request in JOBS, as fast as the limits allow and no faster.

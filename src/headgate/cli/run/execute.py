@@ -5,16 +5,22 @@ Everything that can be found wrong beforehand is found before anything is sent.
 
 import asyncio
 import gc
+import json
 import logging
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from urllib.request import getproxies, proxy_bypass
+
+import click
 
 from ... import events
+from ..metrics import metrics_at
 from ..options import CommandError
 from ..system import allow_connections, on_stop_signals
+from .direct import DirectWire
 from .errors import ExitStatus, Stop
 from .errors_file import ErrorsFile, errors_beside
 from .journal import Journal
@@ -49,12 +55,16 @@ def execute(options: RunOptions) -> int:
         # The progress shows what headgate's warnings would say.
         logging.getLogger("headgate").addFilter(_is_an_error)
         stack.callback(logging.getLogger("headgate").removeFilter, _is_an_error)
+        if options.metrics is not None:
+            url = stack.enter_context(metrics_at(options.metrics))
+            told = json.dumps({"event": "metrics", "url": url}) if options.as_json else f"metrics: {url}"
+            click.echo(told, err=True)
         make_runner = partial(
             Runner,
             target=target,
             gate=gate,
             journal=journal,
-            settings=options.settings._replace(concurrency=concurrency),
+            settings=options.settings.with_concurrency(concurrency),
             errors=errors,
             spending=spending,
             total=None if options.retry_failed else total,
@@ -63,10 +73,17 @@ def execute(options: RunOptions) -> int:
             only_failed=options.retry_failed,
             learns=options.learns,
         )
-        make_wire = partial(AiohttpWire, target, timeout=options.settings.timeout, headers=headers)
+        make_wire = partial(_wire_to(target), target, timeout=options.settings.timeout, headers=headers)
         allow_connections(concurrency)
         _tune_python()
         return asyncio.run(_run(options, target.host, make_runner, make_wire, observer, journal, errors))
+
+
+def _wire_to(target: Target) -> Callable[..., Wire]:
+    """The kind of connections that lead to an address: by way of a proxy, or straight."""
+    proxies, host = getproxies(), target.parts.hostname or ""
+    proxy = proxies.get(target.parts.scheme) or proxies.get("all")
+    return AiohttpWire if proxy and not proxy_bypass(host) else DirectWire
 
 
 def _files(options: RunOptions, spending: Spending, stack: ExitStack) -> tuple[Journal, ErrorsFile | None]:
@@ -114,6 +131,8 @@ class _StoreObserver:
             self.tell(f"the store is lost: {event.reason}; going on with this run's part of the limits")
         elif isinstance(event, events.StoreRegained):
             self.tell("the store is back: the limits are shared again")
+        elif isinstance(event, events.StoreForgot):
+            self.tell("the store has lost what it knew: what was used before is not known there")
 
 
 async def _run(

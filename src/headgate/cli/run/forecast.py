@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from ...limits import Rate
 from ...responses.estimate import INPUT, OUTPUT, TOKENS, TokenStats, reservation
@@ -33,6 +33,10 @@ class Forecast(NamedTuple):
     seconds: float | None
     binding: str | None
     cost: float | None
+
+    def facts(self) -> dict[str, Any]:
+        """The same by name, for JSON."""
+        return {**self._asdict(), "bad": [str(error) for error in self.bad]}
 
 
 def forecast(options: RunOptions) -> Forecast:
@@ -98,8 +102,7 @@ def dry_run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     """Write what a run would take. The exit status."""
     check_files(options, sends=False)
     found = forecast(options)
-    as_json = {**found._asdict(), "bad": [str(error) for error in found.bad]}
-    out.write((json.dumps(as_json) if options.as_json else _in_words(options, found)) + "\n")
+    out.write((json.dumps(found.facts()) if options.as_json else _in_words(options, found)) + "\n")
     err.writelines(f"error: {error}\n" for error in found.bad)
     if found.bad_lines > len(found.bad):
         err.write(f"error: {found.bad_lines - len(found.bad):,} more bad lines\n")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ...limits import Rate
 from .answers import Format
@@ -17,6 +17,10 @@ class Settings(NamedTuple):
     retries: int = 5
     timeout: float = 600.0
     patience: float = 600.0  # the longest time without a single success
+
+    def with_concurrency(self, concurrency: int) -> Self:
+        """The same, with another number of jobs at once."""
+        return self._replace(concurrency=concurrency)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,7 @@ class RunOptions:
     retry_failed: bool = False
     format: Format = "openai"
     as_json: bool = False
+    metrics: int | None = None
     quiet: bool = False
 
     @property

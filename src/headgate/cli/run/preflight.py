@@ -222,7 +222,7 @@ def _shared(options: RunOptions, store: str, key: str, observer: Observer | None
     if store.partition(":")[0] == "memory":
         raise CommandError(
             "--store memory: is inside one process: no other could share it",
-            "write sqlite:///limits.db for this machine, or redis://host/0 for several",
+            "write sqlite:///limits.db for this machine, redis://host/0 or postgresql://host/db for several",
         )
     if "auto" in options.rates:
         raise CommandError(

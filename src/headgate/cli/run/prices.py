@@ -10,7 +10,7 @@ from ..options import CommandError
 
 # A model of a list is meant by its name alone, or with the date or state of a version after it.
 _VERSION = re.compile(r"(?:[-@](?:\d[\d-]*|latest|preview[\w-]*|exp[\w-]*))*")
-_SHAPE = '{"date": "2026-04-30", "models": {"gpt-4o-mini": [0.15, 0.60]}}, for a million tokens in and out'
+_SHAPE = '{"date": "2026-08-23", "models": {"gpt-4o-mini": [0.15, 0.60]}}, for a million tokens in and out'
 
 
 class Price(NamedTuple):

@@ -7,7 +7,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 from ...dispatch.snapshot import DispatchSnapshot
 from ...typing import Clock
@@ -129,6 +129,10 @@ class RunView(NamedTuple):
     uses: tuple[Use, ...]
     waits: str
     stopping: bool
+
+    def at_the_end(self) -> Self:
+        """The same, where nothing waits and no time is left."""
+        return self._replace(waits="", left=None)
 
     @property
     def share(self) -> float | None:

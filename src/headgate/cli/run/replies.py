@@ -54,14 +54,19 @@ class Reply(NamedTuple):
     signal: Signal | None = None  # what a response says about limits
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes, *, generates: bool = False) -> Reply:
-    """Read a response. `generates`: a model was called, whose answers are JSON and never empty."""
+def read_reply(
+    status: int, headers: Mapping[str, str], body: bytes, *, pairs: object = None, generates: bool = False
+) -> Reply:
+    """Read a response. `generates`: a model was called, whose answers are JSON and never empty.
+
+    `pairs` are the headers in the form that is read fastest, if there is one.
+    """
     request_id = headers.get("x-request-id") or headers.get("request-id") or ""
     if status >= 400:
         text, document, _ = _parsed(body)
         signal = read_signal(status, headers, body)
         return Reply(status, request_id, text, document, None, _trouble(status, signal, document), signal)
-    signal = read_signal(status, headers)
+    signal = read_signal(status, pairs or headers)
     if not body and status < 300 and not generates:
         return Reply(status, request_id, b"null", None, None, None, signal)  # a 204, for example
     text, document, is_json = _parsed(body)

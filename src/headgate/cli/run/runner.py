@@ -401,6 +401,7 @@ class Runner:
             else:
                 self.tally.answered += sink is self._journal
         if lost and self._journal.resumable:
-            assert self._stop is not None
-            why = f"{self._stop.why}; {lost} answers had no room and will be asked for again"
-            self._stop = self._stop._replace(why=why)
+            stop = self._stop
+            assert stop is not None
+            why = f"{stop.why}; {lost} answers had no room and will be asked for again"
+            self._stop = Stop(stop.reason, why, stop.hint)

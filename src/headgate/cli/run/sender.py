@@ -68,7 +68,9 @@ class Sender:
         sent_at = gate.clock.seconds()
         try:
             raw = await self._wire.send(job.method, job.url, job.body or None)
-            reply = read_reply(raw.status, raw.headers, raw.content, generates=shape.generates)
+            reply = read_reply(
+                raw.status, raw.headers, raw.content, pairs=raw.pairs, generates=shape.generates
+            )
         except BaseException as error:
             if never_sent(error):
                 permit.cancel()
@@ -80,7 +82,7 @@ class Sender:
             return no_reply(error, self._timeout)
         signal, usage = reply.signal, reply.usage
         assert signal is not None
-        gate.observe(signal, sent_at=sent_at)
+        gate.observe(signal, sent_at=sent_at, status=raw.status)
         if usage is not None:
             self.stats.learn(self._host, shape.model, shape.input, usage)
             cost = self._of_the_gate(settlement(shape.style, reserved, usage)) if reserved else None

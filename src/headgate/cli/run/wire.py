@@ -11,28 +11,38 @@ from typing import Any, NamedTuple, Protocol
 from urllib.request import getproxies
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from multidict import CIMultiDict
 from yarl import URL
 
 from .target import Target
 
-_KEEP_ALIVE = 60.0
-_CONNECT_WITHIN = 30.0
+KEEP_ALIVE = 60.0
+CONNECT_WITHIN = 30.0
+LONGEST_FIELD = 65_536
 _HEADERS = {
     "accept": "application/json",
     "accept-encoding": "gzip, deflate",
     "content-type": "application/json",
     "user-agent": "headgate",
 }
-_MOST_ADDRESSES = 256
+MOST_ADDRESSES = 256
 _MOST_POLLS = 1 << 14
 
 
 class RawReply(NamedTuple):
-    """A response that was read to its end, and unpacked."""
+    """A response that was read to its end, and unpacked. `pairs` are its headers as they came."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
+    pairs: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def fields_of(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """The headers of every request: those that are given, and the usual ones."""
+    fields = CIMultiDict(_HEADERS)
+    fields.update(headers)
+    return fields
 
 
 class Wire(Protocol):
@@ -60,7 +70,7 @@ class _Connector(TCPConnector):
             if poll is None:
                 if len(self._polls) >= _MOST_POLLS:
                     self._polls.clear()  # most of them are of connections that were closed
-                self._polls[protocol] = _poll_of(connection.transport)
+                self._polls[protocol] = poll_of(connection.transport)
                 return connection
             # What the event loop has read already, and what it has not seen yet: bytes, or the end.
             if not protocol.should_close and not poll(0):
@@ -68,7 +78,7 @@ class _Connector(TCPConnector):
             connection.close()
 
 
-def _poll_of(transport: Any) -> Callable[[int], object]:
+def poll_of(transport: Any) -> Callable[[int], object]:
     """A function that looks whether a connection has something to read, within milliseconds."""
     socket = transport.get_extra_info("socket")
     if not hasattr(select, "poll"):  # on Windows
@@ -79,7 +89,7 @@ def _poll_of(transport: Any) -> Callable[[int], object]:
 
 
 class AiohttpWire:
-    """Connections that stay open between requests, as many as are needed."""
+    """Connections by way of the proxies that the environment names, by a session of aiohttp."""
 
     def __init__(self, target: Target, *, timeout: float, headers: Mapping[str, str]) -> None:
         encrypted = target.parts.scheme == "https"
@@ -87,13 +97,13 @@ class AiohttpWire:
         # The certificates are read only if a connection will be encrypted, because that takes a while.
         verify: Any = ssl.create_default_context() if encrypted or proxies else False
         self._session = ClientSession(
-            connector=_Connector(limit=0, ssl=verify, keepalive_timeout=_KEEP_ALIVE),
-            headers={**_HEADERS, **headers},
-            timeout=ClientTimeout(total=timeout, sock_connect=min(_CONNECT_WITHIN, timeout)),
+            connector=_Connector(limit=0, ssl=verify, keepalive_timeout=KEEP_ALIVE),
+            headers=fields_of(headers),
+            timeout=ClientTimeout(total=timeout, sock_connect=min(CONNECT_WITHIN, timeout)),
             cookie_jar=DummyCookieJar(),
             trust_env=bool(proxies),
-            max_line_size=65_536,
-            max_field_size=65_536,
+            max_line_size=LONGEST_FIELD,
+            max_field_size=LONGEST_FIELD,
         )
         self._urls: dict[str, URL] = {}
 
@@ -101,10 +111,10 @@ class AiohttpWire:
         address = self._urls.get(url)
         if address is None:
             address = URL(url, encoded=True)
-            if len(self._urls) < _MOST_ADDRESSES:
+            if len(self._urls) < MOST_ADDRESSES:
                 self._urls[url] = address
         async with self._session.request(method, address, data=body, allow_redirects=False) as response:
-            return RawReply(response.status, response.headers, await response.read())
+            return RawReply(response.status, response.headers, await response.read(), response.raw_headers)
 
     async def close(self) -> None:
         await self._session.close()

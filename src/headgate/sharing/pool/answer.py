@@ -4,29 +4,41 @@ Each question is decided by itself, at one moment of the store's clock. The scri
 the same decisions, step by step: `tests/stores` compares the two.
 
 A member asks for *batches*: what its next few calls cost together. Each batch is given a start, the moment
-at which it fits every rate, and is charged at that moment. A member whose last batch starts beyond HORIZON
-is granted no more before that start comes near, so members that want more than there is take turns. Each
-batch has a stamp, and the member returns what it did not need of a batch by that stamp.
+at which it fits every rate, and is charged at that moment. Members that want more than there is take turns:
+what each was granted is summed up, as time of the rate, and a member that had more than another one that is
+short by a turn is granted no more, unless the rate would run dry. Each batch has a stamp, and the member
+returns what it did not need of a batch by that stamp.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .episode import USUAL
+from .parts import divide
 from .question import PoolLimits
-from .rate import PoolRate
-from .state import BYTES, PLACES, MemberState
+from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
 
 if TYPE_CHECKING:
     from .question import Answer, Question
-    from .state import Pool
+    from .state import AnyPoolRate, Pool
 
-# How far ahead of its start a batch is granted if the member has others, in microseconds.
-HORIZON = 100_000
+# For how long in advance all members that are short are granted batches, in microseconds: ten calls each, as
+# far as the burst allows, within these bounds; and longer by the longest round trip.
+LEAST_AHEAD = 150_000
+MOST_AHEAD = 800_000
+# How long before the next batch can start it is granted to any member, and for how much longer than that a
+# member that is short is waited for.
+EARLY = 20_000
+SOONEST = 1_000
+GRACE = 200_000
 # How far ahead of its start any batch is granted: returns of other members may make it sooner. A member whose
 # batch is put off asks again after AGAIN, and is granted it after FAR.
 FAR = 2_000_000
 AGAIN = 500_000
+# How long after its birth a pool grants nothing, if it follows one that the store lost: by then all members
+# have told what they use.
+REUNION = 350_000
 
 
 def answer(pool: Pool, question: Question, now: int) -> Answer:
@@ -37,17 +49,28 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         return known.answer
     pool.advance(now)
     now = pool.now
-    _read_limits(pool, question, now)
+    lesson, taught = pool.lesson, question["lesson"]
+    heard = taught is not None and lesson.hear(taught, now, pool.next_stamp)
+    lesson.count(question["successes"])
+    if heard or taught is None:
+        _read_limits(pool, question, now)
     member = pool.members.setdefault(who, MemberState())
     member.expires = now + question["lease"]
-    _signal_window(pool, question["window"], now)
+    _begin_again(pool, question, now)
+    member.reach = question["reach"]
+    window = pool.window
+    window.signal(question["window"] or 0, question["manner"], who, now, pool.next_stamp)
+    prober = window.prober
+    probes = window.assign(who, question["waiting"], question["uses"][PLACES], pool.members)
+    if prober not in ("", window.prober):
+        pool.called = pool.next_stamp()  # for the member that sent the probes until now
     if question["waits_for_window"]:
         _resume(pool, now)
     _charge_and_return(pool, question, now)
     starts, ask_again_in = _grant(pool, member, question, now)
     first_stamp = pool.stamp - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)
-    until = pool.window.until
+    until = window.until
     given: Answer = {
         "starts": [start - now for start in starts],
         "first_stamp": first_stamp,
@@ -58,9 +81,21 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         "members": len(pool.members),
         "version": pool.version,
         "window_left": 0 if until is None else max(0, until - now),
-        "window_generation": pool.window.generation,
+        "window_generation": window.generation,
+        "window_gentle": window.gentle,
+        "probes": probes,
+        "lesson_version": lesson.version,
+        "lesson_episode": lesson.episode,
+        "successes": lesson.successes,
+        "lesson": [],
+        "raised": pool.raised,
+        "born": pool.born,
+        "kept": pool.idle_for() + KEPT_IDLE,
+        "part": divide(pool, question, now),
     }
-    if question["version"] != pool.version:
+    if lesson.text and not heard and question["lesson_version"] != lesson.version:
+        given["lesson"] = [now - lesson.at, lesson.text]
+    if question["version"] != pool.version or (taught and not heard):
         given["rates"] = [rate.terms for rate in pool.rates]
         given["limits"] = list(pool.limits)
         given["units"] = list(pool.units)
@@ -77,52 +112,60 @@ def _read_limits(pool: Pool, question: Question, now: int) -> None:
     """Take over limits that a member sets. What was used stays used."""
     if question["set"] is None and pool.version:
         return
-    wanted, limits = question["set"] or (question["rates"], question["limits"])
+    wanted, limits, *learned = question["set"] or (question["rates"], question["limits"])
     limits = PoolLimits(*limits)
-    old = pool.rates
-    if [rate.terms for rate in old] == wanted and pool.limits == limits:
-        return
-    units = question["units"]
-    alike = len(wanted) == len(old) and (units == pool.units or not pool.version)
-    if not alike and any(name != question["member"] for name in pool.members):
-        return  # the other members ask for batches of the rates they know
-    version = pool.version = pool.next_stamp()
-    pool.rates = [_successor(old, i, terms, version, now) for i, terms in enumerate(wanted)]
-    pool.limits = limits
-    pool.units = list(units)
-
-
-def _successor(old: list[PoolRate], i: int, terms: list[int], stamp: int, now: int) -> PoolRate:
-    """Return the rate that replaces the i-th of the old ones. A change of limits creates no units."""
-    amount, period, burst = terms
-    rate = PoolRate(amount, period, burst, full_stamp=stamp)
-    before = next((each for each in old if each.terms == terms), old[i] if i < len(old) else None)
-    if before is not None:
-        left = max(0, before.burst - before.missing(now))
-        rate.full_at = now + rate.time_for(max(0, rate.burst - left))
-    return rate
-
-
-def _signal_window(pool: Pool, duration: int | None, now: int) -> None:
-    """Start, extend or clear the window. A signal never makes it shorter, unless it clears it."""
-    if not duration:
-        return
-    window = pool.window
-    if duration < 0:
-        window.until = now if window.until is None else min(window.until, now)
-    elif window.until is None or now + duration > window.until:
-        window.until = now + duration
+    old, units = pool.rates, question["units"]
+    in_force = [rate.terms for rate in old]
+    if learned:  # all members can follow: what their rates count is learned as well
+        units, pool.configured = learned
     else:
+        if wanted is None and not pool.version:
+            wanted = question["rates"]
+        elif wanted is None or wanted == pool.configured:
+            wanted, units = in_force, pool.units  # what was learned since stays
+        alike = len(wanted) == len(old) and (units == pool.units or not pool.version)
+        if not alike and any(name != question["member"] for name in pool.members):
+            return  # the other members ask for batches of the rates they know
+        if wanted != in_force:
+            pool.configured = wanted
+    if in_force == wanted and pool.limits == limits and (not learned or units == pool.units):
         return
-    window.generation = pool.next_stamp()
+    version = pool.version = pool.next_stamp()
+    rates = [pool_rate(terms, version) for terms in wanted]
+    for i, rate in enumerate(rates):
+        before = _replaced(pool, i, rate.terms, units)
+        if before is not None:
+            rate.follow(before, now)
+    pool.rates, pool.limits, pool.units = rates, limits, list(units)
+
+
+def _replaced(pool: Pool, i: int, terms: list[int], units: list[str]) -> AnyPoolRate | None:
+    """Return the rate that the i-th of new ones replaces. A change of limits creates no units."""
+    old = pool.rates
+    if units != pool.units:  # the one that counts the same
+        return next((rate for rate, unit in zip(old, pool.units, strict=False) if unit == units[i]), None)
+    return next((rate for rate in old if rate.terms == terms), old[i] if i < len(old) else None)
+
+
+def _begin_again(pool: Pool, question: Question, now: int) -> None:
+    """Follow a pool that the store has lost, if the member knows one: its window, and nothing saved up."""
+    pool.born = pool.born or max(1, now)
+    lost = question["born"] not in (0, pool.born)
+    if lost and not pool.grants_from and now < pool.born + REUNION:
+        pool.grants_from = pool.born + REUNION
+        for rate in pool.rates:
+            rate.begin_empty(now, pool.next_stamp)
+    if question["recalls"] and pool.window.until is None:
+        pool.window.signal(question["recalls"], USUAL, question["member"], now, pool.next_stamp)
 
 
 def _resume(pool: Pool, now: int) -> None:
     """After a window, let calls come back at the rate: nothing was saved up while it was active."""
     window = pool.window
     if window.until is not None and window.until != window.resumed and window.until <= now:
-        for rate in pool.rates:
-            rate.charge(0, window.until + rate.tolerance(), pool.next_stamp())
+        if not window.gentle:
+            for rate in pool.rates:
+                rate.resume(window.until, pool.next_stamp)
         window.resumed = window.until
 
 
@@ -130,42 +173,99 @@ def _resume(pool: Pool, now: int) -> None:
 
 
 def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
-    """Take back what was not needed, and charge what was used without a grant."""
-    same_rates = len(question["owed"]) == len(pool.rates)
+    """Take back what was not needed, charge what was used without a grant, and hear what remains."""
+    same_rates = _knows_rates(pool, question)
+    raised = False
     for i, rate in enumerate(pool.rates):
-        if rate.full_at <= now:
-            rate.fill(pool.next_stamp())
+        rate.advance(now, pool.next_stamp)
         if same_rates:
             for units, stamp in question["returned"][i]:
                 rate.take_back(units, stamp, now)
             if question["owed"][i]:
                 rate.charge(question["owed"][i], now, pool.next_stamp())
+            if question["stated"][i]:
+                remaining, allowed, age = question["stated"][i]
+                raised |= rate.hear(remaining, allowed, now - age, now)
+    if raised:  # batches that start later than they would now are no reason to grant no others
+        pool.raised = pool.called = pool.next_stamp()
+        for member in pool.members.values():
+            member.last_start = min(member.last_start, now)
+
+
+def _knows_rates(pool: Pool, question: Question) -> bool:
+    """Return whether the question was asked under rates of the same units."""
+    return len(question["owed"]) == len(pool.rates) and question["units"] == pool.units
 
 
 def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tuple[list[int], int]:
     """Return the start of each batch that is granted now, and when to ask again for the others."""
     starts: list[int] = []
-    if len(question["owed"]) != len(pool.rates):
-        return starts, 0  # asked under other limits: the member is told these, and asks again
     batches, until = question["batches"], pool.window.until
-    if batches and question["waits_for_window"] and until is not None and until > now:
+    if not batches or not _knows_rates(pool, question):
+        return starts, 0  # asked under other limits, the member is told these, and asks again
+    if now < pool.grants_from:
+        return starts, pool.grants_from - now
+    if question["waits_for_window"] and until is not None and until > now:
         return starts, until - now
+    if pool.window.probing:
+        if pool.window.prober != question["member"]:
+            return starts, AGAIN
+        batches = batches[:1]  # for single calls
+    heard = now + member.reach // 2  # by the member
+    turns = None
     for batch in batches:
-        if member.last_start > now + HORIZON:
-            return starts, member.last_start - HORIZON - now
         needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
-        start = max([now, *(rate.fits_at(units, now) for rate, units in needs)])
+        takes = max((rate.time_for(units) for rate, units in needs), default=0)
+        turns = turns or _turns(pool, member, takes, now)
+        ahead, least, turn, dry = turns
+        # Not before the answer is heard: what is used later than it is charged would add to what others use.
+        start = max([heard, *(rate.fits_at(units, now) for rate, units in needs)])
+        if start > dry:
+            again = 0
+            if member.last_start > now + (ahead if least is None else 2 * ahead):
+                again = member.last_start - ahead
+            elif least is not None and member.served >= least + turn:  # it had its turn
+                next_start = member.last_start if member.last_start > dry else start
+                again = next_start - (dry - now) - member.reach // 2
+            if again:
+                member.short_until = max(again, now) + EARLY + 2 * member.reach + GRACE
+                return starts, max(SOONEST, again - now)
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
             member.put_off = member.put_off or now
+            member.short_until = 0
             return starts, min(start - FAR - now, AGAIN)
         member.put_off = 0
         stamp = pool.next_stamp()
         for rate, units in needs:
             rate.charge(units, start, stamp)
+        member.served += takes
         member.last_start = start
         starts.append(start)
+    # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
+    waits = member.last_start > now + EARLY
+    member.short_until = member.last_start + member.reach + GRACE if waits else 0
     return starts, 0
+
+
+def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, int, int]:
+    """How long in advance to grant, what the member had that is short and had least, what a turn is, and
+    when the rate would run dry.
+
+    All but the last in time of the rate. A turn is a batch, which takes that long, or more. No member stays
+    behind another one by more than a turn of all. What starts before the member that is farthest away would
+    hear of it is granted to any member: otherwise it could be used by none.
+    """
+    short = [each for each in pool.members.values() if each is not member and each.short_until > now]
+    many = len(short) + 1
+    calls = min((rate.time_for(min(10 * many, rate.burst)) for rate in pool.rates), default=0)
+    ahead = min(max(calls, LEAST_AHEAD), MOST_AHEAD)
+    farthest = max(each.reach for each in pool.members.values())
+    ahead += farthest
+    turn = max(takes, ahead // many)
+    behind = max(turn * many, 2 * LEAST_AHEAD)
+    member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
+    return ahead, min((each.served for each in short), default=None), turn, now + EARLY + farthest // 2
 
 
 # -- places and bytes
@@ -175,7 +275,8 @@ def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: in
     """Return how many places and bytes the member may use, and whether other members want more of them."""
     limits, until = pool.limits, pool.window.until
     places = limits.places
-    if limits.throttled_places and until is not None and now < until + limits.throttled_for:
+    gentle = pool.window.gentle or not limits.throttled_places
+    if not gentle and until is not None and now < until + limits.throttled_for:
         places = min(places, limits.throttled_places) if places else limits.throttled_places
     crowded = False
     granted = []
@@ -191,10 +292,24 @@ def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: in
             left = limit - sum(max(other.holds[kind], other.wants[kind]) for other in others)
             # Spare ones are those that no other member holds or wants.
             target = min(target, left) if want <= left else _share(pool, who, kind, limit)
-        # What is in use counts until it is reported to have ended, even if the share is smaller by now.
-        member.holds[kind] = max(used, target)
+            if now < pool.grants_from:
+                target = min(target, max(used, question["may_use"][kind]))
+        # What may be in use counts until the member tells otherwise, even if the share is smaller by now:
+        # calls may begin by the earlier grant before the member has heard this answer.
+        member.holds[kind] = max(used, question["may_use"][kind], target)
         granted.append(target)
+        if limit and target < want:
+            _call_for_spare(pool, who, kind)
+    member.crowded = int(crowded)
     return granted[PLACES], granted[BYTES], crowded
+
+
+def _call_for_spare(pool: Pool, who: str, kind: int) -> None:
+    """Have the news tell members that hold more than they want to come and hear that others want it."""
+    for name, other in pool.members.items():
+        if name != who and other.holds[kind] > other.wants[kind] and not other.crowded:
+            other.crowded = 1
+            pool.called = pool.next_stamp()
 
 
 def _share(pool: Pool, who: str, kind: int, limit: int) -> int:
@@ -212,7 +327,9 @@ def _share(pool: Pool, who: str, kind: int, limit: int) -> int:
         left -= want
         sharing -= 1
     remainder = left - share * sharing
-    left, own, even_own, held = limit, 0, 0, 0
+    # Free are those that no other member holds. Members go first that had more than their share longest ago.
+    free = not_held = limit - sum(member.holds[kind] for name, member in members.items() if name != who)
+    left, own, even_own = limit, 0, 0
     for name, member in sorted(members.items(), key=lambda item: (item[1].turn, item[0])):
         most = even = min(member.wants[kind], share)
         if member.wants[kind] > share:
@@ -224,10 +341,10 @@ def _share(pool: Pool, who: str, kind: int, limit: int) -> int:
         most = min(most, left)
         left -= most
         if name == who:
-            own, even_own = most, even
-        else:
-            held += max(member.holds[kind], most)
-    own = max(0, min(own, limit - held))
+            # What it holds of its share it keeps, although a member that comes first still has less.
+            own, even_own = max(0, min(most, max(free, min(member.holds[kind], not_held)))), even
+            break
+        free -= max(0, most - member.holds[kind])
     if own > even_own + (even_own > 0):  # one more than the others have is a remainder, not a turn
         members[who].turn = pool.next_stamp()
     return own

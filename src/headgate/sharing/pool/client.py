@@ -8,48 +8,107 @@ import socket
 from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING
-from weakref import WeakMethod
+from weakref import WeakMethod, finalize
 
+from ... import events, telling
+from ...arguments import NS_PER_US, SECOND
 from ...errors import StoreError
 from ..courier import COURIER
-from ..store import open_store, plain_name
+from ..store import kind_of, open_store, plain_name
+from .trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ...typing import Clock
-    from ..store import Store
+    from ...typing import Clock, Observer
+    from ..store import AnyStore
     from .question import Answer, Question
 
 # How many seconds pass before a store that did not answer is tried again.
 TRY_AGAIN = 0.25
+# For how many seconds an answer that is late is waited for.
+PATIENCE = 2.0
+
+
+def loop_time() -> float:
+    """The time of the courier's loop in seconds, which passes in tests too."""
+    return asyncio.get_running_loop().time()
 
 
 class PoolClient:
     """The store of one member, its key there, and its name in the pool."""
 
-    def __init__(self, store: Store | str, key: str, clock: Clock, heard: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: AnyStore,
+        key: str,
+        clock: Clock,
+        heard: Callable[[], None],
+        observer: Callable[[], Observer | None] = lambda: None,
+    ) -> None:
         self.key = key
-        self.where = plain_name(store)
+        self.where, self.kind = plain_name(store), kind_of(store)
         self._given = store
+        self._observer = observer  # finds the one of the moment
         self._clock = clock
         self._heard = WeakMethod(heard)  # a member that is no longer used goes although there is news for it
+        self._unused: finalize[..., PoolClient] = finalize(self, bool)
         self.start_anew()
 
     def start_anew(self) -> None:
         """Be another member, with a connection of its own. In a forked child the store is the parent's."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{token_hex(6)}"
         self._numbers = count(1)
-        self._store = open_store(self._given, self._clock)
+        self.trips = RoundTrips()
+        self._store = open_store(self._given, self._clock, shared=True)
+        self._unused.detach()
+        if self._store is not self._given:  # a member that is dropped without being closed closes it too
+            self._unused = finalize(self, COURIER.send_last, self._store.close)
+            self._unused.atexit = False
+        self._born = 0  # of the pool, as last heard
+        self._kept_until = 0  # until then the store should have that pool
+        self.forgot = False  # by the last answer: the store has lost the pool, and began anew
 
     def next_number(self) -> int:
         """The id of the next question."""
         return next(self._numbers)
 
     async def ask(self, question: Question) -> Answer:
-        """Put a question to the pool."""
-        return await self._store.ask(self.key, question)
+        """Put a question to the pool. `forgot` says whether it is another pool than before."""
+        asked_at, members = self._clock.now(), None
+        known = question["born"] = self._born if asked_at < self._kept_until else 0
+        try:
+            answer = await self._store.ask(self.key, question)
+            members = answer["members"]
+        finally:
+            if self._observer() is not None:
+                duration = (self._clock.now() - asked_at) / SECOND
+                self.tell(events.StoreAsked, duration=duration, members=members)
+        self._born, self._kept_until = answer["born"], asked_at + answer["kept"] * NS_PER_US
+        self.forgot = known not in (0, self._born)
+        return answer
+
+    def tell(self, kind: Callable[..., events.Event], **facts: Any) -> None:
+        """Tell the observer of the gate what happened to the store."""
+        at = self._clock.seconds()
+        telling.tell(self._observer(), kind(key=self.key, at=at, store=self.kind, **facts))
+
+    async def ask_patiently(self, question: Question, slow: Callable[[str], None]) -> Answer:
+        """Put a question to the pool. `slow(why)` is called if the answer is late, and may still come."""
+        asked_at, patience = self._clock.now(), self.trips.patience / SECOND
+        answering = asyncio.ensure_future(self.ask(question))
+        try:
+            # In two halves: if this process was stopped in the first, the answer may be there in the second.
+            await asyncio.wait({answering}, timeout=patience / 2)
+            done, _ = await asyncio.wait({answering}, timeout=patience / 2)
+            if not done:
+                slow(f"no answer within {patience:.2g} s")
+            answer = await asyncio.wait_for(answering, PATIENCE)
+        finally:
+            answering.cancel()
+        self.trips.note(self._clock.now() - asked_at)
+        return answer
 
     async def listen(self) -> None:
         """Have `heard` called when another member changed the window or the limits."""
@@ -64,14 +123,17 @@ class PoolClient:
 
     async def close(self) -> None:
         """Close the store if it was opened for this member alone."""
-        if isinstance(self._given, str):
+        if self._store is not self._given and self._unused.detach():
             await self._store.close()
 
     def greet(self, first: Callable[[], Coroutine[Any, Any, None]], timeout: float) -> None:
         """Ask for the first time, and listen from then on. Waits, to find out whether there is a store."""
 
         async def greet() -> None:
-            await asyncio.wait_for(first(), timeout)
+            # In one task: a store in memory has no moment in between, of which the news would not be heard.
+            # Others call a new listener once, or when they first look.
+            async with asyncio.timeout(timeout):
+                await first()
             await self.listen()
 
         try:

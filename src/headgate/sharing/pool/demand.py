@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...arguments import NS_PER_US, SECOND
 from ...limits import BYTES
-from .question import PoolLimits, empty_question
+from .question import PoolLimits, empty_question, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...gate.decision import Rules
     from ...gate.supply import Demand, RateDemand
     from ...limits import Rate
     from .question import Question
@@ -23,30 +24,41 @@ LEASE = 3 * SECOND
 HEARTBEAT = SECOND
 # How long units lie unused, and a member without calls stays, before both go back.
 IDLE = 250_000_000
-# One batch is what the whole rate earns in this time, and no more than a twentieth of its burst.
-_BATCH = 40_000_000
-_MOST_BATCHES = 8
+# One batch is what the whole rate earns in this time. All members together have no more than a tenth of the
+# burst in one batch each.
+_BATCH = 10_000_000
+_MOST_BATCHES = 128
 # For how long a member keeps units ahead of its demand.
 _AHEAD = 50_000_000
-# How long before the last granted batch starts more are asked for.
+# The most that is said to remain, as far as it is told.
+_MOST_STATED = 1 << 40
+# How long before the last granted batch starts more are asked for, besides the round trip.
 _EARLY = 20_000_000
+# For how long beyond the round trip a member asks in advance while its callers wait.
+_NEXT = 250_000_000
 
 
 class Forecast:
     """How fast the callers of one member use each rate, and when it is worth asking for more."""
 
-    __slots__ = ("_counted_at", "_taken", "ahead", "ask_at", "provided_until")
+    __slots__ = ("_counted_at", "_next", "_taken", "ahead", "ask_at", "provided_until", "trip")
 
     def __init__(self, rates: int, now: int) -> None:
         self.ask_at = 0  # before that moment the pool would grant nothing
         self.provided_until = 0  # the start of the last batch that was granted
+        self.trip = 0  # how long a question and its answer travel
         self._counted_at = now
         self.restart(rates)
 
     def restart(self, rates: int) -> None:
         """The rates of the gate were replaced, and count from zero."""
         self.ahead = [0] * rates  # how many unused units of each rate to keep
+        self._next = [0] * rates  # what callers may use of each until the next answer, if some wait now
         self._taken = [0] * rates
+
+    def ask_now(self) -> None:
+        """The pool may grant more, and sooner, than it did last."""
+        self.ask_at = self.provided_until = 0
 
     def is_idle(self, now: int) -> bool:
         """Whether the demand was not measured for a while, because there was none."""
@@ -65,22 +77,25 @@ class Forecast:
         if not demand.rates or now < self.ask_at:
             return []
         self._measure(demand.rates, rates, members, now)
+        expected = map(max, self.ahead, self._next) if demand.waiting else self.ahead
         needs = [
-            max(0, max(sum(cost[column] for cost in costs), ahead) - have.units - have.scheduled)
-            for have, ahead, column in zip(demand.rates, self.ahead, columns, strict=True)
+            max(0, max(sum(cost[column] for cost in costs), most) - have.units - have.scheduled)
+            for have, most, column in zip(demand.rates, expected, columns, strict=True)
         ]
         if not any(needs):
             return []
-        if now < self.provided_until - _EARLY:
-            self.ask_at = self.provided_until - _EARLY  # what was granted lasts until then
+        ask_at = self.provided_until - _EARLY - self.trip
+        if now < ask_at:
+            self.ask_at = ask_at  # what was granted lasts until then
             return []
         most = [
             max(
                 1,
                 max((cost[column] for cost in costs), default=1),  # the heaviest call fits into one batch
-                min(rate.amount * _BATCH // rate.per_ns, rate.burst // 20),
+                min(rate.amount * _BATCH // rate.per_ns, rate.burst // 10 // max(1, members)),
+                min(-(-need // _MOST_BATCHES), rate.burst // 4),
             )
-            for rate, column in zip(rates, columns, strict=True)
+            for need, rate, column in zip(needs, rates, columns, strict=True)
         ]
         count = min(_MOST_BATCHES, max(-(-need // each) for need, each in zip(needs, most, strict=True)))
         return [
@@ -103,12 +118,20 @@ class Forecast:
             # All members together keep at most a tenth of the burst unused.
             most = rate.burst // 10 // max(1, members)
             self.ahead[i] = min(most, (self.ahead[i] + 2 * speed) // 2 if used else self.ahead[i] // 2)
+            expected = 4 * used * (self.trip + _NEXT) - self._next[i] * elapsed
+            self._next[i] += expected // (elapsed + self.trip + _NEXT)
         self._counted_at = now
 
 
-def terms_of(rates: Sequence[Rate]) -> list[list[int]]:
-    """The rates as a question states them."""
-    return [[rate.amount, rate.per_ns // NS_PER_US, rate.burst] for rate in rates]
+def limits_of(rules: Rules) -> PoolLimits:
+    """The limits of a gate that its pool keeps, besides its rates."""
+    places, weight = rules.places, rules.weight
+    return PoolLimits(
+        places=0 if places is None or places.limit is None else places.limit,
+        throttled_places=0 if places is None or places.throttled_limit is None else places.throttled_limit,
+        bytes=0 if weight is None else weight.budget,
+        throttled_for=rules.throttled_for // NS_PER_US,
+    )
 
 
 def state_demand(
@@ -127,10 +150,16 @@ def state_demand(
         units=[rate.unit for rate in rates],
         limits=limits,
     )
+    stated = [rate.stated for rate in demand.rates]
+    if any(stated):
+        question["stated"] = [[] if told is None else _age_statement(told, demand.at) for told in stated]
     load = [cost[BYTES] * demand.byte_penalty for cost in costs]
+    # Callers that wait although a place is free wait for something else.
+    free = demand.may_use[0] - demand.in_flight
     question |= {
         "uses": [demand.in_flight, demand.bytes_in_flight],
-        "wants": [len(costs), sum(load)],
+        "may_use": list(demand.may_use),
+        "wants": [min(len(costs), free) if free else len(costs), sum(load)],
         "next_bytes": load[0] if load else 0,
         "waiting": demand.waiting,
         "waits_for_window": demand.waits_for_window,
@@ -141,3 +170,18 @@ def state_demand(
 def spare_for(demand: Demand) -> list[int]:
     """Places and bytes for callers to come, if no other member wants them."""
     return [max(4, demand.in_flight // 4), max(1 << 20, demand.bytes_in_flight // 4)]
+
+
+def _age_statement(stated: tuple[int, int, int], now: int) -> list[int]:
+    remaining, allowed, sent = stated
+    return [min(max(0, remaining), _MOST_STATED), allowed, -(-(now - sent) // NS_PER_US)]
+
+
+def tells_of_more(demand: Demand, rates: Sequence[Rate]) -> bool:
+    """Whether callers wait and a call was told that more remains than all members can have used since."""
+    return bool(demand.waiting) and any(
+        have.stated is not None
+        and have.stated[1] > 0
+        and have.stated[0] * rate.per_ns > (demand.at - have.stated[2] + SECOND) * rate.amount
+        for have, rate in zip(demand.rates, rates, strict=False)
+    )

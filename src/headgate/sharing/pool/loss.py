@@ -5,14 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...gate.bucket import RateRule
+from ...gate.decision import FAR_OFF
 from ...gate.leased import LeasedRate
+from ...gate.supply import Grant
 from ...hints import AnyRate
-from ...limits import share_of
+from ...limits import Rate
+from .parts import WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ...limits import Rate
+    from ...limits import Columns
+    from .question import Answer, PoolLimits
+
+# How soon a member asks again for its part, and how seldom in the end.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+# An event loop is that exact: a timer may ring this much before its time.
+_EXACTLY = 0.000_001
+
+
+class OwnPart:
+    """The part of the limits that one process goes by without the store, as its pool has told it."""
+
+    __slots__ = ("_pause", "ask_at", "places", "rates")
+
+    def __init__(self) -> None:
+        self.rates = 0  # of WHOLE
+        self.places = 0
+        self.ask_at: float | None = None  # when to ask for it again, in seconds; None: it is final
+        self._pause = _FIRST_PAUSE
+
+    def take(self, answer: Answer, now: float) -> None:
+        """The pool has told what it is from now on."""
+        before = self.rates, self.places
+        self.rates, self.places, final = answer["part"]
+        if final:
+            self.ask_at, self._pause = None, _FIRST_PAUSE
+        elif self.rates < before[0] or self.places < before[1]:
+            self.ask_at, self._pause = now, _FIRST_PAUSE  # the others wait to hear that it is smaller
+        else:
+            self.ask_at, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+
+    def asks(self, now: float) -> bool:
+        """Whether it is time to ask again."""
+        return self.ask_at is not None and now >= self.ask_at - _EXACTLY
+
+    def of_burst(self, rate: Rate) -> int:
+        """The part of a burst, rounded up."""
+        return -(-rate.burst * self.rates // WHOLE)
 
 
 class CountedRate(RateRule):
@@ -31,25 +71,57 @@ class CountedRate(RateRule):
         return entered
 
 
-def rates_without_store(
-    rates: Sequence[Rate], columns: Mapping[str, int], on_loss: str, members: int, now: int
-) -> list[AnyRate]:
-    """By `on_loss`: no rates ("open"), rates that grant nothing ("closed"), or an equal share of each."""
+def grant_without_store(
+    rates: Sequence[Rate],
+    limits: PoolLimits,
+    columns: Columns,
+    on_loss: str,
+    part: OwnPart,
+    held: Sequence[int] | None,
+    now: int,
+) -> Grant:
+    """What to go by, according to `on_loss`.
+
+    What was granted ("lease"), all places and no rates ("open"), nothing ("closed"), or the part of this
+    process ("share"), and not more than these places and bytes if others are `held`.
+    """
+    if on_loss == "lease":
+        return Grant()
     if on_loss == "open":
-        return []
-    if on_loss == "closed":
-        return [LeasedRate(rate, columns[rate.unit]) for rate in rates]
-    shares = [CountedRate(share_of(rate, members), columns[rate.unit]) for rate in rates]
-    for share in shares:
-        share.lower(0, now)  # how much was left is unknown: begin with nothing saved up
-    return list(shares)
+        return Grant(rates=(), places=limits.places or None, bytes=limits.bytes or None, valid_until=FAR_OFF)
+    closed = on_loss == "closed"
+    share, places = (0, 0) if closed else (part.rates, part.places)
+    load = limits.bytes * share // WHOLE
+    if held is not None:
+        places, load = min(places, held[0]), min(load, held[1])
+    return Grant(
+        rates=[_share_of(rate, columns[rate.unit], share, now) for rate in rates],
+        columns=columns,
+        places=places if limits.places else None,
+        bytes=load if limits.bytes else None,
+        valid_until=FAR_OFF,
+    )
 
 
-def used_without_store(rules: Sequence[AnyRate], rates: Sequence[Rate], members: int) -> list[int]:
+def _share_of(rate: Rate, column: int, share: int, now: int) -> AnyRate:
+    """The share of a rate, of which nothing is saved up: how much was left is unknown.
+
+    The share of a strict rate is even: it has a burst of one.
+    """
+    if not share:
+        return LeasedRate(rate, column)  # to which nothing is granted
+    per_ns = -(-rate.per_ns * WHOLE // share)
+    burst = 1 if rate.strict else max(1, rate.burst * share // WHOLE)
+    counted = CountedRate(Rate.of_ns(rate.amount, per_ns, burst, rate.unit, strict=False), column)
+    counted.lower(0, now)
+    return counted
+
+
+def used_without_store(rules: Sequence[AnyRate], rates: Sequence[Rate], part: OwnPart) -> list[int]:
     """How much of each rate to tell a pool that has filled up since: at most our part of a burst."""
     owed = [0] * len(rates)
     for i, (rule, rate) in enumerate(zip(rules, rates, strict=False)):
         if isinstance(rule, CountedRate):
-            owed[i] = min(rule.taken, -(-rate.burst // max(1, members)))
+            owed[i] = min(rule.taken, part.of_burst(rate))
             rule.taken = 0
     return owed

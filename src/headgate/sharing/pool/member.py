@@ -16,46 +16,37 @@ from ... import events
 from ...arguments import NS_PER_US, SECOND
 from ...backoff import Backoff
 from ...errors import InvalidConfig, StoreError
-from ...gate.decision import FAR_OFF
 from ...gate.leased import LeasedRate
-from ...gate.supply import Batch, Demand, Grant
+from ...gate.supply import Demand, Grant, holds
 from ...gate.window import WindowSignal
 from ...hints import AnyRate
-from ...limits import Rate
+from ...limits import columns_for
 from ..courier import COURIER
-from .client import TRY_AGAIN, PoolClient
-from .demand import HEARTBEAT, IDLE, LEASE, Forecast, spare_for, state_demand, terms_of
-from .loss import rates_without_store, used_without_store
-from .question import CLEARED, PoolLimits, window_left
+from .client import PATIENCE, TRY_AGAIN, PoolClient, loop_time
+from .demand import HEARTBEAT, IDLE, LEASE, Forecast, limits_of, spare_for, state_demand, tells_of_more
+from .episode import CLEARED, ENDED, NO_PROBES, USUAL, manner_of
+from .heard import HeardWindow, heard_signal
+from .lessons import Lessons
+from .loss import OwnPart, grant_without_store, used_without_store
+from .places import HeldPlaces
+from .question import PoolLimits, check_units, granted_batches, rate_of_terms, terms_of, window_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...gate.decision import Rules
     from ...gate.gate import Gate
-    from ..store import Store
+    from ...limits import Rate
+    from ..store import AnyStore
+    from .lessons import SharedLearner
     from .question import Answer, Question
 
 
 # How soon a member asks again for places that other members hold, unless it is told another pace.
 _PACE = Backoff(0.02, strategy="constant", jitter="none")
-_SOONEST = 1_000_000
+# How often a member looks what its waiting callers wait for, and tells what remains because they wait.
+_LOOK = 20_000_000
 # How long after a store is back nothing is granted: all members have told by then what they used.
 _REUNION = 350_000_000
-# After how many seconds without an answer the gate goes on by itself, and how much longer one is waited for.
-_PROMPT = 0.25
-_PATIENCE = 2.0
-
-
-def limits_of(rules: Rules) -> PoolLimits:
-    """The limits of a gate that its pool keeps, besides its rates."""
-    places, weight = rules.places, rules.weight
-    return PoolLimits(
-        places=0 if places is None or places.limit is None else places.limit,
-        throttled_places=0 if places is None or places.throttled_limit is None else places.throttled_limit,
-        bytes=0 if weight is None else weight.budget,
-        throttled_for=rules.throttled_for // NS_PER_US,
-    )
 
 
 class PoolMember:
@@ -65,10 +56,12 @@ class PoolMember:
         self,
         gate: Gate,
         hear: Callable[[WindowSignal], None],
-        store: Store | str,
+        learner: SharedLearner,
+        store: AnyStore,
         key: str,
         rates: Sequence[Rate],
         *,
+        automatic: bool,
         on_loss: str,
         pace: Backoff | None,
         random: Callable[[], float],
@@ -76,26 +69,26 @@ class PoolMember:
         self._gate = gate
         self._clock = gate.clock
         self._hear_window = hear
-        self._pool = PoolClient(store, key, gate.clock, self.hear)
-        self._on_loss = on_loss
-        self._pace = _PACE if pace is None else pace
-        self._random = random
+        self._pool = PoolClient(store, key, gate.clock, self.hear, lambda: gate.observer)
+        self._on_loss, self._random = on_loss, random
         self._rates = tuple(rates)
         self._limits = limits_of(gate.rules)
         self._version = 0  # of the limits, as last heard
-        self._set: Sequence[Any] | None = [terms_of(rates), self._limits]  # to replace those of the pool
-        self._learned: tuple[Rate, ...] = ()  # what responses to this process taught all members
-        self._members = 0
+        self._automatic = automatic  # the rates are learned: those of the pool stay
+        self._set: Sequence[Any] | None = [None if automatic else terms_of(rates), self._limits]  # to replace
+        self._lessons = Lessons(learner)
+        self._members = self._raised = 0
         self._signal: int | None = None  # the end of the window, or CLEARED, that the pool has not heard of
+        self._manner = USUAL  # of that window
         self._telling: int | None = None  # the one that the pending question tells
-        self._generation = 0  # of the pool's window, as last heard
+        self._window = HeardWindow()
+        self._forgot = False  # the store has lost the pool, and its window was not compared with ours yet
         self._forecast = Forecast(len(rates), self._clock.now())
         self._asked_at = self._clock.now()
         self._owed = [0] * len(rates)  # units used without a grant, to be told
-        self._granted = [self._limits.places, self._limits.bytes]
-        self._crowded = False  # other members want places or bytes
-        self._turn = 0  # how long to wait before asking again, while that is so
-        self._in_vain = 0  # answers in a row that granted nothing to waiting callers
+        self._places = HeldPlaces([0, 0], _PACE if pace is None else pace)
+        self._valid_until = 0  # no place and no byte may be used later
+        self._part = OwnPart()
         self._wish: tuple[int, ...] | None = None  # the cost of a caller that did not wait
         self._pending: Question | None = None  # asked, and not answered yet
         self._pending_since = 0
@@ -116,18 +109,18 @@ class PoolMember:
 
     def returned(self, *, corrected: bool) -> None:
         """A call is over: its place, or the difference to its estimate, may serve another member."""
-        if corrected or self._crowded:
+        self._places.ended += 1
+        if corrected or self._places.crowded:
             self._nudge()
 
     def signalled(self, signal: WindowSignal) -> None:
         """The window was changed in this process: the other members are to hear it."""
-        until = CLEARED if signal.until is None else signal.until
+        until, manner = CLEARED if signal.until is None else signal.until, manner_of(signal)
+        COURIER.soon(lambda: self._note_signal(until, manner))
 
-        def note() -> None:
-            self._signal = until
-            self._stir()
-
-        COURIER.soon(note)
+    def end_probes(self) -> None:
+        """A call went well: if calls of all members wait for that, they go again."""
+        COURIER.soon(lambda: self._note_signal(ENDED, USUAL))
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
         """Other rates from now on, for all members."""
@@ -138,44 +131,32 @@ class PoolMember:
         self._rates = tuple(rates)
         owed = self._install(leased=not self._lost)
         self._gate.tell_retuned(self._rates, self._clock.now())
+        # On the courier's loop, which may be writing a question now.
+        COURIER.soon(lambda: self._note_lesson(owed, by_hand=True))
 
-        def note() -> None:  # on the courier's loop, which may be writing a question now
-            self._set = [terms_of(rates), self._limits]
-            self._owe(owed)
-            self._stir()
+    def learned(self, *, cut: bool) -> None:
+        """Something was learned for all members: a `cut` that began an episode, or anything else."""
+        COURIER.soon(lambda: self._note_lesson((), cut=cut))
 
-        COURIER.soon(note)
-
-    def learn(self, before: tuple[Rate, ...], rates: tuple[Rate, ...]) -> None:
-        """Responses state other limits, for all members. Only the member that lowered them raises them."""
-        if rates == before or [rate.unit for rate in rates] != [rate.unit for rate in self._rates]:
-            return
-        if self._rates != self._learned:
-            rates = tuple(
-                new if new.amount * now.per_ns < now.amount * new.per_ns else now
-                for new, now in zip(rates, self._rates, strict=True)
-            )
-        if rates != self._rates:
-            self._learned = rates
-            self.set_rates(rates)
+    def stated(self) -> None:
+        """Callers wait, and an answer said what remains."""
+        if self._clock.now() - self._asked_at >= _LOOK:
+            self._nudge()
 
     def start(self, timeout: float) -> None:
         """Go by the pool from now on. Waits for one answer, to find out whether there is a store at all."""
         self._gate.share(self)
         self._install(leased=True)
+        self._use_nothing()
 
         async def greet() -> None:
             question = self._question(self._gate.demand())
             self._pending_since = self._clock.now()
             assert question is not None  # there are limits to be agreed on
             answer = await self._pool.ask(question)
-            key, ours = self._pool.key, [rate.unit for rate in self._rates]
-            theirs = answer.get("units", ours)
-            if theirs != ours:
-                said = ", ".join(theirs) or "none"
-                raise InvalidConfig(
-                    f"{key!r} is shared by others, whose rates are of {said}; write rates of the same"
-                )
+            self._pool.trips.note(self._clock.now() - self._pending_since, connecting=True)
+            if not self._automatic:
+                check_units(self._pool.key, self._rates, answer)
             self._take(question, answer)
 
         self._pool.greet(greet, timeout)
@@ -185,13 +166,13 @@ class PoolMember:
         """In a forked child: another member, to which nothing was granted, with a connection of its own."""
         self._pool.start_anew()
         self._pending = self._news = None
-        self._working = self._crowded = self._lost = False
+        self._working = self._places.crowded = self._lost = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
         self._returns_at = None
+        self._part = OwnPart()
         self._install(leased=True)
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
         self._use_nothing()
-        self._granted = [0, 0]
         if not self._closed:
             COURIER.send(self._pool.listen)
 
@@ -209,8 +190,20 @@ class PoolMember:
 
     def hear(self) -> None:
         """Another member changed the window or the limits of the pool."""
-        self._forecast.ask_at = 0
+        self._forecast.ask_now()
         self._curious = True
+        self._stir()
+
+    def _note_lesson(self, owed: Sequence[int], *, cut: bool = False, by_hand: bool = False) -> None:
+        self._owe(owed)
+        self._lessons.note(cut=cut, by_hand=by_hand)
+        if self._lost and self._use(self._lessons.rates()):
+            self._owe(self._install(leased=False))
+        self._stir()
+
+    def _note_signal(self, until: int, manner: int) -> None:
+        if until != ENDED or self._signal is None:
+            self._signal, self._manner = until, manner
         self._stir()
 
     def _stir(self) -> None:
@@ -243,28 +236,28 @@ class PoolMember:
             self._give_up()
         question = self._pending
         if question is None:
-            question = self._question(self._gate.demand())
+            keeps = self._places.keeps(now - self._asked_at)
+            question = self._question(self._gate.demand(keeps=keeps))
             self._pending_since = self._clock.now()
         else:
             question["window"] = window_left(self._telling, now)  # less than when it was first asked
+            question["stated"] = [[] for _ in question["owed"]]  # a newer answer will say what remains
         if question is None:
             return self._next_look()
         self._pending = question
         self.questions += 1
-        answering = asyncio.ensure_future(self._pool.ask(question))
         try:
-            # In two halves: if this process was stopped in the first, the answer may be there in the second.
-            await asyncio.wait({answering}, timeout=_PROMPT / 2)
-            done, _ = await asyncio.wait({answering}, timeout=_PROMPT / 2)
-            if not done:
-                self._lose(f"no answer within {_PROMPT:g} s")  # it may still come
-            answer = await asyncio.wait_for(answering, _PATIENCE)
+            answer = await self._pool.ask_patiently(question, slow=self._lose)
         except (StoreError, TimeoutError) as error:
             self._lose(str(error) or "no answer")
+            grant = self._grant_without_store()
+            self._gate.grant(Grant(places=grant.places, bytes=grant.bytes))
             return TRY_AGAIN
-        finally:
-            answering.cancel()
         self._pending = None
+        if self._pool.forgot:
+            self._forgot = True
+            self._pool.tell(events.StoreForgot)
+        self._forecast.trip = self._pool.trips.typical
         self._take(question, answer)
         return self._next_look()
 
@@ -273,26 +266,30 @@ class PoolMember:
         assert self._pending is not None
         question, self._pending = self._pending, None
         self._owe(question["owed"])
-        self._set = self._set or question["set"]
+        self._lessons.write_again(question)
+        if question["lesson"] is None:
+            self._set = self._set or question["set"]
         if self._signal is None:
             self._signal = self._telling
 
     def _next_look(self) -> float | None:
         now = self._clock.now()
         delays = []
-        if self._crowded:
-            delays.append(self._turn / SECOND)
+        if self._places.crowded:
+            delays.append(self._places.turn / SECOND)
         if self._forecast.ask_at > now:
             delays.append((self._forecast.ask_at - now) / SECOND)
+        if self._part.ask_at is not None and not self._lost:
+            delays.append(max(0.001, self._part.ask_at - loop_time()))
+        places = self._gate.rules.places
+        if self._gate.waiting and places is not None and places.fits():
+            delays.append(_LOOK / SECOND)  # callers wait for a rate, and may come to wait for a place
         if self._gate.look(self._holds_locked):
             delays.append(min(IDLE, HEARTBEAT) / SECOND)
         return min(delays, default=None)
 
     def _holds_locked(self, _now: int) -> bool:
-        rules = self._gate.rules
-        granted = any(rate.units or rate.scheduled() for rate in rules.rates if isinstance(rate, LeasedRate))
-        in_flight = (rules.places and rules.places.in_flight) or (rules.weight and rules.weight.in_flight)
-        return bool(granted or in_flight or self._gate.waiting)
+        return holds(self._gate.rules, self._gate.waiting)
 
     async def _leave(self) -> None:
         """Keep what calls still use until they are over; then leave the rest to the others."""
@@ -305,7 +302,7 @@ class PoolMember:
     async def _say(self, question: Question | None) -> None:
         if question is not None:
             with suppress(StoreError, TimeoutError):  # what was held expires by itself
-                await asyncio.wait_for(self._pool.ask(question), _PATIENCE)
+                await asyncio.wait_for(self._pool.ask(question), PATIENCE)
 
     def _rest(self) -> bool:
         """Nothing has been used for a while: what was granted goes back. True if there is nothing to tell."""
@@ -316,7 +313,6 @@ class PoolMember:
             demand = self._gate.demand()
             self._pending = self._question(demand, resting=not demand.holds)
             self._pending_since = demand.at
-            self._granted = [0, 0]
             if demand.holds:
                 return False  # a call has begun since
         return self._pending is None
@@ -325,46 +321,53 @@ class PoolMember:
         """No place and no byte may be used before the next answer."""
         places, load = self._limits.places, self._limits.bytes
         self._gate.grant(Grant(places=0 if places else None, bytes=0 if load else None))
+        self._places.granted = [0, 0]
 
     # -- questions
 
     def _question(self, demand: Demand, *, resting: bool = False, leaving: bool = False) -> Question | None:
         """What to ask now; None: nothing."""
-        now, limits, going = demand.at, self._limits, resting or leaving
-        wish, self._wish = self._wish, None
+        now, limits, going, wish = demand.at, self._limits, resting or leaving, self._wish
+        self._wish = None
         costs = demand.costs or (() if wish is None else (wish,))
         columns = [self._gate.columns[rate.unit] for rate in self._rates]
         batches: list[list[int]] = []
+        more = tells_of_more(demand, self._rates)
+        if more:
+            self._forecast.ask_now()
         if not (going or self._lost):
             batches = self._forecast.batches(demand, costs, self._rates, columns, self._members)
         question = state_demand(self._pool.name, self._rates, limits, demand, costs)
         returned = [rate.returned for rate in demand.rates] or [[] for _ in self._rates]
         self._owe([rate.owed for rate in demand.rates])
-        uses, wants = question["uses"], question["wants"]
-        kinds = [i for i, limit in enumerate((limits.places, limits.bytes)) if limit]
-        wanting = any(uses[i] + wants[i] > self._granted[i] for i in kinds)
-        spared = (self._crowded or resting) and any(self._granted[i] > uses[i] for i in kinds)
-        if self._crowded and now - self._asked_at < self._turn:
-            wanting = spared = False  # it is the turn of other members
+        waited = now - self._asked_at
+        places = self._places.asks(question, (limits.places, limits.bytes), now, waited, going=going)
         signal = window_left(self._signal, now)
         telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
-        due = now - self._asked_at >= HEARTBEAT and demand.holds
-        if not (batches or wanting or spared or telling or leaving or due):
+        telling = telling or more or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
+        due = waited >= HEARTBEAT and demand.holds
+        if not (batches or places or telling or leaving or due):
             return None
         question |= {
             "id": self._pool.next_number(),
             "version": self._version,
             "set": self._set,
+            "reach": self._pool.trips.typical // NS_PER_US,
             "batches": batches,
             "returned": returned,
             "owed": self._owed,
-            "spare": [0, 0] if self._crowded or going else spare_for(demand),
+            "spare": [0, 0] if self._places.crowded or going else spare_for(demand),
             "window": signal,
+            "manner": self._manner,
+            "part": [self._part.rates, self._part.places],
+            "recalls": self._window.recalls(self._window_end(), now),
             "leaves": leaving,
         }
+        self._lessons.write(question, limits)
         if leaving:
-            question |= {"uses": [0, 0], "wants": [0, 0], "next_bytes": 0, "waiting": 0}
+            question |= {"uses": [0, 0], "may_use": [0, 0], "wants": [0, 0], "next_bytes": 0, "waiting": 0}
         self._owed = [0] * len(self._rates)
+        self._places.tell(question)
         self._asked_at = now
         self._telling, self._signal = self._signal, None
         self._set = None
@@ -381,76 +384,75 @@ class PoolMember:
             batches = []
             if not self._is_back(answer):
                 return
+        self._lessons.read(question, answer)
         if "rates" in answer and self._follow(answer):
-            self._owe(self._install(leased=True))
+            self._owe(self._install(leased=True, keeps_units=True))
             self._gate.tell_retuned(self._rates, self._clock.now())
         now, limits = self._clock.now(), self._limits
         self._version = answer["version"]
         self._members = answer["members"]
-        self._crowded = answer["crowded"]
-        places, load = self._granted = [answer["places"], answer["bytes"]]
-        short = places < question["uses"][0] + question["wants"][0]
-        self._in_vain = self._in_vain + 1 if short and places <= question["uses"][0] else 0
-        turn = self._pace.delay_ns(max(0, self._in_vain - 1), self._random(), self._turn)
-        self._turn = max(turn, _SOONEST)
-        again = answer["ask_again_in"]
-        self._forecast.ask_at = now + again * NS_PER_US if again else 0
-        granted = [
-            Batch(now + start * NS_PER_US, stamp, units)
-            for stamp, (start, units) in enumerate(
-                zip(answer["starts"], batches, strict=False), answer["first_stamp"]
-            )
-        ]
+        self._places.take(question, answer, self._random(), now)
+        self._part.take(answer, loop_time())
+        self._valid_until = self._pending_since + LEASE * 9 // 10
+        again, then = answer["ask_again_in"], now - self._pool.trips.ago
+        self._forecast.ask_at = then + again * NS_PER_US if again else 0
+        granted = granted_batches(answer, batches, then)
         if granted:
             self._forecast.provided_until = granted[-1].start
+        if raised := answer["raised"] != self._raised:
+            self.hear()
+        self._raised = answer["raised"]
         self._gate.grant(
             Grant(
                 batches=granted,
-                places=places if limits.places else None,
-                bytes=load if limits.bytes else None,
+                sooner_than=self._raised if raised else None,
+                places=answer["places"] if limits.places else None,
+                bytes=answer["bytes"] if limits.bytes else None,
                 all_bytes=limits.bytes or None,
-                valid_until=self._pending_since + LEASE * 9 // 10,
+                valid_until=self._valid_until,
                 ahead=self._forecast.ahead,
+                members=max(1, self._members),
                 return_unused=self._forecast.is_idle(now),
             )
         )
-        generation, left = answer["window_generation"], answer["window_left"]
-        if generation != self._generation:
-            self._generation = generation
-            until = self._clock.now() + left * NS_PER_US if left else None
-            self._hear_window(WindowSignal(until=until, origin=self))
+        forgot, self._forgot = self._forgot, False
+        own, now = self._window_end(), self._clock.now()
+        until = self._window.news(question, answer, own, self._pending_since, now, forgot=forgot)
+        if until is not None:
+            self._hear_window(heard_signal(until, answer, self))
+        elif forgot and self._signal is None:
+            self._signal = self._window.untold(answer, own, now)
+        if self._lessons.hear_probes(answer["probes"], untold=self._signal is not None):
+            self._note_signal(ENDED, USUAL)
+
+    def _window_end(self) -> int | None:
+        window = self._gate.rules.window
+        return None if window is None else window.until
 
     def _follow(self, answer: Answer) -> bool:
-        """Another member set other limits. True if that changes anything here."""
-        rates = tuple(
-            Rate(amount, period * NS_PER_US / SECOND, burst=burst, unit=ours.unit)
-            for (amount, period, burst), ours in zip(answer["rates"], self._rates, strict=False)
-        )
-        limits = PoolLimits(*answer["limits"])
-        changed = self._version != 0 and (rates != self._rates or limits != self._limits)
-        if len(rates) == len(self._rates):
-            self._rates = rates
-        self._limits = limits
-        return changed
+        """The limits in force are told. True if they are others than here."""
+        rates = tuple(map(rate_of_terms, answer["rates"], answer["units"]))
+        before, self._limits = self._limits, PoolLimits(*answer["limits"])
+        return self._use(rates) or before != self._limits
 
-    def _install(self, *, leased: bool) -> list[int]:
+    def _use(self, rates: tuple[Rate, ...]) -> bool:
+        """Go by these rates from the next installation on. True if they are others."""
+        if [rate.unit for rate in rates] != [rate.unit for rate in self._rates]:
+            self._owed = [0] * len(rates)
+        before, self._rates = self._rates, rates
+        return before != rates
+
+    def _install(self, *, leased: bool, keeps_units: bool = False) -> list[int]:
         """Have the gate go by what the pool grants, or by what it may use without the store.
 
         Answers what the rates that were replaced owe.
         """
-        gate, limits = self._gate, self._limits
+        gate, columns = self._gate, columns_for(self._rates, self._gate.columns, learned=True)
         if leased:
-            rates: list[AnyRate] = [LeasedRate(rate, gate.columns[rate.unit]) for rate in self._rates]
-            grant = Grant(rates=rates)
+            rates: list[AnyRate] = [LeasedRate(rate, columns[rate.unit]) for rate in self._rates]
+            grant = Grant(rates=rates, columns=columns, keeps_units=keeps_units)
         else:
-            members = self._members or 2
-            now = self._clock.now()
-            grant = Grant(
-                rates=rates_without_store(self._rates, gate.columns, self._on_loss, members, now),
-                places=max(1, limits.places // members) if limits.places else None,
-                bytes=limits.bytes // members if limits.bytes else None,
-                valid_until=FAR_OFF,
-            )
+            grant = self._grant_without_store()
         owed = gate.grant(grant)
         self._forecast.restart(len(self._rates))
         return owed
@@ -471,12 +473,20 @@ class PoolMember:
             "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, key, self._on_loss
         )
         self._owe(self._install(leased=False))
-        events.tell(self._gate.observer, events.StoreLost(key=key, at=self._clock.seconds(), reason=why))
+        self._lessons.hear_probes(NO_PROBES)  # each member finds out by itself
+        self._pool.tell(events.StoreLost, reason=why)
+
+    def _grant_without_store(self) -> Grant:
+        """What to go by. Until their leases end, other members may use the places that they were granted."""
+        now = self._clock.now()
+        held = self._places.granted if now < self._valid_until else None
+        rates, columns = self._rates, columns_for(self._rates, self._gate.columns, learned=True)
+        return grant_without_store(rates, self._limits, columns, self._on_loss, self._part, held, now)
 
     def _is_back(self, answer: Answer) -> bool:
         """The store answers again. True when all members have had time to tell what they used."""
         now, gate = self._clock.now(), self._gate
-        self._owe(gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._members)))
+        self._owe(gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._part)))
         if self._returns_at is None:
             self._returns_at = now + _REUNION
             self._members = max(self._members, answer["members"])
@@ -486,5 +496,5 @@ class PoolMember:
         self._lost = False
         self._returns_at = None
         self._owe(self._install(leased=True))
-        events.tell(gate.observer, events.StoreRegained(key=self._pool.key, at=self._clock.seconds()))
+        self._pool.tell(events.StoreRegained)
         return True

@@ -7,12 +7,19 @@ order that `scripts/state.lua` gives too. LAYOUT is another number whenever that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .episode import PoolLesson, PoolWindow
 from .question import Answer, PoolLimits
-from .rate import PoolRate
+from .rate import BUCKET, STRICT, PoolRate
+from .strict import StrictPoolRate
 
-LAYOUT = 5
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AnyPoolRate = PoolRate | StrictPoolRate
+
+LAYOUT = 11
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
@@ -25,25 +32,20 @@ PLACES, BYTES = 0, 1
 
 
 @dataclass(slots=True)
-class PoolWindow:
-    """The backoff window of a pool."""
-
-    until: int | None = None  # its end; None: there never was one
-    generation: int = 0  # another number with each signal
-    resumed: int | None = None  # the end after which the rates have begun to earn again
-
-
-@dataclass(slots=True)
 class MemberState:
     """What a pool knows of one member."""
 
     expires: int = 0
     last_start: int = 0  # of the batches granted to it
+    served: int = 0  # what was granted to it, as time of the rate
+    short_until: int = 0  # it was granted less than it asked for, and is expected to ask again by then
+    reach: int = 0  # how long its questions and their answers travel
     holds: list[int] = field(default_factory=lambda: [0, 0])
     wants: list[int] = field(default_factory=lambda: [0, 0])
     put_off: int = 0  # since when a batch is put off because it starts too late; 0: none is
     next_bytes: int = 0
     turn: int = 0  # the stamp at which it last had more than its even share
+    crowded: int = 0  # 1: it was told, or called to hear, that others want what it holds
     in_flight: int = 0  # for `view_of`, as is the next one
     waiting: int = 0
     answered: int = 0  # the id of its last question
@@ -54,7 +56,7 @@ class MemberState:
 class Pool:
     """All that a store remembers for one key. A new one has never been used."""
 
-    rates: list[PoolRate] = field(default_factory=list)
+    rates: list[AnyPoolRate] = field(default_factory=list)
     limits: PoolLimits = field(default_factory=PoolLimits)
     units: list[str] = field(default_factory=list)  # what each rate counts
     version: int = 0  # of rates and limits
@@ -63,6 +65,21 @@ class Pool:
     stamp: int = 0  # the last one given out: a number that only grows
     now: int = 0  # the latest time it was asked at
     ahead: int = 0  # of the store's clock: grows when that clock is set back
+    called: int = 0  # the stamp at which members that were silent were last called to ask
+    lesson: PoolLesson = field(default_factory=PoolLesson)
+    configured: list[list[int]] = field(default_factory=list)  # terms of the rates before others were learned
+    raised: int = 0  # the stamp at which a rate was last found to have much more than it had
+    born: int = 0  # when it was asked first
+    grants_from: int = 0  # before that time nothing is granted: members of a lost pool tell what they use
+    # By process: until when it counts as present, and its parts of the rates and places without the store.
+    present: dict[str, list[int]] = field(default_factory=dict)
+    parts: int = 0  # into which all is divided then; 0: no process has asked yet
+    parts_until: int = 0  # before that time there are not fewer
+
+    @property
+    def news(self) -> tuple[int, ...]:
+        """What the listeners of a key are told to ask for when it has changed."""
+        return self.window.generation, self.version, self.called, self.born, self.lesson.version
 
     def packed(self) -> list[Any]:
         """Return what `unpacked` reads, made of lists, numbers and texts."""
@@ -77,27 +94,44 @@ class Pool:
             self.stamp,
             self.now,
             self.ahead,
+            self.called,
+            _fields(self.lesson),
+            self.configured,
+            self.raised,
+            self.born,
+            self.grants_from,
+            self.present,
+            self.parts,
+            self.parts_until,
         ]
 
     @classmethod
     def unpacked(cls, packed: list[Any]) -> Pool:
         """Read what `packed` wrote; ValueError if another version of headgate did."""
         if not isinstance(packed, list) or packed[:1] != [LAYOUT]:
-            raise ValueError("not a pool of this version of headgate")
-        _, rates, limits, units, version, members, window, *times = packed
+            raise ValueError(
+                "the pool was made by another version of headgate; end the processes of the other version "
+                "and wait a minute, or write another key"
+            )
+        _, rates, limits, units, version, members, window, *others = packed
+        stamp, now, ahead, called, lesson, learned_from, *times = others
         return cls(
-            [PoolRate(*rate) for rate in rates],
+            [_KINDS[rate[3]](*rate) for rate in rates],
             PoolLimits(*limits),
             units,
             version,
             {name: MemberState(*member) for name, member in members.items()},
             PoolWindow(*window),
+            *(stamp, now, ahead, called),
+            PoolLesson(*lesson),
+            learned_from,
             *times,
         )
 
     def as_of(self, now: int) -> Pool:
-        """Prepare it for an onlooker: without members that have expired by then, and without answers."""
+        """Prepare it for an onlooker: without members that have expired by then, answers and parts."""
         self.advance(now)
+        self.present, self.parts, self.parts_until = {}, 0, 0
         for member in self.members.values():
             member.answered, member.answer = 0, None
         return self
@@ -122,11 +156,22 @@ class Pool:
         if until is not None:
             ends.append(until + self.limits.throttled_for)
         for rate in self.rates:
-            ends.append(rate.full_at + rate.time_for(rate.burst) - rate.tolerance())
+            ends.append(rate.idle_from())
             if until is not None and until != self.window.resumed:
-                ends.append(until + rate.time_for(rate.burst))
+                ends.append(rate.idle_after(until))
         return max(ends) - self.now
 
 
-def _fields(state: PoolRate | MemberState | PoolWindow) -> list[Any]:
+_KINDS: Sequence[type[AnyPoolRate]] = (PoolRate, PoolRate, StrictPoolRate)
+
+
+def pool_rate(terms: Sequence[int], stamp: int) -> AnyPoolRate:
+    """Return a new rate of these terms. What was taken before the stamp cannot be returned to it."""
+    amount, period, burst, kind = (*terms, BUCKET)[:4]
+    if kind == STRICT:
+        return StrictPoolRate(amount, period, burst, gone=stamp)
+    return PoolRate(amount, period, burst, kind, full_stamp=stamp)
+
+
+def _fields(state: AnyPoolRate | MemberState | PoolWindow | PoolLesson) -> list[Any]:
     return [getattr(state, name) for name in state.__slots__]

@@ -6,16 +6,18 @@ the pool's `now`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...arguments import NS_PER_US, US_PER_S
-from ...limits import Rate
+from ...arguments import US_PER_S
 from ...words import soon
+from .question import rate_of_terms
 from .state import BYTES, PLACES
 
 if TYPE_CHECKING:
-    from .rate import PoolRate
-    from .state import Pool
+    from collections.abc import Iterable
+
+    from ...limits import Rate
+    from .state import AnyPoolRate, Pool
 
 
 class RateView(NamedTuple):
@@ -47,6 +49,10 @@ class MemberView(NamedTuple):
     bytes: int
     lease: int
 
+    def facts(self) -> dict[str, Any]:
+        """The same by name, for JSON."""
+        return self._asdict()
+
 
 class PoolView(NamedTuple):
     """A pool at one moment. `waits` says in words what the next call waits for; empty: for nothing."""
@@ -59,6 +65,10 @@ class PoolView(NamedTuple):
     throttled: int  # µs until the end of the tighter limits, which begin with the window
     members: tuple[MemberView, ...]
     waits: tuple[str, ...]
+
+    def explained(self, waits: Iterable[str]) -> PoolView:
+        """The same, with what the next call waits for."""
+        return self._replace(waits=tuple(waits))
 
     @property
     def waiting(self) -> int:
@@ -104,15 +114,14 @@ def view_of(pool: Pool) -> PoolView:
         members=members,
         waits=(),
     )
-    return seen._replace(waits=tuple(_reasons(pool, seen)))
+    return seen.explained(_reasons(pool, seen))
 
 
-def _rate_view(rate: PoolRate, unit: str, now: int) -> RateView:
-    most = rate.burst - rate.burst // 10
+def _rate_view(rate: AnyPoolRate, unit: str, now: int) -> RateView:
     return RateView(
-        rate=Rate.of_ns(rate.amount, rate.period * NS_PER_US, burst=rate.burst, unit=unit),
-        level=most - rate.missing(now),
-        most=most,
+        rate=rate_of_terms(rate.terms, unit),
+        level=rate.most - rate.missing(now),
+        most=rate.most,
         next=rate.fits_at(1, now) - now,
     )
 

@@ -11,33 +11,43 @@ import logging
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
-from ...arguments import NS_PER_US
 from ...errors import StoreError
+from ...events import StoreForgot
 from ...gate.forks import reset_in_child
 from ...gate.window import WindowSignal
 from ..courier import COURIER
 from .client import TRY_AGAIN, PoolClient
-from .question import CLEARED, empty_question, window_left
+from .episode import CLEARED, GENTLE, USUAL
+from .heard import HeardWindow, heard_signal
+from .question import empty_question, window_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...events import Event
     from ...gate.window import Window
     from ...typing import Clock
-    from ..store import Store
+    from ..store import AnyStore
 
 
 class WindowMember:
     """One window in the pool of its key."""
 
     def __init__(
-        self, rule: Window, clock: Clock, hear: Callable[[WindowSignal], None], store: Store | str, key: str
+        self,
+        rule: Window,
+        clock: Clock,
+        hear: Callable[[WindowSignal], None],
+        tell: Callable[[Event], None],
+        store: AnyStore,
+        key: str,
     ) -> None:
         self._rule = rule
         self._clock = clock
         self._hear_window = WeakMethod(hear)  # a window that is no longer used goes although there is news
+        self._tell_event = WeakMethod(tell)
         self._pool = PoolClient(store, key, clock, self.hear)
-        self._generation = 0  # of the pool's window, as last heard
+        self._window = HeardWindow()
         self._told = rule.signalled  # the state of our window that was told last
         self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._curious = False  # another member has changed something
@@ -47,7 +57,7 @@ class WindowMember:
 
     def start(self) -> None:
         """Hear whether a window is active. Waits, to find out whether there is a store at all."""
-        self._pool.greet(lambda: self._ask(None), timeout=2.0)
+        self._pool.greet(lambda: self._ask(None), timeout=6.0)
         reset_in_child(self)
 
     def hear_window(self) -> None:
@@ -121,16 +131,22 @@ class WindowMember:
     async def _ask(self, window: int | None) -> None:
         """Tell how long calls should be held back, and want nothing."""
         question = empty_question(self._pool.name, self._pool.next_number())
+        asked_at = self._clock.now()
         question["window"] = window
+        question["manner"] = GENTLE if self._rule.gentle else USUAL
+        question["recalls"] = self._window.recalls(self._rule.until, asked_at)
         answer = await self._pool.ask(question)
-        generation, left = answer["window_generation"], answer["window_left"]
-        hear = self._hear_window()
-        if generation == self._generation or hear is None:
+        forgot, own, now = self._pool.forgot, self._rule.until, self._clock.now()
+        hear, tell = self._hear_window(), self._tell_event()
+        if hear is None or tell is None:
             return
-        self._generation = generation
-        if window is None or left > max(window, 0):  # otherwise it is our own signal
-            until = self._clock.now() + left * NS_PER_US if left else None
-            hear(WindowSignal(until=until, origin=self))
+        if forgot:
+            tell(StoreForgot(key=self._pool.key, at=self._clock.seconds(), store=self._pool.kind))
+        until = self._window.news(question, answer, own, asked_at, now, forgot=forgot)
+        if until is not None:
+            hear(heard_signal(until, answer, self))
+        elif forgot and self._signal is None:
+            self._signal = self._window.untold(answer, own, now)
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""

@@ -35,6 +35,10 @@ class Command(NamedTuple):
     seen: int
     more: Any = ()
 
+    def to(self, borrower: str) -> Command:
+        """The same, with one more argument: the name that a probe is lent to."""
+        return self._replace(more=(*self.more, borrower))
+
 
 @dataclass(slots=True)
 class CircuitRecord:

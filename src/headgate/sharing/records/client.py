@@ -25,11 +25,13 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 from ...arguments import NS_PER_US, SECOND
 from ...errors import InvalidConfig, StoreError
+from ...events import StoreForgot
 from ...gate.forks import never_free, reset_in_child
-from ...typing import Clock
+from ...telling import tell
+from ...typing import Clock, Observer
 from ..courier import COURIER
 from ..memory import MemoryStore
-from ..store import Changes, Records, Store, open_store, plain_name
+from ..store import AnyStore, Changes, Records, Store, is_client, kind_of, open_store, plain_name
 from .record import Record, Turn, attempt_made, rewrite
 
 # A record that was heard longer ago is looked at again before it is changed: nearly always another member
@@ -109,14 +111,16 @@ def look(records: Sequence[Record]) -> Change:
 class RecordClient:
     """One member's access to the records of one group.
 
-    `on_loss` is called with the reason when the store cannot be asked, and with None when it can again.
+    `on_loss` is called with the reason when the store cannot be asked, and with None when it can again;
+    `on_forgot` when it has lost records that it should have.
     """
 
-    def __init__(self, store: Store | str, group: str, clock: Clock) -> None:
+    def __init__(self, store: AnyStore, group: str, clock: Clock) -> None:
         self.name = plain_name(store)
         self.clock = clock
         self.on_loss: Callable[[str | None], object] | None = None
-        self._where = store
+        self.on_forgot: Callable[[], object] | None = None
+        self._where, self.kind = store, kind_of(store)
         self._group = group
         self._held: OpenStore | None = hold(store, clock)
         # A store in this process answers at once, in the thread of the caller.
@@ -344,10 +348,13 @@ class RecordClient:
             raise self._unanswered() from None
         heard, early = self.clock.now(), answer.now * NS_PER_US
         self._time = (early, asked, heard)
+        forgot = False
         for record in records:
-            record.kept = answer.current[record.name]
+            forgot = record.keep(*answer.current[record.name], answer.now) or forgot
             record.heard_at = heard
         self._note_loss(None)
+        if forgot:
+            self._call(self.on_forgot or self.tell_forgot)
         for record in records:
             self._call(partial(record.heard, early))
         return answer
@@ -391,6 +398,11 @@ class RecordClient:
             log.warning("%s cannot be asked (%s)", self.name, why)
         if self.on_loss is not None:
             self.on_loss(why)
+
+    def tell_forgot(self, observer: Observer | None = None, key: Hashable = None) -> None:
+        """Tell that the store has lost records. What this process knew of them is written again."""
+        of = self._group if key is None else key
+        tell(observer, StoreForgot(key=of, at=self.clock.now() / SECOND, store=self.kind))
 
     def _unanswered(self) -> StoreError:
         return StoreError(f"{self.name} does not answer in time ({_PATIENCE:g} s)")
@@ -442,21 +454,21 @@ class OpenStore:
         return clients, changed
 
 
-# By URL; those in memory also by their clock, which they keep alive.
-_open: WeakValueDictionary[tuple[str, int], OpenStore] = WeakValueDictionary()
+# By URL or client; those in memory also by their clock, which they keep alive.
+_open: WeakValueDictionary[tuple[Any, int], OpenStore] = WeakValueDictionary()
 
 
-def hold(where: Store | str, clock: Clock) -> OpenStore:
+def hold(where: AnyStore, clock: Clock) -> OpenStore:
     """The open store of that URL, or of a store that the caller made."""
-    if not isinstance(where, str):
+    if not isinstance(where, str) and not is_client(where):
         store = open_store(where, clock)
         if not hasattr(store, "swap"):
             raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
         return OpenStore(store)
-    place = (where, id(clock) if where.startswith("memory:") else 0)
+    place = (where, id(clock) if isinstance(where, str) and where.startswith("memory:") else 0)
     held = _open.get(place)
     if held is None or held.pid != os.getpid():
-        held = _open[place] = OpenStore(open_store(where, clock))
+        held = _open[place] = OpenStore(open_store(where, clock, shared=True))
         finalize(held, _let_go, held.store, held.pid).atexit = False
     return held
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from weakref import ref
 
 from ...arguments import SECOND
-from ...events import StoreLost, StoreRegained, tell
+from ...events import StoreLost, StoreRegained
+from ...telling import tell
 from ...typing import Clock, Observer
-from ..store import Store
+from ..store import AnyStore
 from .circuit import UNUSED_FOR, CircuitRecord, Command, SharedCircuit
 from .client import Change, RecordClient, look
 from .record import DAMAGE, Record, contents
@@ -67,6 +68,7 @@ class CircuitMember:
         self._record = _KeptCircuit(self._heard)
         self._begun = self._closed = False
         self.client.on_loss = self._store_lost
+        self.client.on_forgot = self._store_forgot
 
     def begin(self, *, wait: bool = False) -> None:
         """Hear the record and its changes from now on. With `wait`, StoreError if there is no store."""
@@ -104,7 +106,7 @@ class CircuitMember:
         done = None
         if command.what == "lend":
             who = token_hex(4)
-            command = command._replace(more=(*command.more, who))
+            command = command.to(who)
             done = partial(self._lent, command.seen, who)
         return Change(
             [self._record], lambda states, early, late: states[0].carry_out(command, early, late), done
@@ -133,8 +135,13 @@ class CircuitMember:
             circuit.alone = why is not None
 
         if self._apply(note):
-            facts: dict[str, Any] = {"key": self.key, "at": self.client.clock.now() / SECOND}
+            now = self.client.clock.now()
+            facts: dict[str, Any] = {"key": self.key, "at": now / SECOND, "store": self.client.kind}
             tell(self.observer, StoreRegained(**facts) if why is None else StoreLost(**facts, reason=why))
+
+    def _store_forgot(self) -> None:
+        if not self._closed:
+            self.client.tell_forgot(self.observer, self.key)
 
     def _apply(self, news: _News) -> bool:
         """Have the breaker change its circuit. False: the breaker is gone or closed."""
@@ -145,6 +152,6 @@ class CircuitMember:
         return True
 
 
-def greet(store: Store | str, clock: Clock) -> None:
+def greet(store: AnyStore, clock: Clock) -> None:
     """StoreError if the store does not answer."""
     RecordClient(store, "breaker", clock).ask(look([_KeptCircuit()]))

@@ -34,6 +34,14 @@ def contents(text: str) -> tuple[dict[str, Any], Any]:
     return members, written
 
 
+def kept_until(text: str) -> int:
+    """Until when, in µs of the store's clock, the store keeps this text at least. 0: that is not known."""
+    try:
+        return max((what[2] for what in contents(text)[0].values()), default=-_REMEMBERED) + _REMEMBERED
+    except DAMAGE:
+        return 0
+
+
 class Record:
     """One record as last heard from the store. Subclasses know what its content means."""
 
@@ -49,6 +57,15 @@ class Record:
     @property
     def text(self) -> str:
         return self.kept[1]
+
+    def keep(self, mark: str, text: str, now: int) -> bool:
+        """Hear what the store has at that time of its clock, in µs. True: it has lost the record.
+
+        Then the text stays as it was last heard, and the next change is made to that.
+        """
+        lost = bool(self.mark and not mark and kept_until(self.text) > now)
+        self.kept = (mark, self.text if lost else text)
+        return lost
 
     def read(self, written: Any, late: int) -> Any:
         """The state that was written; None: none was. Raises one of DAMAGE for what makes no sense."""

@@ -17,7 +17,7 @@ from ...budgets.windows import Allowance, Charge, Cost, Plan, Refusal, charge_al
 from ...errors import StoreError
 from ...gate.forks import reset_in_child
 from ...typing import Clock
-from ..store import Store
+from ..store import AnyStore
 from .client import Change, RecordClient, look
 from .record import DAMAGE, Record, contents
 
@@ -75,7 +75,7 @@ class SharedUsage:
 
     shared = True
 
-    def __init__(self, store: Store | str, group: str, clock: Clock) -> None:
+    def __init__(self, store: AnyStore, group: str, clock: Clock) -> None:
         self.clock = clock
         self.closed = False
         self.client = RecordClient(store, group, clock)

@@ -17,5 +17,6 @@ for name, member in pairs(pool.members) do
 end
 return {
   tonumber(ARGV[1]), pool.rates, pool.limits, pool.units, pool.version, members, pool.window, pool.stamp, pool.now,
-  pool.ahead, microseconds(redis.call('TIME')),
+  pool.ahead, pool.called, pool.lesson, pool.configured, pool.raised, pool.born, pool.grants_from,
+  microseconds(redis.call('TIME')),
 }

@@ -1,15 +1,15 @@
--- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua and state.lua.
+-- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
+-- rates.lua, episode.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
--- reply    the values of the answer  news     to the channel KEYS[1]:news, when the window or the limits changed
+-- reply    the values of the answer
+-- news     to the channel KEYS[1]:news, when the window or the limits changed, or members are called to ask
 --
 -- Times are the server's, in microseconds.
 
-local LAYOUT, HORIZON, FAR, AGAIN, SET_BACK, MOST_MARKS, KEPT_IDLE = unpack(cjson.decode(ARGV[2]))
-
--- Whether two lists have the same values, or the same `last` ones to begin with.
-local function same(a, b, last)
-  for i = 1, last or max(#a, #b) do
+-- Whether two lists have the same values.
+local function same(a, b)
+  for i = 1, max(#a, #b) do
     if a[i] ~= b[i] then
       return false
     end
@@ -19,20 +19,18 @@ end
 
 -- -- the pool
 
+local MOST_SUCCESSES = 1125899906842624
+
 local function new_pool()
   return {
-    rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false}, stamp = 0,
-    now = 0, ahead = 0,
+    rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
+    stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
+    present = {}, parts = 0, parts_until = 0,
   }
 end
 
 local function new_member(expires)
-  return {expires, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, false}
-end
-
-local function next_stamp(pool)
-  pool.stamp = exact(max(pool.stamp + 1, pool.now))
-  return pool.stamp
+  return {expires, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function advance(pool, now)
@@ -47,29 +45,15 @@ local function advance(pool, now)
   end
 end
 
--- -- rates
-
-local function time_for(rate, units)
-  return rounded_up(units, rate[PERIOD], rate[AMOUNT])
-end
-
-local function tolerance(rate)
-  return time_for(rate, rate[BURST] - floor(rate[BURST] / 10))
-end
-
-local function fits_at(rate, units, now)
-  return max(now, rate[FULL_AT] + time_for(rate, min(units, rate[BURST])) - tolerance(rate))
-end
-
 local function idle_for(pool)
   local until_, latest = pool.window[UNTIL], pool.now
   if until_ then
     latest = max(latest, until_ + pool.limits[THROTTLED_FOR])
   end
   for _, rate in ipairs(pool.rates) do
-    latest = max(latest, rate[FULL_AT] + time_for(rate, rate[BURST]) - tolerance(rate))
+    latest = max(latest, idle_from(rate))
     if until_ ~= pool.window[RESUMED] then
-      latest = max(latest, until_ + time_for(rate, rate[BURST]))
+      latest = max(latest, idle_after(rate, until_))
     end
   end
   for _, member in pairs(pool.members) do
@@ -78,132 +62,105 @@ local function idle_for(pool)
   return latest - pool.now
 end
 
-local function fill(rate, stamp)
-  rate[FULL_STAMP] = stamp
-  rate[STAMPS], rate[LOWS] = {}, {}
-end
-
-local function charge(rate, units, start, stamp)
-  local missing = rate[FULL_AT] - start
-  if missing <= 0 then
-    fill(rate, stamp)
-  else
-    local stamps, lows = rate[STAMPS], rate[LOWS]
-    while #lows > 0 and lows[#lows] >= missing do
-      lows[#lows] = nil
-      stamps[#stamps] = nil
-    end
-    stamps[#stamps + 1] = stamp
-    lows[#lows + 1] = missing
-    if #lows > MOST_MARKS then
-      table.remove(lows, 2)
-      table.remove(stamps, 1)
-    end
-  end
-  rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time_for(rate, units))
-end
-
-local function take_back(rate, units, stamp, now)
-  local stamps, lows = rate[STAMPS], rate[LOWS]
-  if rate[FULL_STAMP] > stamp or rate[FULL_AT] <= now then
-    return
-  end
-  local later = #stamps + 1
-  for i, mark in ipairs(stamps) do
-    if mark > stamp then
-      later = i
-      break
-    end
-  end
-  local lowest = rate[FULL_AT] - now
-  if lows[later] then
-    lowest = min(lowest, lows[later])
-  end
-  local credit = min((divided(units, rate[PERIOD], rate[AMOUNT])), lowest)
-  rate[FULL_AT] = rate[FULL_AT] - credit
-  for i = later, #lows do
-    lows[i] = lows[i] - credit
-  end
-  while later > 1 and lows[later] and lows[later - 1] >= lows[later] do
-    later = later - 1
-    table.remove(stamps, later)
-    table.remove(lows, later)
-  end
-end
-
 -- -- limits and the window
 
-local function same_limits(pool, wanted, limits)
-  local alike = #wanted == #pool.rates and same(pool.limits, limits)
-  for i, rate in ipairs(pool.rates) do
-    alike = alike and same(rate, wanted[i], BURST)
+local function same_lists(a, b)
+  local alike = #a == #b
+  for i, list in ipairs(a) do
+    alike = alike and same(list, b[i])
   end
   return alike
 end
 
-local function successor(old, i, terms, stamp, now)
-  local rate = {exact(terms[AMOUNT]), exact(terms[PERIOD]), exact(terms[BURST]), 0, stamp, {}, {}}
-  local before = old[i]
-  for j = #old, 1, -1 do
-    if same(old[j], terms, BURST) then
-      before = old[j]
+-- The rate that the i-th of new ones replaces.
+local function replaced(pool, i, terms, units)
+  local old = pool.rates
+  if not same(units, pool.units) then
+    for j, unit in ipairs(pool.units) do
+      if unit == units[i] then
+        return old[j]
+      end
+    end
+    return nil
+  end
+  for _, rate in ipairs(old) do
+    if same_terms(rate, terms) then
+      return rate
     end
   end
-  if before then
-    local owed, left = max(0, before[FULL_AT] - now), 0
-    -- If twice the burst or more is missing, how much more does not matter, and may be too large a number.
-    if owed / before[PERIOD] * before[AMOUNT] < 2 * before[BURST] + 2 then
-      left = max(0, before[BURST] - rounded_up(owed, before[AMOUNT], before[PERIOD]))
-    end
-    rate[FULL_AT] = exact(now + time_for(rate, max(0, rate[BURST] - left)))
-  end
-  return rate
+  return old[i]
 end
 
 local function read_limits(pool, question, now)
-  local wanted, limits = question.rates, question.limits
+  local wanted, limits, units, learned = question.rates, question.limits, question.units, false
   if question.set ~= cjson.null then
-    wanted, limits = question.set[1], question.set[2]
+    wanted, limits, learned = question.set[1], question.set[2], question.set[3] and true
   elseif pool.version > 0 then
     return
   end
-  if same_limits(pool, wanted, limits) then
-    return
-  end
-  if #wanted ~= #pool.rates or (pool.version > 0 and not same(pool.units, question.units)) then
-    for name in pairs(pool.members) do
-      if name ~= question.member then
-        return
+  if learned then
+    units, pool.configured = question.set[3], question.set[4]
+  else
+    if wanted == cjson.null and pool.version == 0 then
+      wanted = question.rates
+    elseif wanted == cjson.null or same_lists(wanted, pool.configured) then
+      wanted, units = terms_of(pool.rates), pool.units
+    end
+    if #wanted ~= #pool.rates or (pool.version > 0 and not same(pool.units, units)) then
+      for name in pairs(pool.members) do
+        if name ~= question.member then
+          return
+        end
       end
     end
+    if not same_rates(pool.rates, wanted) then
+      pool.configured = wanted
+    end
+  end
+  if same_rates(pool.rates, wanted) and same(pool.limits, limits) and (not learned or same(units, pool.units)) then
+    return
   end
   pool.version = next_stamp(pool)
   local rates = {}
   for i, terms in ipairs(wanted) do
-    rates[i] = successor(pool.rates, i, terms, pool.version, now)
+    rates[i] = new_rate(terms, pool.version)
+    local before = replaced(pool, i, terms, units)
+    if before then
+      follow(rates[i], before, now)
+    end
   end
   pool.rates = rates
-  pool.units = question.units
+  pool.units = units
   pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
 end
 
-local function signal_window(pool, duration, now)
-  local window = pool.window
-  if duration < 0 then
-    window[UNTIL] = min(window[UNTIL] or now, now)
-  elseif duration > 0 and now + duration > (window[UNTIL] or 0) then
-    window[UNTIL] = exact(now + duration)
-  else
-    return
+local function begin_again(pool, question, now)
+  if pool.born == 0 then
+    pool.born = max(1, now)
   end
-  window[GENERATION] = next_stamp(pool)
+  local lost = question.born ~= 0 and question.born ~= pool.born
+  if lost and pool.grants_from == 0 and now < pool.born + REUNION then
+    pool.grants_from = pool.born + REUNION
+    for _, rate in ipairs(pool.rates) do
+      if rate[KIND] ~= STRICT then
+        charge(rate, 0, exact(now + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
+      elseif rate[PERIOD] <= NOT_KNOWN then
+        charge(rate, rate[AMOUNT], now, next_stamp(pool))
+      end
+    end
+  end
+  if question.recalls > 0 and not pool.window[UNTIL] then
+    signal_window(pool, question.recalls, 0, question.member, now)
+  end
 end
 
 local function resume(pool, now)
   local window = pool.window
   if window[UNTIL] and window[UNTIL] ~= window[RESUMED] and window[UNTIL] <= now then
-    for _, rate in ipairs(pool.rates) do
-      charge(rate, 0, exact(window[UNTIL] + tolerance(rate)), next_stamp(pool))
+    for _, rate in ipairs(window[GENTLE] == 1 and {} or pool.rates) do
+      if rate[KIND] ~= STRICT then
+        charge(rate, 0, exact(window[UNTIL] + time_for(rate, most(rate))), next_stamp(pool))
+      end
     end
     window[RESUMED] = window[UNTIL]
   end
@@ -211,45 +168,107 @@ end
 
 -- -- what is granted
 
+-- Whether the question was asked under rates of the same units.
+local function knows_rates(pool, question)
+  return #question.owed == #pool.rates and same(question.units, pool.units)
+end
+
 local function charge_and_return(pool, question, now)
-  local same_rates = #question.owed == #pool.rates
+  local known, raised = knows_rates(pool, question), false
   for i, rate in ipairs(pool.rates) do
-    if rate[FULL_AT] <= now then
+    if rate[KIND] == STRICT then
+      forget_gone(rate, now)
+    elseif rate[FULL_AT] <= now then
       fill(rate, next_stamp(pool))
     end
-    if same_rates then
+    if known then
       for _, returned in ipairs(question.returned[i]) do
         take_back(rate, returned[1], returned[2], now)
       end
       if question.owed[i] ~= 0 then
         charge(rate, question.owed[i], now, next_stamp(pool))
       end
+      local stated = question.stated[i]
+      if #stated > 0 then
+        raised = hear(rate, stated[1], stated[2], now - stated[3], now) or raised
+      end
+    end
+  end
+  if raised then
+    pool.called = next_stamp(pool)
+    pool.raised = pool.called
+    for _, member in pairs(pool.members) do
+      member[LAST_START] = min(member[LAST_START], now)
     end
   end
 end
 
+local function turns(pool, member, takes, now)
+  local many, least, calls, reach, latest = 1, false, false, 0, 0
+  for _, each in pairs(pool.members) do
+    if each ~= member and each[SHORT_UNTIL] > now then
+      many = many + 1
+      least = least and min(least, each[SERVED]) or each[SERVED]
+    end
+    reach = max(reach, each[REACH])
+    latest = max(latest, each[SERVED])
+  end
+  for _, rate in ipairs(pool.rates) do
+    local time = time_for(rate, min(10 * many, rate[BURST]))
+    calls = calls and min(calls, time) or time
+  end
+  local ahead = min(max(calls or 0, LEAST_AHEAD), MOST_AHEAD) + reach
+  local turn = max(takes, floor(ahead / many))
+  member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
+  return ahead, least, turn, now + EARLY + floor(reach / 2)
+end
+
 local function grant(pool, member, question, now)
   local starts, rates, batches, until_ = {}, pool.rates, question.batches, pool.window[UNTIL]
-  if #batches == 0 or #question.owed ~= #rates then
+  if #batches == 0 or not knows_rates(pool, question) then
     return starts, 0
+  end
+  if now < pool.grants_from then
+    return starts, pool.grants_from - now
   end
   if question.waits_for_window and until_ and until_ > now then
     return starts, until_ - now
   end
-  for _, batch in ipairs(batches) do
-    if member[LAST_START] > now + HORIZON then
-      return starts, member[LAST_START] - HORIZON - now
+  if pool.window[PROBING] == 1 then
+    if pool.window[PROBER] ~= question.member then
+      return starts, AGAIN
     end
-    local start = now
+    batches = {batches[1]}
+  end
+  local heard, ahead, least, turn, dry = now + floor(member[REACH] / 2), false, false, 0, 0
+  for _, batch in ipairs(batches) do
+    local takes, start = 0, heard
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
+        takes = max(takes, time_for(rate, batch[i]))
         start = max(start, fits_at(rate, batch[i], now))
+      end
+    end
+    if not ahead then
+      ahead, least, turn, dry = turns(pool, member, takes, now)
+    end
+    if start > dry then
+      local again = false
+      if member[LAST_START] > now + (least and 2 * ahead or ahead) then
+        again = member[LAST_START] - ahead
+      elseif least and member[SERVED] >= least + turn then
+        again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - floor(member[REACH] / 2)
+      end
+      if again then
+        member[SHORT_UNTIL] = exact(max(again, now) + EARLY + 2 * member[REACH] + GRACE)
+        return starts, max(SOONEST, again - now)
       end
     end
     if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
       if member[PUT_OFF] == 0 then
         member[PUT_OFF] = now
       end
+      member[SHORT_UNTIL] = 0
       return starts, min(start - FAR - now, AGAIN)
     end
     member[PUT_OFF] = 0
@@ -259,9 +278,11 @@ local function grant(pool, member, question, now)
         charge(rate, batch[i], start, stamp)
       end
     end
+    member[SERVED] = exact(member[SERVED] + takes)
     member[LAST_START] = start
     starts[#starts + 1] = start
   end
+  member[SHORT_UNTIL] = member[LAST_START] > now + EARLY and member[LAST_START] + member[REACH] + GRACE or 0
   return starts, 0
 end
 
@@ -288,8 +309,14 @@ local function share_of(pool, who, kind, limit)
     end
     return a < b
   end)
-  local own, even_own, held = 0, 0, 0
+  local own, even_own, free = 0, 0, limit
   left = limit
+  for name, member in pairs(members) do
+    if name ~= who then
+      free = free - member[HOLDS][kind]
+    end
+  end
+  local not_held = free
   for _, name in ipairs(names) do
     local member = members[name]
     local want = member[WANTS][kind]
@@ -307,22 +334,30 @@ local function share_of(pool, who, kind, limit)
     most = min(most, left)
     left = left - most
     if name == who then
-      own, even_own = most, even
-    else
-      held = held + max(member[HOLDS][kind], most)
+      own, even_own = max(0, min(most, max(free, min(member[HOLDS][kind], not_held)))), even
+      break
     end
+    free = free - max(0, most - member[HOLDS][kind])
   end
-  own = max(0, min(own, limit - held))
   if own > even_own + (even_own > 0 and 1 or 0) then
     members[who][TURN] = next_stamp(pool)
   end
   return own
 end
 
+local function call_for_spare(pool, who, kind)
+  for name, other in pairs(pool.members) do
+    if name ~= who and other[HOLDS][kind] > other[WANTS][kind] and other[CROWDED] == 0 then
+      other[CROWDED] = 1
+      pool.called = next_stamp(pool)
+    end
+  end
+end
+
 local function hold(pool, who, member, question, now)
   local limits, until_ = pool.limits, pool.window[UNTIL]
   local places, throttled = limits[PLACES_LIMIT], limits[THROTTLED_PLACES]
-  if throttled > 0 and until_ and now < until_ + limits[THROTTLED_FOR] then
+  if throttled > 0 and pool.window[GENTLE] == 0 and until_ and now < until_ + limits[THROTTLED_FOR] then
     places = places > 0 and min(places, throttled) or throttled
   end
   local crowded, granted, most = false, {}, {[PLACES] = places, [BYTES] = limits[BYTES_LIMIT]}
@@ -346,10 +381,17 @@ local function hold(pool, who, member, question, now)
       else
         target = share_of(pool, who, kind, limit)
       end
+      if now < pool.grants_from then
+        target = min(target, max(used, exact(question.may_use[kind])))
+      end
     end
-    member[HOLDS][kind] = max(used, target)
+    member[HOLDS][kind] = max(used, exact(question.may_use[kind]), target)
     granted[kind] = target
+    if limit > 0 and target < want then
+      call_for_spare(pool, who, kind)
+    end
   end
+  member[CROWDED] = crowded and 1 or 0
   return granted[PLACES], granted[BYTES], crowded
 end
 
@@ -363,12 +405,26 @@ local function answer(pool, question, now)
   end
   advance(pool, now)
   now = pool.now
-  read_limits(pool, question, now)
+  local lesson, taught, heard = pool.lesson, question.lesson ~= cjson.null, false
+  if taught then
+    heard = hear_lesson(pool, question.lesson, now)
+  end
+  lesson[SUCCESSES] = (lesson[SUCCESSES] + exact(question.successes)) % MOST_SUCCESSES
+  if heard or not taught then
+    read_limits(pool, question, now)
+  end
   local member = pool.members[who] or new_member(0)
   pool.members[who] = member
   member[EXPIRES] = exact(now + question.lease)
+  begin_again(pool, question, now)
+  member[REACH] = exact(question.reach)
   if question.window ~= cjson.null then
-    signal_window(pool, question.window, now)
+    signal_window(pool, question.window, question.manner, who, now)
+  end
+  local prober = pool.window[PROBER]
+  local probes = assign(pool, who, question.waiting, question.uses[PLACES])
+  if prober ~= '' and prober ~= pool.window[PROBER] then
+    pool.called = next_stamp(pool)
   end
   if question.waits_for_window then
     resume(pool, now)
@@ -387,14 +443,15 @@ local function answer(pool, question, now)
   -- In the order of `Answer` in pool/question.py.
   local given = {
     starts, first_stamp, ask_again_in, exact(places), exact(load), crowded and 1 or 0, count, pool.version,
-    until_ and max(0, until_ - now) or 0, pool.window[GENERATION],
+    until_ and max(0, until_ - now) or 0, pool.window[GENERATION], pool.window[GENTLE], probes, lesson[VERSION],
+    lesson[EPISODE], lesson[SUCCESSES], {}, pool.raised, pool.born, idle_for(pool) + KEPT_IDLE,
+    divide(pool, question, now, next_stamp),
   }
-  if question.version ~= pool.version then
-    local terms = {}
-    for i, rate in ipairs(pool.rates) do
-      terms[i] = {rate[AMOUNT], rate[PERIOD], rate[BURST]}
-    end
-    given[11], given[12], given[13] = terms, pool.limits, pool.units
+  if lesson[TEXT] ~= '' and not heard and question.lesson_version ~= lesson[VERSION] then
+    given[16] = {now - lesson[TOLD_AT], lesson[TEXT]}
+  end
+  if question.version ~= pool.version or (taught and not heard) then
+    given[21], given[22], given[23] = terms_of(pool.rates), pool.limits, pool.units
   end
   if question.leaves then
     member = new_member(member[EXPIRES])
@@ -409,19 +466,21 @@ end
 local text = redis.call('GET', KEYS[1])
 local pool = new_pool()
 if text then
-  pool = unpacked(text, LAYOUT) or error('headgate: the key is not a pool of this version')
+  pool = unpacked(text, LAYOUT) or error('headgate: the pool was made by another version of headgate; end the processes '
+    .. 'of the other version and wait a minute, or write another key')
 end
 local question = cjson.decode(ARGV[1])
 local now = microseconds(redis.call('TIME'))
 
-local generation, version = pool.window[GENERATION], pool.version
+local generation, version, called, born = pool.window[GENERATION], pool.version, pool.called, pool.born
+local lesson = pool.lesson[VERSION]
 local given, changed = answer(pool, question, now)
 if changed then
   local keep = ceil((idle_for(pool) + KEPT_IDLE) / 1000)
   redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', keep)
-  if pool.window[GENERATION] ~= generation or pool.version ~= version then
-    -- A user who may not publish is still answered: other members hear the news with their next answer.
-    redis.pcall('PUBLISH', KEYS[1] .. ':news', 'changed')
+  if pool.window[GENERATION] ~= generation or pool.version ~= version or pool.called ~= called or pool.born ~= born
+    or pool.lesson[VERSION] ~= lesson then
+    tell(KEYS[1] .. ':news', 'changed', SHARDED)
   end
 end
 return given

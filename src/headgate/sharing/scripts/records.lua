@@ -1,6 +1,7 @@
 -- Several records of one group: all are written, or, if one of them is not as it was seen, none.
 --
 -- KEYS     the records        ARGV[1]  the new mark, like no other        ARGV[2]  the channel for news
+--          ARGV[3]  1 if news go to the channel of a shard
 --          and three more for each record: the mark that was seen ('' if it was not there, '*' if it does
 --          not matter), for how many milliseconds the text is to be kept ('' to only look), the text
 -- reply    the time in microseconds, 1 if all were as seen and else 0, then mark and text of each by now;
@@ -22,7 +23,7 @@ for i, key in ipairs(KEYS) do
   elseif kept then
     marks[i], texts[i] = '?', 'not a record'
   end
-  seen[i], keep[i] = ARGV[3 * i], ARGV[3 * i + 1]
+  seen[i], keep[i] = ARGV[3 * i + 1], ARGV[3 * i + 2]
   same = same and (marks[i] == seen[i] or seen[i] == '*')
   if keep[i] ~= '' then
     again = again and marks[i] == mark
@@ -35,11 +36,10 @@ if written > 0 and again then
 elseif written > 0 and same then
   for i, key in ipairs(KEYS) do
     if keep[i] ~= '' then
-      redis.call('SET', key, mark .. ' ' .. ARGV[3 * i + 2], 'PX', keep[i])
+      redis.call('SET', key, mark .. ' ' .. ARGV[3 * i + 3], 'PX', keep[i])
     end
   end
-  -- A user who may not publish is still answered: other processes hear of it when they next ask.
-  redis.pcall('PUBLISH', ARGV[2], mark)
+  tell(ARGV[2], mark, ARGV[3] == '1')
 end
 
 local time = redis.call('TIME')

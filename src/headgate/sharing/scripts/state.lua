@@ -1,14 +1,19 @@
--- A pool as it is stored: lists without names, in the order of `packed` in pool/state.py and pool/rate.py.
+-- A pool as it is stored: lists without names, in the order of `packed` in pool/state.py, rate.py and strict.py.
 
 -- A rate.
-local AMOUNT, PERIOD, BURST, FULL_AT, FULL_STAMP, STAMPS, LOWS = 1, 2, 3, 4, 5, 6, 7
+local AMOUNT, PERIOD, BURST, KIND, FULL_AT, FULL_STAMP, STAMPS, LOWS = 1, 2, 3, 4, 5, 6, 7, 8
+local RAISED, HEARD_AT, FACTS_AT, MOMENTS, TAKEN = 9, 10, 11, 12, 13
+-- A strict rate has other values after its kind.
+local GONE, FIRSTS, LASTS, LAST_STAMPS, UNITS, CAPPED_UNTIL, CAP = 5, 6, 7, 8, 9, 11, 12
 -- A member.
-local EXPIRES, LAST_START, HOLDS, WANTS, PUT_OFF, NEXT_BYTES, TURN, IN_FLIGHT, WAITING = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local ANSWERED, ANSWER = 10, 11
+local EXPIRES, LAST_START, SERVED, SHORT_UNTIL, REACH, HOLDS, WANTS, PUT_OFF = 1, 2, 3, 4, 5, 6, 7, 8
+local NEXT_BYTES, TURN, CROWDED, IN_FLIGHT, WAITING, ANSWERED, ANSWER = 9, 10, 11, 12, 13, 14, 15
 -- What a member holds, uses and wants.
 local PLACES, BYTES = 1, 2
 -- The window. Where there is no time, there is false.
-local UNTIL, GENERATION, RESUMED = 1, 2, 3
+local UNTIL, GENERATION, RESUMED, GENTLE, PROBING, PROBER = 1, 2, 3, 4, 5, 6
+-- What was learned.
+local VERSION, EPISODE, TOLD_AT, TEXT, SUCCESSES = 1, 2, 3, 4, 5
 -- The limits.
 local PLACES_LIMIT, THROTTLED_PLACES, BYTES_LIMIT, THROTTLED_FOR = 1, 2, 3, 4
 
@@ -20,12 +25,16 @@ local function unpacked(text, layout)
   end
   return {
     rates = s[2], limits = s[3], units = s[4], version = s[5], members = s[6], window = s[7], stamp = s[8], now = s[9],
-    ahead = s[10],
+    ahead = s[10], called = s[11], lesson = s[12], configured = s[13], raised = s[14], born = s[15],
+    grants_from = s[16], present = s[17], parts = s[18], parts_until = s[19],
   }
 end
 
 local function packed(p, layout)
-  return cmsgpack.pack({layout, p.rates, p.limits, p.units, p.version, p.members, p.window, p.stamp, p.now, p.ahead})
+  return cmsgpack.pack({
+    layout, p.rates, p.limits, p.units, p.version, p.members, p.window, p.stamp, p.now, p.ahead, p.called,
+    p.lesson, p.configured, p.raised, p.born, p.grants_from, p.present, p.parts, p.parts_until,
+  })
 end
 
 local function microseconds(time)

@@ -39,7 +39,7 @@ class NatsBus(NetworkBus):
         self._client = await self._make_client(
             servers=self._servers,
             name="headgate",
-            connect_timeout=CONNECT_TIMEOUT,
+            connect_timeout=max(0.5, CONNECT_TIMEOUT / len(self._servers)),  # so that each of them is tried
             reconnect_time_wait=_RECONNECT_AFTER,
             max_reconnect_attempts=-1,
             ping_interval=_PING,

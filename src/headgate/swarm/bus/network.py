@@ -13,8 +13,10 @@ from ...sharing.courier import COURIER
 from ...sharing.store import without_password
 from .bus import Deliver, Message, Subscription, check_subject
 
-# How long the first connection, and the confirmation of a subscription, may take in seconds.
-CONNECT_TIMEOUT = 5.0
+# How long the first connection may take in seconds, and after how many a warning says that it takes long.
+CONNECT_TIMEOUT, _SAY_SO = 2.0, 0.5
+# How long the confirmation of a subscription may take.
+_CONFIRM_TIMEOUT = 5.0
 
 
 class NetworkBus:
@@ -41,13 +43,28 @@ class NetworkBus:
         self._lock = threading.Lock()
         self._closed = False
         try:
-            COURIER.wait_for(lambda: asyncio.wait_for(self._connect(), connect_timeout), connect_timeout + 1)
+            COURIER.wait_for(lambda: self._connect_within(connect_timeout, address), connect_timeout + 1)
         except Exception as error:
             self.close()
             why = str(error) or f"no answer within {connect_timeout:g} s"
             if self._last_error is not None:
                 why += f" ({self._last_error})"
             raise StoreError(f"bus={without_password(address)!r} cannot be reached: {why}") from error
+
+    async def _connect_within(self, seconds: float, address: str) -> None:
+        def say_so() -> None:
+            logging.getLogger("headgate").warning(
+                "bus=%r does not answer yet%s; it is tried for %g s",
+                without_password(address),
+                "" if self._last_error is None else f" ({self._last_error})",
+                seconds,
+            )
+
+        takes_long = asyncio.get_running_loop().call_later(_SAY_SO, say_so)
+        try:
+            await asyncio.wait_for(self._connect(), seconds)
+        finally:
+            takes_long.cancel()
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
         check_subject(subject)
@@ -68,7 +85,7 @@ class NetworkBus:
         subscription = self.subscribe_soon(subject, deliver)
         try:
             COURIER.wait_for(
-                lambda: asyncio.wait_for(self._confirm(subscription), CONNECT_TIMEOUT), CONNECT_TIMEOUT + 1
+                lambda: asyncio.wait_for(self._confirm(subscription), _CONFIRM_TIMEOUT), _CONFIRM_TIMEOUT + 1
             )
         except Exception as error:
             raise StoreError(f"{subject!r} cannot be subscribed to: {error!r}") from error

@@ -1,11 +1,13 @@
-"""A bus of one Redis or Valkey server, by its publish and subscribe. The courier does the I/O."""
+"""A bus of one Redis or Valkey server, or of the one that sentinels name. The courier does the I/O."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from ...sharing.redis_connection import Listener, client_of, send_again_if_lost
+from ...errors import InvalidConfig
+from ...sharing.redis_address import address_of, close_client
+from ...sharing.redis_connection import Listener, send_again_if_lost
 from .bus import RETAINED, Message, Subscription
 from .network import CONNECT_TIMEOUT, NetworkBus
 
@@ -19,27 +21,26 @@ class RedisBus(NetworkBus):
     """`RedisBus("redis://host:6379/0")` or `"valkey://…"`."""
 
     def __init__(self, address: str, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
-        self._client_of = client_of(
-            address,
-            "bus",
-            timeout=_PING,
-            connect_timeout=_PING,
-            client_name="headgate",
-            single_connection_client=True,  # keeps the order in which messages were published
+        self._servers = address_of(
+            address, "bus", timeout=_PING, connect_timeout=_PING, client_name="headgate"
         )
+        if self._servers.kind == "cluster":
+            raise InvalidConfig(
+                f"bus={self._servers.shown!r}: a bus is one server, or one behind sentinels; write e.g. "
+                "redis+sentinel://host:26379/name"
+            )
         self._subscriptions: dict[bytes, list[Subscription]] = {}
         self._confirmed: dict[bytes, asyncio.Event] = {}
         self._listening: asyncio.Task[None] | None = None
         super().__init__(address, connect_timeout)
 
     async def _connect(self) -> None:
-        self._client = self._client_of()
+        # One connection keeps the order in which messages were published.
+        self._client = self._servers.client(one_connection=True)
         await self._client.ping()
         self._ready = asyncio.Event()
         wanted, changed = lambda: [_SILENT, *self._subscriptions], self._connection_changed
-        self._listener = Listener(
-            self._client, wanted, self._hear, quiet=_PING, timeout=_PING, changed=changed
-        )
+        self._listener = Listener(self._client, wanted, self._hear, (_PING, _PING), changed=changed)
         self._listening = asyncio.create_task(self._listener.run())
         await self._ready.wait()
 
@@ -93,4 +94,4 @@ class RedisBus(NetworkBus):
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        await self._client.aclose()
+        await close_client(self._client)

@@ -1,0 +1,1 @@
+"""The live page: what limits calls, since when, and who waits."""

@@ -1,0 +1,51 @@
+"""Stand-ins for modules that take long to load: `typing`, and those that most programs never need."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Generic, NamedTuple
+else:
+
+    class Generic:
+        """In place of `typing.Generic`: `Generic[T]` and `Kind[int]` are the classes themselves."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, _parameters):  # noqa: ANN001, ANN204 - the type checker sees typing's
+            return cls
+
+    class _Record(type):
+        """Makes the class of a named tuple from fields that are annotated, as `typing.NamedTuple` does."""
+
+        def __new__(cls, name, _bases, namespace):  # noqa: ANN001, ANN204
+            from collections import namedtuple  # noqa: PLC0415 - for records only
+
+            fields = namespace["__annotations__"]
+            defaults = [namespace.pop(field) for field in fields if field in namespace]
+            made = namedtuple(name, fields, defaults=defaults, module=namespace["__module__"])  # noqa: PYI024
+            for key, value in namespace.items():
+                setattr(made, key, value)
+            return made
+
+    class NamedTuple:
+        """In place of `typing.NamedTuple`."""
+
+        def __mro_entries__(self, _bases):  # noqa: ANN001, ANN204
+            return (type.__new__(_Record, "Record", (), {}),)
+
+    NamedTuple = NamedTuple()
+
+__all__ = ["Generic", "LazyModule", "NamedTuple"]
+
+
+class LazyModule:
+    """A module that is loaded when a name in it is first asked for. Not under a lock: loading reads files."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(__import__(self.__name__, fromlist=[name]), name)
+        setattr(self, name, found)
+        return found

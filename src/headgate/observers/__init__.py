@@ -1,0 +1,64 @@
+"""Observers that are ready to use: metrics for Prometheus and OpenTelemetry, and logs.
+
+Give one to a gate as `observer=`, or to all gates by `headgate.observe_all`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..telling import together
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from ..typing import Seconds
+    from .to_logs import LogObserver
+    from .to_opentelemetry import OpenTelemetryObserver
+    from .to_prometheus import PrometheusObserver
+
+__all__ = ["logs", "opentelemetry", "prometheus", "together"]
+
+
+def prometheus(registry: Any = None, *, tenants: bool = False) -> PrometheusObserver:
+    """Metrics in a registry of prometheus_client, its default one unless another is given.
+
+    >>> import headgate
+    >>> from prometheus_client import CollectorRegistry, generate_latest
+    >>> registry = CollectorRegistry()
+    >>> api = headgate.Dispatch("api", observer=headgate.observers.prometheus(registry))
+    >>> with api.admit():
+    ...     pass
+    >>> registry.get_sample_value(
+    ...     "headgate_requests_total", {"gate": "api", "result": "admitted", "rule": "none"})
+    1
+
+    A second call for the same registry returns the same observer. With `tenants`, requests have the label
+    `tenant`: the first 100 tenants by name, all later ones as `other`.
+    """
+    from .to_prometheus import observer_of  # noqa: PLC0415 - it needs prometheus_client
+
+    return observer_of(registry, tenants=tenants)
+
+
+def opentelemetry(meter: Any = None, tracer: Any = None, *, tenants: bool = False) -> OpenTelemetryObserver:
+    """Metrics by a meter of OpenTelemetry, and a span for every caller that waited 10 ms or longer.
+
+    Without a meter or a tracer, those of the global providers are used, by the name `headgate`. A span is a
+    child of the span in which the caller waited. `tenants` as for `prometheus`.
+    """
+    from .to_opentelemetry import OpenTelemetryObserver  # noqa: PLC0415 - it needs opentelemetry
+
+    return OpenTelemetryObserver(meter, tracer, tenants=tenants)
+
+
+def logs(logger: Logger | None = None, *, slow_after: Seconds | None = 30.0) -> LogObserver:
+    """A line for every call at DEBUG, and a WARNING while callers wait for longer than `slow_after` seconds.
+
+    The logger is `headgate` unless another one is given. Without this observer headgate writes windows, lost
+    stores and other limits at INFO there. A line has its facts as fields too, in `extra`: `headgate_event`,
+    `headgate_key`, `headgate_rule` and so on. With `slow_after=None` no caller waits too long.
+    """
+    from .to_logs import LogObserver  # noqa: PLC0415 - it loads logging
+
+    return LogObserver(logger, slow_after)

@@ -1,0 +1,60 @@
+-- The parts of a pool while its store cannot be asked: the arithmetic of pool/parts.py, step by step.
+
+local function parts_for(processes)
+  local parts = 1
+  while parts < processes do
+    parts = parts * 2
+  end
+  if parts >= 4 and parts * 3 / 4 >= processes then
+    return parts * 3 / 4
+  end
+  return parts
+end
+
+local function divide(pool, question, now, next_stamp)
+  local who, present, count, before = question.member, pool.present, 0, 0
+  for name, each in pairs(present) do
+    if each[1] <= now then
+      present[name] = nil
+    end
+  end
+  if question.leaves or question.lease == 0 then
+    present[who] = nil
+    return {0, 0, 1}
+  end
+  local own = present[who] or {0, 0, 0}
+  present[who] = own
+  own[1] = now + PRESENT
+  for name in pairs(present) do
+    count = count + 1
+    if name < who then
+      before = before + 1
+    end
+  end
+  local needed = parts_for(count)
+  if needed >= pool.parts or now >= pool.parts_until then
+    if needed > pool.parts and pool.parts > 0 then
+      pool.called = next_stamp(pool)
+    end
+    pool.parts, pool.parts_until = needed, now + DIVIDED_FOR
+  end
+  local given, final = {}, 1
+  for kind, whole in ipairs({WHOLE, pool.limits[PLACES_LIMIT]}) do
+    local even = floor(whole / pool.parts) + (before < whole % pool.parts and 1 or 0)
+    local free, told = whole, exact(question.part[kind])
+    for name, each in pairs(present) do
+      if name ~= who then
+        free = free - each[kind + 1]
+      end
+    end
+    local part = max(0, min(even, free))
+    if part < even or told > part then
+      final = 0
+    end
+    own[kind + 1] = max(part, told)
+    given[kind] = part
+  end
+  given[3] = final
+  return given
+end
+

@@ -1,0 +1,309 @@
+"""call_options: what a block says about its calls reaches adapters and clients, and only inside the block."""
+
+import asyncio
+import contextvars
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+
+from far_side import FarSide, Reply, World, levels
+from headgate import (
+    BudgetExceeded,
+    InvalidCapacity,
+    InvalidConfig,
+    InvalidLimit,
+    ResilienceConfig,
+    ResilientClient,
+    TokenBudget,
+    WaitTimeout,
+    call_options,
+)
+from headgate.dispatch.options import current_options
+from headgate.events import Admitted
+from headgate.http.exchange import GatedSender
+from headgate.testing import ManualClock, Recorder
+
+USED = b'{"usage": {"input_tokens": 30, "output_tokens": 12}}'
+
+
+@pytest.fixture(params=["sync", "async"])
+def world(request):
+    return World(request.param)
+
+
+# -- the block
+
+
+def test_without_a_block_there_are_no_options():
+    assert current_options() is None
+    with call_options(tenant="ann"):
+        pass
+    assert current_options() is None
+
+
+def test_a_block_inside_another_adds_to_it_and_may_end_an_option():
+    with call_options(tenant="ann", priority=5, timeout=2, cost=3):
+        with call_options(priority=1, timeout=None):
+            inner = current_options()
+        assert (inner.tenant, inner.priority, inner.timeout, inner.cost) == ("ann", 1, None, 3)
+        assert current_options().timeout == 2
+    assert current_options() is None
+
+
+def test_a_block_ends_also_by_an_exception():
+    with pytest.raises(KeyError), call_options(tenant="ann"):
+        raise KeyError
+    assert current_options() is None
+
+
+def test_a_decorated_function_runs_inside_the_block_also_when_it_calls_itself():
+    seen = []
+
+    @call_options(tenant="ann")
+    def count(n):
+        seen.append(current_options().tenant)
+        return count(n - 1) if n else "done"
+
+    @call_options(tenant="bob")
+    async def wait():
+        await asyncio.sleep(0)
+        return current_options().tenant
+
+    assert count(2) == "done"
+    assert seen == ["ann"] * 3
+    assert asyncio.run(wait()) == "bob"
+    assert current_options() is None
+
+
+def test_one_block_may_be_entered_by_tasks_at_the_same_time():
+    block = call_options(tenant="ann")
+
+    async def use(order):
+        with call_options(priority=order), block:
+            await asyncio.sleep(0.001 * (3 - order))
+            return current_options().tenant, current_options().priority
+
+    async def main():
+        return await asyncio.gather(*(use(order) for order in range(3)))
+
+    assert asyncio.run(main()) == [("ann", 0), ("ann", 1), ("ann", 2)]
+
+
+def test_a_generator_that_is_closed_in_another_context_changes_nothing_there():
+    def generate():
+        with call_options(tenant="ann"):
+            yield current_options().tenant
+
+    generator = generate()
+    assert contextvars.copy_context().run(next, generator) == "ann"
+    assert current_options() is None
+    generator.close()
+    assert current_options() is None
+
+
+def test_a_block_that_ends_before_the_block_inside_it_ends_both():
+    outer, inner = call_options(tenant="ann"), call_options(priority=3)
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__()
+    assert current_options() is None
+    inner.__exit__()
+    assert current_options() is None
+
+
+def test_tasks_and_asyncio_to_thread_take_the_options_along_and_plain_threads_do_not():
+    async def main():
+        with call_options(tenant="ann"):
+            task = asyncio.create_task(asyncio.to_thread(current_options))
+        return await task
+
+    assert asyncio.run(main()).tenant == "ann"
+    seen = []
+    with call_options(tenant="ann"):
+        thread = threading.Thread(target=lambda: seen.append(current_options()))
+        thread.start()
+        thread.join()
+    # A Python without the global lock hands the context to threads.
+    assert seen[0] is None or sys.flags.thread_inherit_context
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"tenant": ["ann"]}, InvalidConfig, "not hashable"),
+        ({"priority": 1.5}, InvalidConfig, "whole number"),
+        ({"priority": None}, InvalidConfig, "whole number"),
+        ({"timeout": -1}, InvalidLimit, "timeout=-1"),
+        ({"budget": 5_000}, InvalidConfig, "is not a TokenBudget"),
+        ({"cost": "much"}, InvalidCapacity, "neither a whole number nor units"),
+        ({"cost": {"tokens": -1}}, InvalidCapacity, "negative"),
+        ({"cost": True}, InvalidCapacity, "whole number"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_where_it_is_written(options, error, why):
+    with pytest.raises(error, match=why):
+        call_options(**options)
+
+
+def test_generators_cannot_be_decorated():
+    def stream():
+        yield 1
+
+    with pytest.raises(InvalidConfig, match="is a generator"):
+        call_options(tenant="ann")(stream)
+
+
+# -- adapters
+
+
+def test_adapters_admit_by_tenant_priority_and_cost(world):
+    gate = world.gate("10 requests/minute burst 10", "1000 tokens/minute burst 1000", "9 images/day burst 9")
+    with call_options(tenant="ann", priority=7, cost={"requests": 2, "images": 4, "pages": 1}):
+        world.ask(GatedSender(gate), FarSide(world.clock, Reply(body=USED)))
+    admitted = [event for event in world.seen.events if isinstance(event, Admitted)]
+    assert [event.tenant for event in admitted] == ["ann"]
+    assert levels(gate) == {"requests": 8, "tokens": 900, "images": 5}
+
+
+def test_a_stated_cost_replaces_the_estimate_of_the_adapter_and_of_its_function(world):
+    gate = world.gate("1000 tokens/day burst 1000")
+    sender = GatedSender(gate, estimate=lambda request: 900)
+    with call_options(cost={"tokens": 100}):
+        world.ask(sender, FarSide(world.clock, Reply(500)))
+    assert levels(gate) == {"tokens": 900}
+    world.ask(sender, FarSide(world.clock, Reply(500)))
+    assert levels(gate) == {"tokens": 0}
+
+
+def test_the_time_out_of_a_block_replaces_that_of_the_adapter(world):
+    gate = world.gate("1/minute burst 1")
+    gate.try_admit().settle()
+    sender, far_side = GatedSender(gate, timeout=600), FarSide(world.clock, Reply())
+    with pytest.raises(WaitTimeout), call_options(timeout=timedelta(seconds=30)):
+        world.ask(sender, far_side)
+    assert world.ask(sender, far_side).status == 200
+    assert far_side.asked_at == [60.0]
+
+
+def test_a_higher_priority_goes_first_through_an_adapter():
+    clock, seen = ManualClock(auto_advance=True), []
+    world = World("async")
+    world.clock = clock
+    gate = world.gate("1/minute burst 1")
+    sender = GatedSender(gate)
+
+    async def ask(name, priority):
+        async def send():
+            seen.append(name)
+            return Answered()
+
+        with call_options(priority=priority):
+            await sender.run_async("GET", "http://api.example/", {}, None, send)
+
+    class Answered(Reply):
+        async def read_error(self):
+            return b""
+
+    async def main():
+        gate.try_admit().settle()
+        await asyncio.gather(ask("low", -1), ask("middle", 0), ask("high", 1))
+
+    asyncio.run(main())
+    assert seen == ["high", "middle", "low"]
+
+
+# -- budgets
+
+
+def test_an_adapter_charges_the_budget_what_the_response_says(world):
+    budget = TokenBudget(10_000, clock=world.clock)
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(body=USED)))
+    assert budget.remaining_budget == 10_000 - 42
+
+
+def test_a_stream_holds_its_estimate_until_it_is_read(world):
+    budget = TokenBudget(10_000, clock=world.clock)
+    with call_options(budget=budget, cost={"tokens": 500}):
+        reply = world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(stream=True)))
+    assert budget.remaining_budget == 9_500
+    reply.reading.chunk(USED)
+    reply.reading.end(whole=True)
+    assert budget.remaining_budget == 10_000 - 42
+
+
+@pytest.mark.parametrize(
+    ("outcome", "charged"),
+    [
+        (Reply(400), 0),
+        (Reply(429), 0),
+        (Reply(500), 500),
+        (TimeoutError(), 500),
+        (ConnectionRefusedError(), 0),
+    ],
+    ids=["400", "429", "500", "time-out", "not connected"],
+)
+def test_what_a_failed_call_costs_the_budget(world, outcome, charged):
+    budget = TokenBudget(10_000, clock=world.clock)
+    with call_options(budget=budget, cost={"tokens": 500}):
+        if isinstance(outcome, Exception):
+            with pytest.raises(type(outcome)):
+                world.ask(GatedSender(world.gate()), FarSide(world.clock, outcome))
+        else:
+            world.ask(GatedSender(world.gate()), FarSide(world.clock, outcome))
+    assert budget.remaining_budget == 10_000 - charged
+
+
+def test_each_retry_is_charged_as_a_call_of_its_own(world):
+    budget = TokenBudget(10_000, clock=world.clock)
+    far_side = FarSide(world.clock, Reply(429, retry_after=1), Reply(529), Reply(body=USED))
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate(), retries=3), far_side)
+    assert len(far_side.asked_at) == 3
+    assert budget.remaining_budget == 10_000 - 42
+
+
+def test_a_budget_that_is_used_up_refuses_before_anything_is_sent(world):
+    budget, far_side = TokenBudget(10, clock=world.clock), FarSide(world.clock, Reply())
+    gate = world.gate("9/minute burst 9")
+    with pytest.raises(BudgetExceeded), call_options(budget=budget):
+        world.ask(GatedSender(gate), far_side)
+    assert far_side.asked_at == []
+    assert levels(gate) == {"requests": 9}
+
+
+def test_a_refusal_of_the_gate_gives_the_budget_back(world):
+    budget, gate = TokenBudget(10_000, clock=world.clock), world.gate()
+    gate.close()
+    with pytest.raises(Exception, match="closed"), call_options(budget=budget):
+        world.ask(GatedSender(gate), FarSide(world.clock, Reply()))
+    assert budget.remaining_budget == 10_000
+
+
+# -- ResilientClient
+
+
+def test_a_client_obeys_the_options(world):
+    clock, seen = world.clock, Recorder()
+    config = ResilienceConfig(requests_per_minute=10, tokens_per_minute=600, max_retries=0)
+    client = ResilientClient(config, tokens=50, usage=lambda result: result, clock=clock, observer=seen)
+    budget = TokenBudget(1_000, clock=clock)
+
+    def call():
+        if world.colour == "sync":
+            return client.call(lambda: 70)
+
+        async def ask():
+            return 70
+
+        return asyncio.run(client.call_async(ask))
+
+    with call_options(tenant="ann", cost={"requests": 9, "tokens": 200}, budget=budget):
+        assert call() == 70
+    assert [event.tenant for event in seen.events if isinstance(event, Admitted)] == ["ann"]
+    assert budget.remaining_budget == 930
+    with pytest.raises(WaitTimeout), call_options(timeout=10, cost=2):
+        call()
+    assert call() == 70

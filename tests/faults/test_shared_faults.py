@@ -1,0 +1,158 @@
+"""Four processes that share one limit, while their store and they themselves fail, on every kind of store.
+
+A referee counts every admission, also those of processes that were killed: never above the rate in any
+stretch of time, never above the places, no call inside a backoff window that the store has lost.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from faults.postgres import PostgresServer
+from faults.referee import judge
+from faults.rig import Server
+
+RATE, BURST, PLACES = 200, 50, 8
+SECONDS = 5.2
+
+
+class Team:
+    """Worker processes of one key, and their files."""
+
+    def __init__(self, folder, store):
+        options = {"key": f"key {uuid4().hex}", "store": store, "rates": [f"{RATE}/s burst {BURST}"]}
+        options |= {"concurrency": PLACES, "takes": 0.02, "tasks": 6}
+        self.logs = [folder / f"worker {n}" for n in range(4)]
+        self.deaths = {}
+        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+        self.workers = [
+            subprocess.Popen(
+                [*command, json.dumps({**options, "log": str(log), "signals": n == 0})],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for n, log in enumerate(self.logs)
+        ]
+
+    def __enter__(self):
+        for worker in self.workers:
+            assert worker.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.workers:
+            worker.kill()
+            worker.communicate()
+
+    def begin(self, window_at, window):
+        self.begun = time.monotonic() + 0.1
+        for worker in self.workers:
+            facts = (self.begun, self.begun + SECONDS, self.begun + window_at, window)
+            worker.stdin.write(" ".join(map(str, facts)) + "\n")
+            worker.stdin.flush()
+
+    def wait_until(self, seconds):
+        time.sleep(max(0.0, self.begun + seconds - time.monotonic()))
+
+    def kill(self, n):
+        """kill -9."""
+        self.workers[n].kill()
+        self.workers[n].wait()
+        self.deaths[self.logs[n]] = time.monotonic()
+
+    def ends(self):
+        """Wait for all that live. Return what they said last."""
+        for n, worker in enumerate(self.workers):
+            said, _ = worker.communicate(timeout=60)
+            if self.logs[n] not in self.deaths:
+                assert worker.returncode == 0
+                yield json.loads(said)
+
+
+@contextmanager
+def in_a_file(folder):
+    """A file that is deleted. SIGSTOP of a server has no equal: another process keeps the file locked."""
+    path = folder / "limits.db"
+
+    def forget():
+        for each in folder.glob("limits.db*"):
+            each.unlink()
+
+    holder = None
+
+    def stop():
+        nonlocal holder
+        script = "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        script += "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(60)"
+        holder = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+        holder.stdout.readline()
+
+    def go_on():
+        holder.kill()
+        holder.communicate()
+
+    yield f"sqlite:///{path}", forget, stop, go_on
+
+
+@contextmanager
+def on_valkey(_folder):
+    """FLUSHALL, and the second time a restart without data."""
+    with Server() as server, closing(server.client()) as client:
+        ways = [partial(server.restart, data=False), client.flushall]
+        yield server.url, lambda: ways.pop()(), server.stop, server.go_on
+
+
+@contextmanager
+def on_postgres(_folder):
+    """TRUNCATE, and the second time a restart after kill -9, which loses nothing."""
+
+    def restart():
+        server.kill()
+        server.start()
+
+    with PostgresServer() as server:
+        ways = [restart, server.forget]
+        yield server.url, lambda: ways.pop()(), server.stop, server.go_on
+
+
+@pytest.mark.parametrize("place", [in_a_file, on_valkey, on_postgres])
+def test_a_limit_holds_while_its_store_forgets_and_stops_and_processes_are_stopped_and_killed(
+    place, tmp_path
+):
+    with place(tmp_path) as (url, lose, stop, go_on), Team(tmp_path, url) as team:
+        team.begin(window_at=0.6, window=1.2)
+        team.wait_until(1.0)
+        lose()  # inside the window
+        lost_at = time.monotonic()
+        team.wait_until(1.9)
+        team.workers[2].send_signal(signal.SIGSTOP)
+        team.wait_until(2.3)
+        team.kill(3)
+        team.workers[2].send_signal(signal.SIGCONT)
+        team.wait_until(2.8)
+        stop()
+        team.wait_until(3.5)
+        go_on()
+        team.wait_until(4.1)
+        lose()  # while calls go
+        said = list(team.ends())
+        verdict = judge(team.logs, RATE, BURST, team.deaths)
+    begun = team.begun
+    assert verdict.excess <= 0
+    assert verdict.most_inside <= PLACES
+    assert verdict.between(lost_at, begun + 1.8) == 0
+    assert all(each["forgotten"] for each in said)
+    # Calls go on: before, after the window, without the store, and when it is back.
+    assert verdict.between(begun, begun + 0.6) >= 0.2 * RATE
+    assert verdict.between(begun + 1.8, begun + 2.8) >= 0.2 * RATE
+    assert verdict.between(begun + 2.8, begun + 3.5) >= 1
+    assert verdict.between(begun + 3.5, begun + 10) >= 0.2 * RATE

@@ -1,0 +1,157 @@
+"""The document of the live page: what it says for each state of a gateway and of a store."""
+
+from headgate.gateway.page.history import History
+from headgate.gateway.page.view import gateway_document, store_document
+
+SERIES = History().series(0.0)
+RATE = {
+    "name": "requests/minute",
+    "unit": "requests",
+    "limit": 120,
+    "per": 60.0,
+    "burst": 10,
+    "level": 10,
+}
+GATE = {
+    "key": "api.openai.com",
+    "waiting": 0,
+    "in_flight": 0,
+    "concurrency": 400,
+    "throttled_concurrency": None,
+    "binding": None,
+    "next_in": None,
+    "rates": [RATE],
+    "window": None,
+    "tenants": [],
+}
+COUNTS = {"calls": 1, "waited": 0, "refused": 0, "tokens": 0, "upstream_errors": {}}
+STATE = {"url": "http://127.0.0.1:8429", "draining": False, "gates": [GATE], "errors": [], "counts": COUNTS}
+
+
+def document(since=None, **gate):
+    return gateway_document(STATE | {"gates": [GATE | gate]}, SERIES, {"api.openai.com": since})
+
+
+def test_an_idle_gateway_says_that_nothing_waits():
+    shown = document()
+    assert (shown["state"], shown["sentence"]) == ("idle", "Nothing waits, and no call is in flight.")
+    assert shown["totals"] == "1 call, 0 waited, 0 refused here, 0 refused or failed by the API"
+
+
+def test_a_busy_gateway_names_the_limit_that_is_used_most():
+    shown = document(in_flight=2, rates=[RATE | {"level": 2}])
+    assert shown["sentence"] == (
+        "Nothing waits. 2 calls in flight; requests/minute of api.openai.com is used to 80%."
+    )
+
+
+def test_a_full_limit_is_named_with_since_when_how_many_wait_and_when_it_clears():
+    shown = document(
+        since=725.0, waiting=34, binding="requests/minute", next_in=1.72, rates=[RATE | {"level": 0}]
+    )
+    assert shown["sentence"] == (
+        "requests/minute of api.openai.com has been full for 12:05; 34 wait; next in 1.8 s; "
+        "clear in about 17 s."
+    )
+    first = shown["limits"][0]
+    assert first["binding"]
+    assert (first["name"], first["used"], first["next"], first["since"]) == (
+        "120 requests/minute",
+        "0 of 10 left at once",
+        "in 1.8 s",
+        "for 12:05",
+    )
+
+
+def test_the_limit_that_holds_calls_back_comes_first_and_then_the_fullest():
+    tokens = {**RATE, "name": "tokens/minute", "unit": "tokens", "level": 1}
+    shown = document(waiting=1, binding="concurrency", in_flight=400, rates=[RATE, tokens])
+    assert [row["name"] for row in shown["limits"]] == [
+        "calls in flight",
+        "120 tokens/minute",
+        "120 requests/minute",
+    ]
+    assert shown["limits"][0]["next"] == "when a call ends"
+
+
+def test_a_window_is_named_with_its_reason_and_its_end():
+    window = {"ends_in": 19.2, "since": 1.0, "reason": "rate_limited"}
+    shown = document(waiting=51, binding="window", window=window)
+    assert shown["state"] == "window"
+    assert shown["sentence"] == (
+        "api.openai.com asked us to wait (rate limited) 1 s ago; 51 wait; calls go again in 20 s."
+    )
+    assert shown["windows"] == [
+        {"gate": "api.openai.com", "reason": "rate limited", "since": "1 s ago", "ends": "in 20 s"}
+    ]
+    assert shown["limits"][0]["next"] == "in 20 s"
+
+
+def test_callers_are_listed_by_tenant_with_what_they_wait_for():
+    tenants = [{"tenant": "ann", "waiting": 3, "longest": 0.25}]
+    shown = document(waiting=3, binding="requests/minute", tenants=tenants)
+    assert shown["waiting"] == [
+        {
+            "tenant": "ann",
+            "calls": "3",
+            "longest": "250 ms",
+            "for": "requests/minute",
+            "gate": "api.openai.com",
+        }
+    ]
+
+
+def test_errors_are_listed_in_the_words_of_the_api():
+    errors = [{"at": 61.0, "gate": "api.openai.com", "status": 429, "message": "Limit 120"}]
+    shown = gateway_document(STATE | {"errors": errors}, SERIES, {})
+    assert shown["errors"] == [
+        {"when": "1:01 ago", "status": "429", "words": "Limit 120", "gate": "api.openai.com"}
+    ]
+
+
+POOL = {
+    "rates": [RATE | {"next": 0.0}],
+    "window": 0.0,
+    "throttled": 0.0,
+    "places": {"held": 0, "limit": 400, "usual_limit": 400},
+    "bytes": {"held": 0, "limit": None},
+    "members": [],
+    "waits": [],
+}
+LINES = {name: [0.0, 0.0] for name in ("in_flight", "waiting", "members", "windows")}
+
+
+def store(**pool):
+    return store_document({"store": "sqlite", "error": None, "pools": {"api": POOL | pool}}, LINES)
+
+
+def test_a_store_without_pools_says_so():
+    shown = store_document({"store": "sqlite", "error": None, "pools": {}}, LINES)
+    assert shown["sentence"] == "No process shares a limit in this store."
+
+
+def test_a_store_that_cannot_be_read_says_why():
+    shown = store_document({"store": "sqlite", "error": "no answer", "pools": {}}, LINES)
+    assert (shown["state"], shown["sentence"]) == ("window", "The store cannot be read: no answer")
+
+
+def test_the_processes_of_a_store_are_listed_with_what_they_wait_for():
+    member = {"name": "host 12", "in_flight": 2, "waiting": 5, "places": 4, "bytes": 0, "lease": 2.5}
+    shown = store(members=[member], waits=["requests/minute: next in 0.4 s"])
+    assert shown["sentence"] == "5 calls of api waiting. requests/minute: next in 0.4 s."
+    assert shown["members"] == [
+        {
+            "member": "host 12",
+            "flight": "2",
+            "waits": "5",
+            "places": "4",
+            "lease": "2.5 s",
+            "gate": "api",
+        }
+    ]
+
+
+def test_a_window_of_a_store_is_shown_with_its_end():
+    shown = store(window=3.0)
+    assert shown["state"] == "window"
+    assert shown["windows"][0]["ends"] == "in 3.0 s"

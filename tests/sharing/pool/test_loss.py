@@ -1,0 +1,150 @@
+"""Processes that lose their store, in virtual time: together they never use more than the limits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet import Fleet
+from headgate import events
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.parts import PRESENT, WHOLE, parts_for
+from headgate.sharing.pool.state import Pool
+from sharing.pool.pools import START, question
+
+
+def lose_the_store(fleet):
+    for process in fleet.processes:
+        process.line.away = True
+
+
+@pytest.mark.parametrize("quiet", [0.0, 1.0, 200.0])
+def test_processes_that_start_quietly_and_lose_the_store_together_stay_within_the_rate(quiet):
+    """Whether they have heard of each other, or the store has forgotten them since."""
+    with Fleet(rates=["500/s"]) as fleet:
+        fleet.join(4)
+        fleet.run(quiet)
+        lose_the_store(fleet)
+        fleet.work(tasks=50)
+        fleet.run(4)
+        assert len(fleet.times()) <= 500 * 4
+        assert fleet.excess(500, 500) <= 0
+        if quiet:
+            assert len(fleet.times()) >= 0.95 * 500 * 4
+
+
+def test_busy_processes_that_lose_the_store_and_find_it_again_stay_within_the_rate():
+    with Fleet(rates=["500/s"]) as fleet:
+        fleet.join(4)
+        fleet.work(tasks=50)
+        fleet.run(2)
+        lose_the_store(fleet)
+        fleet.run(3)
+        for process in fleet.processes:
+            process.line.away = False
+        fleet.run(3)
+        assert fleet.excess(500, 500) <= 0
+        assert all(process.seen.of(events.StoreRegained) for process in fleet.processes)
+
+
+def test_a_process_that_joins_makes_the_parts_of_the_others_smaller_although_they_are_quiet():
+    with Fleet(rates=["500/s"]) as fleet:
+        for many in range(1, 6):
+            fleet.join()
+            fleet.run(1)
+            parts = [process.gate._member._part.rates for process in fleet.processes]
+            assert parts == [WHOLE // parts_for(many)] * many
+            asked = sum(process.asked for process in fleet.processes)
+            fleet.run(30)
+            assert sum(process.asked for process in fleet.processes) <= asked + many  # quiet again
+
+
+@pytest.mark.parametrize(("on_loss", "inside"), [("share", 10), ("closed", 0), ("open", 40), ("lease", 0)])
+def test_on_loss_holds_for_places_alone(on_loss, inside):
+    """Four processes that were quiet before. Without rates, too, "closed" admits nothing."""
+    with Fleet(concurrency=10, on_loss=on_loss) as fleet:
+        fleet.join(4)
+        fleet.run(4)
+        lose_the_store(fleet)
+        fleet.work(tasks=15, takes=0.1)
+        fleet.run(1)
+        assert fleet.most_inside() == inside
+
+
+@pytest.mark.parametrize("many", [4, 16])
+def test_places_are_never_exceeded_when_the_store_is_lost_in_the_middle_of_calls(many):
+    """Also with more processes than places: some of them have none."""
+    with Fleet(concurrency=10) as fleet:
+        greedy, *_light = fleet.join(many)
+        fleet.run(1)
+        fleet.work(greedy, tasks=10, takes=0.05)
+        fleet.run(1)
+        lose_the_store(fleet)
+        fleet.work(tasks=10, takes=0.05)
+        fleet.run(2)
+        assert fleet.most_inside() <= 10
+        lost = fleet.now
+        fleet.run(4)
+        assert fleet.most_inside() <= 10
+        assert len(fleet.times(lost)) >= 0.5 * 10 * 4 / 0.05
+
+
+@pytest.mark.parametrize(("on_loss", "most"), [("share", 1.25), ("lease", 1.0)])
+def test_a_process_that_is_cut_off_alone_uses_its_part_in_addition_unless_on_loss_is_lease(on_loss, most):
+    """One of four hears nothing of the store for 6 seconds, and the others ask on."""
+    with Fleet(rates=["500/s"], on_loss=on_loss) as fleet:
+        alone, *_others = fleet.join(4)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(3)
+        alone.line.dead = True
+        cut_off = fleet.now
+        fleet.run(6)
+        used = len(fleet.times(cut_off)) / (500 * 6)
+        assert most - 0.05 <= used <= most + 0.01
+        if on_loss == "lease":
+            assert fleet.excess(500, 500) <= 0
+            assert sum(at > cut_off + 3 for at in alone.times) == 0  # nothing after a lease
+        assert len(alone.seen.of(events.StoreLost)) == 1
+
+
+# -- the arithmetic
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefg"), st.booleans(), st.sampled_from([0, 1_000, PRESENT // 2])),
+        max_size=60,
+    ),
+    st.integers(0, 12),
+)
+def test_the_parts_that_processes_go_by_never_add_up_to_more_than_the_whole(steps, places):
+    """Processes ask in any order, and some leave. One that is silent for long is not heard of again."""
+    pool, now = Pool(), START
+    goes_by, asked = {}, {}
+    for who, leaves, gap in steps:
+        now += gap
+        told = goes_by.get(who, [0, 0])
+        given_part = answer(pool, question(who, limits=[places, 0, 0, 0], part=told, leaves=leaves), now)[
+            "part"
+        ]
+        goes_by[who], asked[who] = given_part[:2], now
+        present = [name for name, at in asked.items() if now - at < PRESENT]
+        goes_by = {name: part for name, part in goes_by.items() if name in present}
+        assert sum(part[0] for part in goes_by.values()) <= WHOLE
+        assert sum(part[1] for part in goes_by.values()) <= places
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 5, 7, 16, 40])
+def test_each_process_has_an_equal_part_when_all_have_asked(many):
+    pool, parts = Pool(), {f"m{n:02}": [0, 0] for n in range(many)}
+    for _ in range(3):
+        for name, part in parts.items():
+            parts[name] = answer(pool, question(name, limits=[10, 0, 0, 0], part=part), START)["part"][:2]
+    even = WHOLE // parts_for(many)
+    assert all(even <= part[0] <= even + 1 for part in parts.values())
+    assert sum(part[1] for part in parts.values()) >= 10 * many // parts_for(many) - 1
+
+
+def test_there_are_at_most_half_as_many_parts_more_as_processes():
+    for many in range(1, 2_000):
+        assert many <= parts_for(many) <= max(many, 1.5 * many)

@@ -1,0 +1,128 @@
+"""Rates that processes share, in virtual time: equal parts, few questions, at any distance from the store."""
+
+import pytest
+
+from fleet import Fleet, unevenness
+from headgate import events
+from headgate.sharing.pool.trips import RoundTrips
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "many", "seconds", "questions"),
+    [
+        (50, 5, 2, 10, 0.15),
+        (50, 5, 4, 10, 0.45),  # of a small burst little is granted at once
+        (50, 50, 4, 35, 0.11),
+        (500, 10, 4, 3, 0.05),
+        (500, 100, 4, 3, 0.05),
+        (500, 500, 4, 3, 0.05),
+        (500, 500, 16, 5, 0.1),
+        (5_000, 500, 4, 2, 0.05),
+    ],
+)
+def test_processes_have_equal_parts_of_a_rate_at_every_burst_for_few_questions(
+    rate, burst, many, seconds, questions
+):
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many)
+        fleet.run(0.5)
+        joined = sum(process.asked for process in fleet.processes)
+        fleet.work(tasks=50)
+        fleet.run(seconds)
+        assert len(fleet.times()) >= 0.99 * rate * seconds
+        assert fleet.excess(rate, burst) <= 0
+        assert unevenness(fleet.parts()) <= 0.05
+        assert fleet.questions() - joined / len(fleet.times()) <= questions
+
+
+@pytest.mark.parametrize("trips", [[0.04] * 4, [0.3] * 4, [0, 0, 0, 0.3]])
+def test_a_slow_line_costs_neither_the_limit_nor_calls(trips):
+    with Fleet(rates=["500/s burst 100"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(2)
+        steady = fleet.now
+        fleet.run(6)
+        assert len(fleet.times(steady)) >= 0.98 * 500 * 6
+        assert fleet.excess(500, 100) <= 0
+        assert unevenness(fleet.parts(steady)) <= 0.1
+        assert not any(process.seen.of(events.StoreLost) for process in fleet.processes)
+
+
+@pytest.mark.parametrize(("trips", "warm"), [([1.0], 5), ([1.0] * 4, 5), ([0, 0, 0, 1.0], 10)])
+def test_a_store_that_answers_after_a_second_is_not_lost(trips, warm):
+    with Fleet(rates=["500/s burst 500"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(warm)
+        steady = fleet.now
+        fleet.run(8)
+        assert len(fleet.times(steady)) >= 0.95 * 500 * 8
+        assert fleet.excess(500, 500) <= 0
+        assert unevenness(fleet.parts(steady)) <= 0.25
+        assert not any(process.seen.of(events.StoreLost) for process in fleet.processes)
+
+
+def test_a_line_that_becomes_slow_is_noticed_once_and_what_was_used_meanwhile_is_charged():
+    with Fleet(rates=["500/s burst 500"]) as fleet:
+        fleet.join(4)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(2)
+        for process in fleet.processes:
+            process.line.trip = 0.3
+        slow = fleet.now
+        fleet.run(5)
+        for process in fleet.processes:
+            assert len(process.seen.of(events.StoreLost)) == len(process.seen.of(events.StoreRegained)) == 1
+        assert fleet.excess(500, 500) <= 0
+        assert len(fleet.times(slow)) >= 0.9 * 500 * 5
+
+
+@pytest.mark.parametrize("gap", [0.1, 0.9])
+def test_units_of_callers_that_have_gone_are_not_used_in_addition_by_those_that_come_back(gap):
+    """Batches are granted in advance; all callers give up, and others come a moment later."""
+    with Fleet(rates=["500/s burst 100"]) as fleet:
+        fleet.join(4)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(2)
+        fleet.stop_work()
+        fleet.run(gap)
+        fleet.work(tasks=300)
+        fleet.run(1)
+        assert fleet.excess(500, 100) <= 0
+
+
+def test_a_process_that_dies_is_waited_for_no_longer_than_a_moment():
+    """The others use its part at once, and share it equally."""
+    with Fleet(rates=["500/s burst 100"]) as fleet:
+        fleet.join(4)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(2)
+        fleet.kill(fleet.processes[0])
+        died = fleet.now
+        fleet.run(3)
+        assert len(fleet.times(died)) >= 0.93 * 500 * 3
+        assert unevenness(fleet.parts(died)[1:]) <= 0.08
+        assert fleet.excess(500, 100) <= 0
+
+
+def test_patience_grows_with_the_round_trip_and_connecting_counts_for_little():
+    trips = RoundTrips()
+    assert trips.patience == SECOND // 4
+    trips.note(SECOND, connecting=True)
+    assert trips.patience >= 2 * SECOND
+    for _ in range(20):
+        trips.note(SECOND // 100)
+    assert trips.patience < 0.28 * SECOND
+    assert trips.ago == SECOND // 200
+    trips.note(SECOND)  # it waited somewhere
+    assert trips.ago < SECOND // 25
