@@ -14,6 +14,13 @@ from headgate.testing import Recorder
 from patience import PATIENCE
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_heap():
+    """Set apart what earlier tests left: these tests collect hundreds of times, each in a moment then."""
+    gc.collect()
+    gc.freeze()
+
+
 def settled(gate):
     """How many calls hold a place, after what finalizers left was told."""
     gc.collect()
