@@ -1,4 +1,4 @@
-"""docs/coming-from.md has a row for every name of the earlier designs, and its names of ours exist."""
+"""docs/earlier-designs.md has a row for every name of the earlier designs, and its names of ours exist."""
 
 import inspect
 import re
@@ -32,7 +32,7 @@ from headgate import (
     retry_with_backoff,
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "coming-from.md"
+PAGE = Path(__file__).parent.parent / "docs" / "earlier-designs.md"
 CODE = re.compile(r"`([^`]+)`")
 OURS = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(\((?P<arguments>[^)]*)\))?")
 

@@ -4,6 +4,9 @@ import doctest
 import gc
 import importlib
 import re
+import tomllib
+import warnings
+from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
 
@@ -13,30 +16,12 @@ import headgate
 import headgate.sandbox
 import headgate.testing
 from headgate import Dispatch, WindowRegistry
+from pages import PageRun, api_of, needs_an_api, python_blocks
 
 ROOT = Path(__file__).parent.parent
 HOUSE = Path(headgate.__file__).parent
 GLOSSARY = ROOT / "docs" / "glossary.md"
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
-FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>\w*)")
-
-
-def python_blocks(page):
-    """(line of the opening fence, source) of each python block, in order."""
-    blocks, opened = [], None
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        fence = FENCE.match(line)
-        if opened is None:
-            if fence:
-                opened, started, source = fence, number, []
-        elif line.strip() == opened["ticks"]:
-            if opened["language"] == "python":
-                blocks.append((started, "".join(source)))
-            opened = None
-        else:
-            source.append(line.removeprefix(opened["indent"]) + "\n")
-    assert opened is None, f"{page.name}, line {started}: the block is never closed"
-    return blocks
 
 
 MARKDOWN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,7 +29,8 @@ PAGES = [
     page
     for page in MARKDOWN
     if python_blocks(page)
-    and page.name != "integrations.md"  # tests/integrations runs it, with the frameworks
+    # tests/integrations runs these, with the frameworks
+    and page.name not in ("integrations.md", "coming-from-frameworks.md")
 ]
 # They import frameworks that are not installed beside the tests.
 WITH_FRAMEWORKS = {
@@ -66,33 +52,26 @@ def _names_of_its_own(monkeypatch):
     monkeypatch.setattr(WindowRegistry, "_named", {})
 
 
-def run_program(source, line, page, namespace):
-    """Run a block. Its tracebacks show the lines of the page."""
-    try:
-        exec(compile("\n" * line + source, str(page), "exec", dont_inherit=True), namespace)
-    except Exception as error:
-        where = f"{page.relative_to(ROOT)}, block at line {line}"
-        raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def run_session(source, line, page, namespace):
-    """Run a block of >>> and compare what it prints."""
-    session = doctest.DocTestParser().get_doctest(source, {}, str(page.relative_to(ROOT)), str(page), line)
-    session.globs = namespace  # not a copy: later blocks go on with what this one defines
-    report = []
-    if doctest.DocTestRunner(verbose=False).run(session, out=report.append, clear_globs=False).failed:
-        where = f"{page.relative_to(ROOT)}, block at line {line}"
-        pytest.fail(f"{where} prints something else\n{''.join(report)}", pytrace=False)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_python_block_of_a_page_runs_as_it_is_written(page):
-    namespace = {"__name__": page.stem}
-    for line, source in python_blocks(page):
-        run = run_session if ">>>" in source else run_program
-        run(source, line, page, namespace)
-    namespace.clear()
-    gc.collect()  # so that a permit dropped by this page warns here and not in the next test
+def test_every_block_of_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with api_of(page) if needs_an_api(page) else nullcontext() as api:
+        if api is not None:
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{api}/v1")
+            monkeypatch.setenv("OPENAI_API_KEY", "any")
+        run = PageRun(page, tmp_path, api)
+        run.run()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "unclosed", ResourceWarning)  # a client of a short program
+            run.namespace.clear()
+            gc.collect()  # so that a permit dropped by this page warns here and not in the next test
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_installs_is_an_extra_of_the_package(page):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for named in re.findall(r"headgate\[([\w,]+)\]", page.read_text(encoding="utf-8")):
+        assert set(named.split(",")) <= set(extras), f"{page.name}: headgate[{named}]"
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
@@ -141,3 +120,38 @@ def test_a_window_reaches_the_callers_of_another_process_through_at_most_twelve_
     hops = [int(number) for number in re.findall(r"^ *(\d+)  ", road, flags=re.MULTILINE)]
     assert hops == list(range(1, len(hops) + 1))
     assert len(hops) <= 12
+
+
+def test_every_promise_of_the_guarantees_names_a_test_that_exists():
+    page = ROOT / "docs" / "guarantees.md"
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", text)
+    assert len(named) > 40
+    for test, file in named:
+        source = (page.parent / file).read_text(encoding="utf-8")
+        assert f"def {test}(" in source, f"{file} has no {test}"
+    for row in re.findall(r"^\| (?!promise|---)(.*) \|$", text, flags=re.MULTILINE):
+        assert "](../tests/" in row, f"no test holds this: {row}"
+
+
+def test_every_page_is_listed_in_the_index():
+    listed = {
+        target for target, _heading in LINK.findall((ROOT / "docs/index.md").read_text(encoding="utf-8"))
+    }
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert page.name in listed | {"index.md"}, page.name
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results():
+    results = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = results.partition("\nTime over ideal")[2].partition("\nCPU milliseconds")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line
+    ]
+    row = next(dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == "unknown")
+    (time, ours), (_time, retries) = (row[client].split(" · ") for client in ("headgate", "OpenAI SDK"))
+    assert (
+        f"takes {float(time):.2f} times the ideal time and gets {'no 429' if ours == '0' else ours}" in readme
+    )
+    assert f"the retries of the OpenAI SDK: {round(600 * float(retries)):,}" in readme

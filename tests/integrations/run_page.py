@@ -1,4 +1,4 @@
-"""Run the Python blocks of docs/integrations.md, and print how each section went, as one line of JSON.
+"""Run the Python blocks of a page of docs, and print how each section went, as one line of JSON.
 
 The frameworks are installed in a folder of their own, because several of them ask for an older openai.
 """
@@ -12,7 +12,8 @@ import traceback
 import warnings
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "integrations.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGES = [DOCS / "integrations.md", DOCS / "coming-from-frameworks.md"]
 
 
 def sections(page):
@@ -30,14 +31,14 @@ def sections(page):
             source.append(line)
 
 
-def main():
+def main(page):
     warnings.simplefilter("ignore")  # what frameworks warn of is their business
     namespace = {"__name__": "page"}
     sys.modules["page"] = type(sys)("page")
-    for heading, line, source in sections(PAGE):
+    for heading, line, source in sections(page):
         began = time.perf_counter()
         try:
-            exec(compile(source, str(PAGE), "exec"), namespace)
+            exec(compile(source, str(page), "exec"), namespace)
             error = None
         except Exception:  # noqa: BLE001 - the test shows it
             error = traceback.format_exc()
@@ -49,4 +50,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

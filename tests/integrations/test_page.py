@@ -1,5 +1,6 @@
-"""Every block of docs/integrations.md runs, with the real frameworks and a local API."""
+"""Every block of the pages about frameworks runs, with the real frameworks and a local API."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from integrations.run_page import PAGE, sections
+from integrations.run_page import PAGES, sections
 
 FRAMEWORKS = Path(sys.prefix) / "integrations"
 pytestmark = pytest.mark.skipif(
@@ -16,11 +17,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def outcomes():
-    """What each block said, by its line. One process imports all frameworks once."""
+@functools.cache
+def outcomes(page):
+    """What each block of a page said, by its line. One process imports all its frameworks once."""
     ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_page.py"))],
+        [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)],
         env=os.environ | {"PYTHONPATH": str(FRAMEWORKS), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         capture_output=True,
         text=True,
@@ -33,9 +34,14 @@ def outcomes():
 
 
 @pytest.mark.parametrize(
-    "line",
-    [pytest.param(line, id=f"{heading or 'start'}-{line}") for heading, line, _ in sections(PAGE)],
+    ("page", "line"),
+    [
+        pytest.param(page, line, id=f"{page.stem}-{heading or 'start'}-{line}")
+        for page in PAGES
+        for heading, line, _ in sections(page)
+    ],
 )
-def test_a_block_of_the_page_runs_with_the_real_framework(outcomes, line):
-    assert line in outcomes, "the page ended before it"
-    assert outcomes[line]["error"] is None, outcomes[line]["error"]
+def test_a_block_of_a_page_runs_with_the_real_framework(page, line):
+    outcome = outcomes(page).get(line)
+    assert outcome is not None, "the page ended before it"
+    assert outcome["error"] is None, outcome["error"]

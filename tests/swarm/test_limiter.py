@@ -414,7 +414,7 @@ def test_threads_may_use_all_agents_of_a_process_at_once():
 
 
 def test_the_documentation_gives_the_best_practices():
-    pages = [DOCS / name for name in ("swarm.md", "coming-from.md")]
+    pages = [DOCS / name for name in ("swarm.md", "earlier-designs.md")]
     text = " ".join(page.read_text(encoding="utf-8") for page in pages if page.exists())
     for advice in ("below the real limit", "slot(", "try_acquire(", "observer"):
         assert advice in text
