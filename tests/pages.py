@@ -150,4 +150,5 @@ class PageRun:
 
 
 def python_blocks(page):
-    return [block for block in blocks(page) if block.language == "python"]
+    """(line of the opening fence, source) of each python block, in order."""
+    return [(block.line, block.source) for block in blocks(page) if block.language == "python"]
