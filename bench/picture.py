@@ -24,6 +24,7 @@ LABELS = {
     "AIMD": "rate halved by a 429",
 }
 CARD, INK, FAINT, OURS, OTHERS = "#f6f7f9", "#1f2530", "#5d6675", "#0f8579", "#9aa5b8"
+JOBS = 600  # in both scenarios
 PATIENCE = 3.0  # goodput.py stops a client at three times the ideal
 
 
@@ -108,12 +109,24 @@ def draw(bars: dict[str, list[Bar]], path: Path) -> None:
     figure.savefig(path)
 
 
+def sentences(bars: dict[str, list[Bar]]) -> tuple[str, str]:
+    """What README.md and docs/index.md say about the picture, and a row of the table in README.md."""
+    unknown = {bar.client: bar for bar in bars["unknown"]}
+    ours, retries = unknown["headgate"], unknown["OpenAI SDK"]
+    refused = f"{ours.refused:.1f} 429s for each 100 calls" if ours.refused else "no 429"
+    told = f"headgate takes {ours.time:.2f} times the ideal time and gets {refused}."
+    few, many = (f"{JOBS * bar.refused / 100:,.0f}" for bar in (ours, retries))
+    return told, f"| 429s in {JOBS} calls, limit not told | {few}; the retries of the OpenAI SDK: {many} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="where the figures are")
     parser.add_argument("--plot", type=Path, default=PICTURE, metavar="FILE", help="where the picture goes")
     arguments = parser.parse_args()
-    draw(read_bars(arguments.results.read_text(encoding="utf-8")), arguments.plot)
+    bars = read_bars(arguments.results.read_text(encoding="utf-8"))
+    draw(bars, arguments.plot)
+    print("README.md and docs/index.md say:", *sentences(bars), sep="\n")
 
 
 if __name__ == "__main__":

@@ -99,16 +99,6 @@ def test_adapters_without_a_gate_share_one_for_every_host(world):
     assert gate is not default_gate("other.example")
 
 
-def test_the_gate_of_adapters_without_a_gate_pauses_cuts_places_by_a_part_and_limits_no_bytes():
-    gate = default_gate("settings.example")
-    assert gate.pauses
-    usual = gate.snapshot()
-    assert (usual.concurrency, usual.byte_budget) == (400, None)
-    gate.set_backoff(60)
-    assert gate.try_admit() is None
-    assert gate.snapshot().throttled_concurrency == 280
-
-
 def test_a_function_that_does_not_return_a_gate_is_refused(world):
     with pytest.raises(InvalidConfig, match="not a Dispatch"):
         world.ask(GatedSender(lambda request: None), FarSide(world.clock, Reply()))
