@@ -72,6 +72,12 @@ class Dispatch(Gate, Closing):
     seconds. With `pause=True` no call goes at all before the window's end.
 
     `concurrency`, `throttled_concurrency` or `byte_budget` of None takes that rule away.
+
+    The defaults are those of the design that this class implements: they suit a service that takes what it
+    can and slows down under load. APIs of language models state limits and mean their Retry-After. For them
+    write `pause=True`, `throttled_concurrency="adaptive"` and `byte_budget=None`, as the gates have that
+    headgate makes where none is given.
+
     Two Dispatches share nothing unless they are given the same `window`. Tenants that wait
     share by cost, equally unless `weights` gives some of them more, e.g. `{"gold": 4}`.
 
