@@ -1,4 +1,4 @@
-"""Run the Python blocks of a page of docs, and print how each section went, as one line of JSON.
+"""Run the Python blocks of the pages about frameworks, and print how each went, as one line of JSON.
 
 The frameworks are installed in a folder of their own, because several of them ask for an older openai.
 """
@@ -31,10 +31,18 @@ def sections(page):
             source.append(line)
 
 
-def main(page):
+def main():
     warnings.simplefilter("ignore")  # what frameworks warn of is their business
-    namespace = {"__name__": "page"}
     sys.modules["page"] = type(sys)("page")
+    for page in PAGES:
+        run(page)
+    gc.collect()
+    sys.stdout.flush()
+    os._exit(0)  # some frameworks leave threads behind that would be waited for
+
+
+def run(page):
+    namespace = {"__name__": "page"}
     for heading, line, source in sections(page):
         began = time.perf_counter()
         try:
@@ -43,11 +51,9 @@ def main(page):
         except Exception:  # noqa: BLE001 - the test shows it
             error = traceback.format_exc()
         seconds = round(time.perf_counter() - began, 2)
-        print(json.dumps({"section": heading, "line": line, "seconds": seconds, "error": error}), flush=True)
-    gc.collect()
-    sys.stdout.flush()
-    os._exit(0)  # some frameworks leave threads behind that would be waited for
+        told = {"section": heading, "page": page.name, "line": line, "seconds": seconds, "error": error}
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

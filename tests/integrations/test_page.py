@@ -1,6 +1,5 @@
 """Every block of the pages about frameworks runs, with the real frameworks and a local API."""
 
-import functools
 import json
 import os
 import subprocess
@@ -17,11 +16,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@functools.cache
-def outcomes(page):
-    """What each block of a page said, by its line. One process imports all its frameworks once."""
+@pytest.fixture(scope="module")
+def outcomes():
+    """What each block said, by its page and line. One process imports all frameworks once."""
     ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)],
+        [sys.executable, str(Path(__file__).with_name("run_page.py"))],
         env=os.environ | {"PYTHONPATH": str(FRAMEWORKS), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         capture_output=True,
         text=True,
@@ -30,18 +29,17 @@ def outcomes(page):
     )
     said = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"section"')]
     assert said, ran.stderr
-    return {outcome["line"]: outcome for outcome in said}
+    return {(outcome["page"], outcome["line"]): outcome for outcome in said}
 
 
 @pytest.mark.parametrize(
-    ("page", "line"),
+    "place",
     [
-        pytest.param(page, line, id=f"{page.stem}-{heading or 'start'}-{line}")
+        pytest.param((page.name, line), id=f"{page.stem}-{heading or 'start'}-{line}")
         for page in PAGES
         for heading, line, _ in sections(page)
     ],
 )
-def test_a_block_of_a_page_runs_with_the_real_framework(page, line):
-    outcome = outcomes(page).get(line)
-    assert outcome is not None, "the page ended before it"
-    assert outcome["error"] is None, outcome["error"]
+def test_a_block_of_a_page_runs_with_the_real_framework(outcomes, place):
+    assert place in outcomes, "the page ended before it"
+    assert outcomes[place]["error"] is None, outcomes[place]["error"]
