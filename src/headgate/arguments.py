@@ -10,7 +10,7 @@ from math import isfinite
 from types import CoroutineType
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from .hints import Any, Callable, Hashable, Observer, Seconds
+from .hints import Any, Callable, Hashable, Mapping, Observer, Seconds
 
 SECOND = 1_000_000_000  # nanoseconds
 NS_PER_US = 1_000
@@ -147,6 +147,15 @@ def must_be_plain(fn: object, what: str, takes: str) -> None:
         raise InvalidConfig(
             f"{what}={name_of(fn)} is async, and it would not be awaited; give a plain function"
         )
+
+
+def read_weights(weights: Mapping[Hashable, int]) -> dict[Hashable, int]:
+    """How much of what there is each tenant gets."""
+    if not hasattr(weights, "items"):
+        raise InvalidConfig(f'weights={weights!r} is not a mapping; write e.g. weights={{"gold": 4}}')
+    return {
+        tenant: positive_int(weight, f"weights[{tenant!r}]", example=4) for tenant, weight in weights.items()
+    }
 
 
 def read_priority(priority: int) -> int:

@@ -15,6 +15,7 @@ from ..arguments import (
 from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
+from ..gate.audience import Audience
 from ..gate.bucket import RateRule
 from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
@@ -167,8 +168,8 @@ class Dispatch(Gate, Closing):
             columns=columns,
             max_waiting=max_waiting,
             weights=weights,
-            observer=read_observer(observer),
             clock=clock,
+            audience=_Audience(key, read_observer(observer), window),
         )
         self.window = window
         window.watch(self)
@@ -404,11 +405,6 @@ class Dispatch(Gate, Closing):
         used = state.in_flight or state.bytes_in_flight or state.waiting or state.backoff_active
         return full and not used and not self._learner.has_learned
 
-    def tell_admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
-        if self.window.rule.unended:  # what let it in may have been the end of the window
-            self.window.notice_end(permit.taken_at)
-        Gate.tell_admitted(self, permit, rule, tenant)  # quicker than by `super()`
-
     def _tell_response(self, signal: Signal, status: int | None) -> None:
         event = events.ResponseObserved(
             key=self.key,
@@ -422,6 +418,21 @@ class Dispatch(Gate, Closing):
     def __repr__(self) -> str:
         rates = ", ".join(str(rule.rate) for rule in self.rules.rates) or "no rates"
         return f"<Dispatch {self.key!r}: {rates}, {self.waiting} waiting>"
+
+
+class _Audience(Audience):
+    """Tells the observers of a Dispatch first that its window has ended, if that let a call in."""
+
+    __slots__ = ("_window",)
+
+    def __init__(self, key: Hashable, given: Observer | None, window: BackoffWindow) -> None:
+        super().__init__(key, given)
+        self._window = window
+
+    def admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
+        if self._window.rule.unended:
+            self._window.notice_end(permit.taken_at)
+        Audience.admitted(self, permit, rule, tenant)  # quicker than by `super()`
 
 
 def _places(

@@ -11,7 +11,7 @@ from sys import getrefcount
 from types import TracebackType
 from weakref import ref
 
-from ..hints import Hashable, Mapping, Self, Verdict, later
+from ..hints import Any, Callable, Hashable, Mapping, Self, Verdict, later
 from ..limits import read_actual_cost
 from .decision import THROTTLED
 from .line import WAITING, Ticket
@@ -285,5 +285,6 @@ class ForkGeneration:
 
     __slots__ = ("gate",)
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = ref(gate)  # weakly: a gate that is no longer used goes without waiting for the collector
+    def __init__(self, gate: Any) -> None:
+        # Weakly: a gate that is no longer used goes without waiting for the collector.
+        self.gate: Callable[[], Gate | None] = ref(gate)

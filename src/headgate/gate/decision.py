@@ -29,6 +29,7 @@ class Rules:
 
     __slots__ = (
         "_first_rate",
+        "_largest",
         "_other_rates",
         "_resumed",
         "columns",
@@ -62,6 +63,7 @@ class Rules:
         self.weight = weight
         self.final = final  # what was taken is never corrected afterwards
         self.valid_until = FAR_OFF  # where limits are granted: until when
+        self._largest: tuple[object, dict[str, int]] = (None, {})  # by which rates
         self._resumed: int | None = None  # the end of the window that the rates have come back from
         self.set_rates(rates)
 
@@ -205,6 +207,18 @@ class Rules:
             if why is not None:
                 return why, rate.name
         return None
+
+    def largest_cost(self) -> Mapping[str, int]:
+        """By unit that a rate counts: the largest amount that one call may take."""
+        known, largest = self._largest
+        rates = self.rates
+        if known is not rates:
+            largest = {}
+            for rule in rates:
+                most = max(rule.rate.amount, rule.rate.burst)
+                largest[rule.rate.unit] = min(largest.get(rule.rate.unit, most), most)
+            self._largest = (rates, largest)
+        return largest
 
     def held_by(self, cost: tuple[int, ...], now: int) -> tuple[str | None, int | None]:
         """What keeps this cost out, and when to look again.

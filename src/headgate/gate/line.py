@@ -73,6 +73,11 @@ class Ticket:
         self.rule: str | None = None  # the rule that held the line when it was granted
         self.parker: Any = None  # where its waiter sleeps
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether its caller has neither got its permit nor an error."""
+        return self.state in (WAITING, GRANTED) or self.refusal is not None
+
 
 class Flow:
     """One tenant's tickets, in the order they came."""
