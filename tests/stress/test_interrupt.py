@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 from headgate import Dispatch
+from headgate.gate.audience import Audience
 from headgate.gate.parking import LoopParker, ThreadParker
 from patience import eventually
 from stress.interrupts import Interrupted, interrupt_everywhere
@@ -30,7 +31,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line(alarm):
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "claim"), (Dispatch, "tell_admitted")]
+    ("kind", "moment"), [(ThreadParker, "retire"), (Dispatch, "claim"), (Audience, "admitted")]
 )
 @pytest.mark.parametrize("world", ["thread", "task"])
 def test_a_caller_interrupted_just_after_its_admission_gives_its_place_back_at_once(

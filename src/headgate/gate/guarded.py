@@ -8,7 +8,10 @@ found again in a ticket, in the list of callers to wake, or among what the guard
 
 from __future__ import annotations
 
-from ..hints import Any, AnyRate, Callable, Clock, Mapping, Observer, Sequence, T, later
+from itertools import repeat, starmap
+from operator import length_hint
+
+from ..hints import Any, AnyRate, Callable, Clock, Iterator, Mapping, Observer, Sequence, T, later
 from ..limits import COLUMNS, UNSTATED, Columns
 from .admission import SETTLED, ForkGeneration, HoldingPermit, Permit
 from .audience import Audience
@@ -34,6 +37,10 @@ Cost = tuple[int, ...]
 GONE: Cost = ()
 
 
+# How many permits a gate can make.
+_BLANKS = 1 << 62
+
+
 def _refuse(_cost: Cost, _now: int) -> int:
     """The fast path while callers wait, while the gate is closed, or while something is to be told."""
     return SETTLED
@@ -53,7 +60,7 @@ class GuardedRules:
 
     __slots__ = (
         "__weakref__",
-        "_admitted",
+        "_blanks",
         "_busy",
         "_callers",
         "_cancelled",
@@ -63,9 +70,11 @@ class GuardedRules:
         "_guard",
         "_holds",
         "_lock",
+        "_not_given",
         "_now",
         "_pending",
         "_permit_kind",
+        "_permits",
         "_refused",
         "_seam",
         "_watched",
@@ -88,8 +97,7 @@ class GuardedRules:
         self.closed = False
         self.supply: Supply | None = None  # what the gate is shared through ...
         self._seam: Seam | None = None  # ... and what the two tell each other
-        # Calls since the start; those that waited are counted with the line. Python adds floats quicker.
-        self._admitted, self._refused, self._cancelled = 0.0, 0, 0
+        self._count_anew()
         self._now = clock.now
         self._busy = False  # a caller waits, or the gate is closed
         self._callers = WaitingCallers(clock.quantum)
@@ -108,6 +116,12 @@ class GuardedRules:
         self.observer = audience.observer
         self._choose_fast_path()
 
+    def _count_anew(self) -> None:
+        # Calls since the start; those that waited are counted with the line. Each permit that a caller takes
+        # from `_permits` consumes one of the blanks: so calls are counted in no time.
+        self._blanks = repeat((), _BLANKS)
+        self._not_given = self._refused = self._cancelled = 0
+
     # -- the way in
 
     def follow_rules(self) -> None:
@@ -125,6 +139,7 @@ class GuardedRules:
         self.unit_cost = UNSTATED if self.columns.unstated else (1,) + (0,) * (length - 1)
         self._holds = rules.places is not None or rules.weight is not None
         self._permit_kind: type[Permit] = HoldingPermit if self._holds else Permit
+        self._permits: Iterator[Permit] = starmap(self._permit_kind, self._blanks)
         self._choose_fast_path()
 
     def follow_observers(self) -> None:
@@ -161,7 +176,8 @@ class GuardedRules:
 
     def totals(self) -> tuple[int, int, int]:
         """Under the lock: how many calls were admitted, refused, and cancelled while they waited."""
-        return int(self._admitted) + self._callers.granted, self._refused, self._cancelled
+        at_once = _BLANKS - length_hint(self._blanks) - self._not_given
+        return at_once + self._callers.granted, self._refused, self._cancelled
 
     def look(self, act: Callable[[int], T]) -> T:
         """Call `act(now)` under the lock. It may read and change the rules, with arithmetic only."""
@@ -371,9 +387,10 @@ class GuardedRules:
         self._lock = self._guard.lock
         self._generation = ForkGeneration(self)
         self.audience.left.clear()
-        self._admitted, self._refused, self._cancelled = 0.0, 0, 0
+        self._count_anew()
         self._callers.forget()
         self.rules.empty()
+        self.follow_rules()
         self._set_busy(self.closed)
         if self.supply is not None:
             self.supply.after_fork()
