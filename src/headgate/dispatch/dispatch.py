@@ -12,7 +12,6 @@ from ..arguments import (
     read_observer,
     seconds_to_ns,
 )
-from ..backoff import Backoff
 from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
 from ..gate.audience import Audience
@@ -42,19 +41,24 @@ from ..hints import (
 from ..light import LazyModule
 from ..limits import Rate, columns_for, read_rates
 from .backoff_window import BackoffWindow
-from .learning import OTHER_LIMITS, Advice, Learner
-from .stated import figures_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .. import events
+    from .. import backoff, events
+    from ..backoff import Backoff
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
+    from . import learning, stated
+    from .learning import Advice, Learner
     from .snapshot import DispatchSnapshot
     from .stated import Figures
 else:
+    Backoff = later("headgate.backoff", "Backoff")
     DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
+    backoff = LazyModule("headgate.backoff")
     events = LazyModule("headgate.events")
+    learning = LazyModule("headgate.dispatch.learning")
+    stated = LazyModule("headgate.dispatch.stated")
     Signal = later("headgate.responses.signals", "Signal")
 
 
@@ -97,6 +101,7 @@ class Dispatch(Gate, Closing):
     """
 
     __slots__ = (
+        "_configured",
         "_learner",
         "_limited",
         "_member",
@@ -147,12 +152,18 @@ class Dispatch(Gate, Closing):
             raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="openai"')
         throttled_for = seconds_to_ns(backoff_window, "backoff_window")
         now = clock.now()
-        self._learner = Learner(None if rates == "auto" else read_rates(rates), now)
+        self._configured = None if rates == "auto" else read_rates(rates)
+        # With configured rates it is made when there is something to learn.
+        self._learner: Learner | None = None
         self._random = random
         self._responses = self._limited = 0  # given to `observe`, and those of them that said "slow down"
         self.expected_delay = 0  # nanoseconds
         self._probing: int | None = None  # the generation of the window that a success ends
-        read = self._learner.rates
+        if self._configured is None:
+            self._learner = learning.Learner(None, now)
+            read = self._learner.rates
+        else:
+            read = self._configured
         columns = columns_for(read)
         rules = Rules(
             window=window.rule,
@@ -187,6 +198,19 @@ class Dispatch(Gate, Closing):
                 f"a Dispatch named {name!r} exists already; use Dispatch.named({name!r}), or close it first"
             )
 
+    def _find_learner(self) -> Learner:
+        """What is learned here, from now on. Not under the lock: the first call loads a module."""
+        learner = self._learner
+        if learner is None:
+            made = learning.Learner(self._configured, self.clock.now())
+
+            def keep(_now: int) -> Learner:
+                self._learner = self._learner or made  # another thread may have made one meanwhile
+                return self._learner
+
+            learner = self.look(keep)
+        return learner
+
     def _share(self, store: AnyStore, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None) -> None:
         """Become a member of the pool of that key."""
         if not isinstance(self.key, str) or not self.key:
@@ -195,7 +219,7 @@ class Dispatch(Gate, Closing):
             )
         if on_loss not in ("share", "lease", "open", "closed"):
             raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "lease", "open" or "closed"')
-        if pace is not None and not isinstance(pace, Backoff):
+        if pace is not None and not isinstance(pace, backoff.Backoff):
             raise InvalidConfig(
                 f"acquire_backoff={pace!r} is not a Backoff; write e.g. acquire_backoff=Backoff(0.02, cap=1)"
             )
@@ -205,11 +229,11 @@ class Dispatch(Gate, Closing):
         self._member = PoolMember(
             self,
             self.window.hear,
-            DispatchLearner(self, self._learner),
+            DispatchLearner(self, self._find_learner()),
             store,
             self.key,
             rates,
-            automatic=self._learner.automatic,
+            automatic=self._configured is None,
             on_loss=on_loss,
             pace=pace,
             random=self._random,
@@ -254,9 +278,10 @@ class Dispatch(Gate, Closing):
     def set_rates(self, rates: Rates) -> None:
         """Other rates from now on, for waiting callers too. What was used stays used."""
         read = read_rates(rates)
-        self.look(lambda _now: self._learner.configure(read))
+        learner = self._find_learner()
+        self.look(lambda _now: learner.configure(read))
         if self._member is not None:
-            self._member.set_rates(self._learner.rates)
+            self._member.set_rates(learner.rates)
         else:
             self.retune(read)
 
@@ -283,21 +308,25 @@ class Dispatch(Gate, Closing):
         with self._lock:
             self._responses += 1
             self._limited += signal.limited
-        if signal.scopes or signal.limited or signal.reason != "ok" or not self._learner.content:
+        learner = self._learner
+        teaches = signal.scopes or signal.limited or signal.reason != "ok"
+        if teaches or not (learner is None or learner.content):
             self._learn_from(signal, sent)
         if self.observer is not None:
             self._tell_response(signal, status)
 
     def _learn_from(self, signal: Signal, sent: int) -> None:
-        learner, scopes, limited = self._learner, signal.scopes, signal.limited
-        figures = figures_of(scopes) if scopes else None
+        learner, scopes, limited = self._find_learner(), signal.scopes, signal.limited
+        figures = stated.figures_of(scopes) if scopes else None
         first = before = learner.rates
         chance = self._random() if limited else 0.0
-        advice = self.look(lambda now: self._hear_answer_locked(signal, figures, sent, now, chance))
-        if advice is OTHER_LIMITS:
+        advice = self.look(lambda now: self._hear_answer_locked(learner, signal, figures, sent, now, chance))
+        if advice is learning.OTHER_LIMITS:
             self._go_by(learner.rates)
             before = learner.rates
-            advice = self.look(lambda now: self._hear_signal_locked(signal, figures, sent, now, chance))
+            advice = self.look(
+                lambda now: self._hear_signal_locked(learner, signal, figures, sent, now, chance)
+            )
         if learner.rates is not before:
             self._go_by(learner.rates)
         if advice is not None:
@@ -328,27 +357,40 @@ class Dispatch(Gate, Closing):
         may have used it, and then all of them would be refused.
         """
         delay = self.expected_delay = seconds_to_ns(seconds, "seconds")
+        learner = self._find_learner()
 
         def keep_distance(now: int) -> None:
             for rule in self.rules.rates:
                 if isinstance(rule, RateRule):
                     rule.set_burst(rule.burst, now, delay)
             if self._member is None:
-                self._learner.withhold_bursts(self.rules, now)
+                learner.withhold_bursts(self.rules, now)
 
         self.change(keep_distance)
 
     def _hear_answer_locked(
-        self, signal: Signal, figures: Sequence[Figures] | None, sent: int, now: int, chance: float
+        self,
+        learner: Learner,
+        signal: Signal,
+        figures: Sequence[Figures] | None,
+        sent: int,
+        now: int,
+        chance: float,
     ) -> Advice | None:
-        if figures is not None and self._learner.hear_limits(figures, sent):
-            return OTHER_LIMITS  # what remains is that of other rates, to be made first
-        return self._hear_signal_locked(signal, figures, sent, now, chance)
+        if figures is not None and learner.hear_limits(figures, sent):
+            return learning.OTHER_LIMITS  # what remains is that of other rates, to be made first
+        return self._hear_signal_locked(learner, signal, figures, sent, now, chance)
 
     def _hear_signal_locked(
-        self, signal: Signal, figures: Sequence[Figures] | None, sent: int, now: int, chance: float
+        self,
+        learner: Learner,
+        signal: Signal,
+        figures: Sequence[Figures] | None,
+        sent: int,
+        now: int,
+        chance: float,
     ) -> Advice | None:
-        advice = self._learner.hear(signal, figures, sent, now, self.rules, chance)
+        advice = learner.hear(signal, figures, sent, now, self.rules, chance)
         if advice is not None:  # a stated wait, or an end, leaves no probes
             self.rules.probes = advice.probes
             self.follow_rules()
@@ -402,8 +444,9 @@ class Dispatch(Gate, Closing):
         """Whether forgetting this Dispatch would change nothing for later calls."""
         state = self.snapshot()
         full = all(rate.level >= rate.burst for rate in state.rates)
+        learned = self._learner is not None and self._learner.has_learned
         used = state.in_flight or state.bytes_in_flight or state.waiting or state.backoff_active
-        return full and not used and not self._learner.has_learned
+        return full and not used and not learned
 
     def _tell_response(self, signal: Signal, status: int | None) -> None:
         event = events.ResponseObserved(

@@ -12,13 +12,17 @@ from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
 from ..hints import Any, Callable, Clock, Timer, later
+from ..light import LazyModule
 from .forks import reset_in_child
-from .parking import LoopParker, ThreadParker, in_trio
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..typing import LoopParking
+    from . import parking
+    from .parking import ThreadParker
 else:
+    parking = LazyModule("headgate.gate.parking")
+    ThreadParker = later("headgate.gate.parking", "ThreadParker")
     LoopParking = later("headgate.typing", "LoopParking")
 
 # The names of all threads of headgate begin with this, so that `headgate.testing.run` can tell them from
@@ -46,16 +50,16 @@ class SystemClock:
         return monotonic_ns() / 1e9
 
     def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParker:
-        return ThreadParker(monotonic_ns, ring, ticket)
+        return parking.ThreadParker(monotonic_ns, ring, ticket)
 
     def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
-        if in_trio():
+        if parking.in_trio():
             from .trio_parker import TrioParker  # noqa: PLC0415 - it needs trio
 
             return TrioParker(self, ring, ticket)
         from asyncio import get_running_loop  # noqa: PLC0415 - a caller on an event loop has loaded it
 
-        return LoopParker(get_running_loop(), monotonic_ns, ring, ticket)
+        return parking.LoopParker(get_running_loop(), monotonic_ns, ring, ticket)
 
     def call_at(self, at: int, act: Callable[[], object]) -> Timer:
         return _TIMERS.add(at, act)

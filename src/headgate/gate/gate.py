@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..arguments import check_tenant, positive_int, read_priority, read_weights, seconds_to_ns
 from ..errors import Refused
 from ..hints import Callable, Clock, Hashable, Mapping, Observer, Seconds, Verdict
+from ..light import LazyModule
 from ..limits import COLUMNS, Rate, columns_for, read_cost, unstated
 from . import reports
 from .admission import SETTLED, Admission, Permit
@@ -18,12 +19,14 @@ from .clock import SYSTEM
 from .decision import Rules, successors
 from .guarded import GONE, Cost, GuardedRules
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket
-from .parking import in_notebook, runs_event_loop
 from .pickling import only_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .. import events
+    from . import parking
+else:
+    parking = LazyModule("headgate.gate.parking")
 
 
 class Gate(GuardedRules):
@@ -264,7 +267,7 @@ class Gate(GuardedRules):
         Nothing that a task holds would come back then, so the wait might never end. In a notebook, where the
         thread of the kernel runs every cell, a wait is accepted that ends by itself.
         """
-        if runs_event_loop() and not (in_notebook() and self._callers.ends_without_tasks):
+        if parking.runs_event_loop() and not (parking.in_notebook() and self._callers.ends_without_tasks):
             raise RuntimeError(reports.blocks_the_loop(self._callers.binding))
 
     def claim(self, ticket: Ticket) -> Permit:

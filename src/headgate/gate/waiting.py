@@ -10,9 +10,15 @@ from collections import OrderedDict, deque
 
 from ..errors import Refused
 from ..hints import Any, Callable
+from ..light import LazyModule
 from .decision import Rules
 from .line import DONE, GRANTED, WAITING, Line, Ticket
-from .parking import wake_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import parking
+else:
+    parking = LazyModule("headgate.gate.parking")
 
 # How late, in nanoseconds, the timekeeper of one world may be before that of another looks.
 _GRACE = 20_000_000
@@ -205,7 +211,7 @@ class WaitingCallers:
         to_wake = self._to_wake
         while to_wake:
             tickets = list(to_wake)
-            for ticket in wake_all(tickets):
+            for ticket in parking.wake_all(tickets):
                 unreachable(ticket)
             for ticket in tickets:  # only now: an interrupted waking is done again
                 try:  # noqa: SIM105 - contextlib would double the time of importing headgate
