@@ -7,7 +7,6 @@ instead. Seconds become integer nanoseconds here and nowhere else.
 from __future__ import annotations
 
 from math import isfinite
-from types import CoroutineType
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from .hints import Any, Callable, Hashable, Mapping, Observer, Seconds
@@ -23,7 +22,13 @@ _LONGEST_SECONDS = LONGEST / SECOND
 # The largest number that says how much a limit holds.
 _LARGEST = 1 << 64
 
-Coroutine = CoroutineType  # the class of what an `async def` function returns
+
+async def _started() -> None: ...
+
+
+_coroutine = _started()
+_coroutine.close()
+Coroutine = type(_coroutine)  # the class of what an `async def` function returns; `types` takes long to load
 
 
 def seconds_to_ns(value: Seconds, what: str, *, error: type[InvalidLimit] = InvalidWindow) -> int:

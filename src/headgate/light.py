@@ -1,11 +1,18 @@
-"""Stand-ins for modules that take long to load: `typing`, and those that most programs never need."""
+"""In place of modules that take long to load: `typing`, `collections`, and those that few programs need."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import OrderedDict, deque
+    from operator import length_hint
     from typing import Generic, NamedTuple
+    from weakref import ref
 else:
+    # What `collections`, `operator` and `weakref` take them from; these load five further modules.
+    from _collections import OrderedDict, deque
+    from _operator import length_hint
+    from _weakref import ref
 
     class Generic:
         """In place of `typing.Generic`: `Generic[T]` and `Kind[int]` are the classes themselves."""
@@ -36,7 +43,7 @@ else:
 
     NamedTuple = NamedTuple()
 
-__all__ = ["Generic", "LazyModule", "NamedTuple"]
+__all__ = ["Generic", "LazyModule", "NamedTuple", "OrderedDict", "deque", "length_hint", "ref"]
 
 
 class LazyModule:

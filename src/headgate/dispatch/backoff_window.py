@@ -6,8 +6,6 @@ Dispatch that uses it, obeys.
 
 from __future__ import annotations
 
-from weakref import ref
-
 from .. import telling
 from ..arguments import SECOND, moment_to_ns, positive_seconds_to_ns, read_observer, seconds_to_ns
 from ..errors import CapacityExhausted, InvalidConfig, WaitTimeout
@@ -18,7 +16,7 @@ from ..gate.gate import Gate
 from ..gate.pickling import only_here
 from ..gate.window import Reentry, Window, WindowSignal
 from ..hints import AnyStore, Clock, Hashable, Observer, Seconds, later
-from ..light import LazyModule
+from ..light import LazyModule, ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

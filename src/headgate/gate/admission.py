@@ -8,10 +8,9 @@ what a call costs and writing it down.
 from __future__ import annotations
 
 from sys import getrefcount
-from types import TracebackType
-from weakref import ref
 
 from ..hints import Any, Callable, Hashable, Mapping, Self, Verdict, later
+from ..light import ref
 from ..limits import read_actual_cost
 from .decision import THROTTLED
 from .line import WAITING, Ticket
@@ -102,9 +101,7 @@ class Permit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
         if kind is GeneratorExit:
             self.leave()
         elif self.mode > SETTLED:
@@ -257,9 +254,7 @@ class Admission:
         self.permit = None
         return permit
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
         permit = self.permit
         self.permit = None
         if permit is not None and permit.mode > SETTLED:
@@ -269,7 +264,7 @@ class Admission:
                 self.gate.settle(permit)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: object
     ) -> None:
         permit = self.permit
         self.permit = None

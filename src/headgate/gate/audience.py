@@ -6,11 +6,9 @@ under a lock or in a finalizer is left here, and the end of the next public call
 
 from __future__ import annotations
 
-from collections import deque
-
 from .. import telling
 from ..hints import Any, Callable, Hashable, Iterable, Observer, later
-from ..light import LazyModule
+from ..light import LazyModule, deque
 from . import reports
 from .admission import Permit
 from .line import Ticket

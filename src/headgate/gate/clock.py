@@ -7,12 +7,11 @@ through a clock, so that a test can hand in one that it moves by itself.
 from __future__ import annotations
 
 from _thread import allocate_lock, start_new_thread
-from collections import deque
 from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
 from ..hints import Any, Callable, Clock, Timer, later
-from ..light import LazyModule
+from ..light import LazyModule, deque
 from .forks import reset_in_child
 
 TYPE_CHECKING = False

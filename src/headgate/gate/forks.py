@@ -7,9 +7,9 @@ act before a fork, then the fork, then in the child first what others rely on.
 from __future__ import annotations
 
 import os
-from weakref import WeakSet
 
 from ..hints import T
+from ..light import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         def after_fork(self) -> None: ...
 
 
-_resets: WeakSet[StartsClean] = WeakSet()
-_first: WeakSet[StartsClean] = WeakSet()
+_resets: dict[ref[StartsClean], None] = {}
+_first: dict[ref[StartsClean], None] = {}
 
 
 def reset_in_child(what: StartsClean, *, first: bool = False) -> None:
@@ -29,16 +29,18 @@ def reset_in_child(what: StartsClean, *, first: bool = False) -> None:
 
     With `first=True` it is called before the others: for threads and connections that the others use.
     """
-    (_first if first else _resets).add(what)
+    kept = _first if first else _resets
+    kept[ref(what, kept.pop)] = None
 
 
 def living(kind: type[T]) -> list[T]:
     """All objects of that kind that start clean in a forked child, and so all gates and limiters."""
     while True:
         try:
-            return [what for what in _resets if isinstance(what, kind)]
+            found = [weak() for weak in list(_resets)]
         except RuntimeError:  # another thread has just made one
             continue
+        return [what for what in found if isinstance(what, kind)]
 
 
 def around_fork(
@@ -93,8 +95,10 @@ def _start_clean_early() -> None:
 def _start_clean() -> None:
     for act in _children:
         act()
-    for what in [*_first, *_resets]:
-        what.after_fork()
+    for weak in [*_first, *_resets]:
+        what = weak()
+        if what is not None:
+            what.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,10 +10,9 @@ broken off is repaired before the next one.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections import deque
-from weakref import ref
 
 from ..hints import Any, Callable, T
+from ..light import deque, ref
 
 
 def _nothing() -> None:

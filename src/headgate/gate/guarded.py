@@ -9,9 +9,9 @@ found again in a ticket, in the list of callers to wake, or among what the guard
 from __future__ import annotations
 
 from itertools import repeat, starmap
-from operator import length_hint
 
 from ..hints import Any, AnyRate, Callable, Clock, Iterator, Mapping, Observer, Sequence, T, later
+from ..light import length_hint
 from ..limits import COLUMNS, UNSTATED, Columns
 from .admission import SETTLED, ForkGeneration, HoldingPermit, Permit
 from .audience import Audience

@@ -7,11 +7,11 @@ next takes time in proportion to the tickets that go, not to those that wait.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from ..hints import Any, Hashable, Iterator
+from ..light import deque
 
 # The four states of a ticket. Admitted is the line's word, claimed the waiter's: only a
 # grant that was not claimed may be taken back from a waiter that has gone.

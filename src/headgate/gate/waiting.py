@@ -6,11 +6,9 @@ from finalizers.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-
 from ..errors import Refused
 from ..hints import Any, Callable
-from ..light import LazyModule
+from ..light import LazyModule, OrderedDict, deque
 from .decision import Rules
 from .line import DONE, GRANTED, WAITING, Line, Ticket
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from ..errors import Closed, InvalidConfig
 from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
@@ -140,15 +138,13 @@ class Slot(Admission):
             except Closed:
                 self._go_on(began)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
         if kind is None and self.permit is not None:
             self.known.block_succeeded(self.permit)
         super().__exit__(kind, error, tb)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: object
     ) -> None:
         if kind is None and self.permit is not None:
             self.known.block_succeeded(self.permit)
