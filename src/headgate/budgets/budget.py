@@ -155,7 +155,9 @@ class TokenBudget(Closing):
         cost = read_cost(tokens_used, money, "tokens_used")
         if cost != _NOTHING.cost:
             account = self.account
-            account.usage.settle(account.levels(), _NOTHING, cost)
+            # Most budgets have none above them, and need no call to find that out.
+            levels = [account.level] if account.parent is None else account.levels()
+            account.usage.settle(levels, _NOTHING, cost)
             self.remember()
 
     def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:

@@ -69,11 +69,12 @@ class LocalUsage:
 
     def settle(self, levels: Sequence[Allowance], charge: Charge, actual: Cost) -> None:
         """Replace what was charged by what was really used. Never waits: finalizers may call this."""
-        me, busy = get_ident(), self._busy
+        me, busy, guard = get_ident(), self._busy, self._guard
         in_finalizer = me in busy
         busy.add(me)
         try:
-            self._guard.leave([levels, charge, actual])
+            guard.pending.append([levels, charge, actual])  # as `guard.leave`, without the call
+            guard.finish()
         finally:
             if not in_finalizer:
                 busy.discard(me)
