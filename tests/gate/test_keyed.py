@@ -6,8 +6,10 @@ import threading
 import pytest
 
 from forks import in_a_child, needs_fork
+from headgate import Dispatch
 from headgate.gate.keyed import KeyedObjects
-from patience import PATIENCE
+from headgate.http import Request, per_host
+from patience import PATIENCE, eventually
 
 
 class Thing:
@@ -192,26 +194,141 @@ def test_fifty_threads_that_come_at_once_get_one_object():
     assert all(a is b for row in got for a, b in zip(row, got[0], strict=True))
 
 
-def test_a_function_of_the_user_makes_objects_without_the_lock():
-    """It may ask for other keys, and of two objects made for one key at the same time one is kept."""
+class SlowFunction:
+    """A function of the user that makes objects, and goes on when it is allowed to."""
+
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.made = []
+        self.fails = 0
+
+    def __call__(self, key):
+        self.made.append(key)
+        assert self.go_on.wait(PATIENCE)
+        if len(self.made) <= self.fails:
+            raise LookupError(key)
+        return Thing(key)
+
+
+def ask_in_threads(keeper, keys):
+    """Have a thread ask for each key; returns what they got, and a function that waits for all of them."""
+    got = []
+
+    def ask(key):
+        try:
+            got.append(keeper.get(key))
+        except LookupError as error:
+            got.append(error)
+
+    threads = [threading.Thread(target=ask, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+
+    def join():
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    return got, join
+
+
+def test_a_function_of_the_user_makes_one_object_for_all_threads_that_ask_meanwhile():
+    make = SlowFunction()
+    keeper = KeyedObjects(make, Thing.idle, by_user=True)
+    got, join = ask_in_threads(keeper, ["key"] * 8)
+    eventually(lambda: make.made, "one thread makes it")
+    make.go_on.set()
+    join()
+    assert got == [keeper.get("key")] * 8
+    assert make.made == ["key"]
+
+
+def test_eight_threads_that_ask_for_the_gate_of_one_host_are_one_member_of_its_pool():
+    """Further gates would each have stayed a member for a lease, with a share of the limits."""
+    made, go_on = [], threading.Event()
+
+    def shared_gate(host):
+        made.append(host)
+        assert go_on.wait(PATIENCE)
+        return Dispatch(f"eight threads at {host}", rates="100/s", store="memory:")
+
+    keeper = per_host(shared_gate)
+    request = Request(
+        method="POST",
+        url="https://api.example/v1",
+        host="api.example",
+        headers={},
+        body=None,
+        model=None,
+    )
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(keeper(request))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: made, "one thread makes it")
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert made == ["api.example"]
+    assert len(got) == 8
+    assert set(got) == {keeper(request)}
+    got[0].close()
+
+
+def test_while_one_object_is_made_by_a_function_of_the_user_others_are_found_and_made():
+    make = SlowFunction()
+    keeper = KeyedObjects(lambda key: make(key) if key == "slow" else Thing(key), Thing.idle, by_user=True)
+    got, join = ask_in_threads(keeper, ["slow"])
+    eventually(lambda: make.made, "it is being made")
+    assert keeper.get("quick") is keeper.get("quick")
+    assert got == []
+    make.go_on.set()
+    join()
+    assert got == [keeper.get("slow")]
+
+
+def test_after_a_function_of_the_user_has_raised_the_next_thread_that_waited_tries():
+    make = SlowFunction()
+    make.fails = 1
+    keeper = KeyedObjects(make, Thing.idle, by_user=True)
+    got, join = ask_in_threads(keeper, ["key"] * 3)
+    eventually(lambda: make.made, "one thread makes it")
+    make.go_on.set()
+    join()
+    assert sorted(type(one) for one in got if isinstance(one, LookupError)) == [LookupError]
+    assert [one for one in got if isinstance(one, Thing)] == [keeper.get("key")] * 2
+    assert make.made == ["key"] * 2
+
+
+def test_a_function_of_the_user_may_ask_for_other_keys_and_two_that_ask_for_each_other_do_not_wait():
     both = threading.Barrier(2)
+    other = {"a": "b", "b": "a"}
+    depth = threading.local()
 
     def make(key):
-        if key == "outer":
-            keeper.get("inner")
+        if not getattr(depth, "inside", False):
+            depth.inside = True
             both.wait(PATIENCE)
+            assert keeper.get(other[key]).key == other[key]
         return Thing(key)
 
     keeper = KeyedObjects(make, Thing.idle, by_user=True)
-    got = []
-    threads = [threading.Thread(target=lambda: got.append(keeper.get("outer"))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-
-    assert got == [keeper.get("outer")] * 2
+    got, join = ask_in_threads(keeper, ["a", "b"])
+    join()
+    assert sorted(thing.key for thing in got) == ["a", "b"]
+    assert all(thing is keeper.get(thing.key) for thing in got)
     assert len(keeper) == 2
+
+
+def test_a_caller_does_not_wait_without_end_for_an_object_that_another_one_makes(monkeypatch):
+    monkeypatch.setattr("headgate.gate.keyed._PATIENCE", 0.0)
+    make = SlowFunction()
+    keeper = KeyedObjects(lambda key: Thing(key) if make.made else make(key), Thing.idle, by_user=True)
+    got, join = ask_in_threads(keeper, ["key"])
+    eventually(lambda: make.made, "it is being made")
+    mine = keeper.get("key")
+    make.go_on.set()
+    join()
+    assert got == [mine]
 
 
 @needs_fork

@@ -2,12 +2,13 @@
 
 One lock, held while an object is found or made and for nothing else. `make` is called under it, so that an
 object is made once even if several callers ask first at the same time: it must be plain construction. A
-function of the user is called without the lock, and of two objects made at the same time one is kept. `idle`
-is called without it too, and may take the object's own lock.
+function of the user is called without the lock, by one caller, for which the others wait. `idle` is called
+without it too, and may take the object's own lock.
 """
 
 from __future__ import annotations
 
+from _thread import LockType, allocate_lock, get_ident
 from weakref import WeakValueDictionary
 
 from ..hints import Callable, Hashable, T
@@ -17,6 +18,10 @@ from .guard import Guard
 
 # With fewer objects than this, none is asked whether it is idle.
 _FEW = 64
+
+# How many seconds a caller waits for the object that another one makes, before it makes one by itself. To
+# join a pool in a store that does not answer takes six.
+_PATIENCE = 10.0
 
 
 class KeyedObjects(Generic[T]):
@@ -38,6 +43,8 @@ class KeyedObjects(Generic[T]):
         self._kept: dict[Hashable, T] = {}
         self._let_go: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._sweep_at = _FEW
+        self._being_made: dict[Hashable, LockType] = {}  # by functions of the user; locked until it is there
+        self._makers: set[int] = set()  # the threads that make them
         self._guard = Guard(lambda: 0, self._keep_again)
         reset_in_child(self)
 
@@ -46,11 +53,40 @@ class KeyedObjects(Generic[T]):
         known = self._kept.get(key)  # one step, and nearly always all there is to do
         if known is None:
             known = self._find(key, (lambda _key: None) if self._by_user else self._make)
-        if known is None:
+        return self._make_by_user(key) if known is None else known
+
+    def _make_by_user(self, key: Hashable) -> T:
+        """Have a function of the user make the object, once for all callers that ask meanwhile.
+
+        A thread that makes one object never waits for another: two of them might wait for each other. Of two
+        objects that are made for one key nevertheless one is kept.
+        """
+        me, mine = get_ident(), allocate_lock()
+        mine.acquire()
+        first = self._being_made.setdefault(key, mine)
+        while first is not mine and me not in self._makers:
+            in_time = first.acquire(timeout=_PATIENCE)
+            if in_time:
+                first.release()
+            known = self._find(key, lambda _key: None)
+            if known is not None:
+                return known
+            if not in_time:
+                break
+            first = self._being_made.setdefault(key, mine)  # it could not be made: the next caller tries
+        outermost = me not in self._makers
+        self._makers.add(me)
+        try:
             made = self._make(key)
             known = self._find(key, lambda _key: made)
             assert known is not None
-        return known
+            return known
+        finally:
+            if outermost:
+                self._makers.discard(me)
+            if first is mine:
+                self._being_made.pop(key, None)
+            mine.release()
 
     def _find(self, key: Hashable, make: Callable[[Hashable], T | None]) -> T | None:
         def find(_now: int) -> tuple[T | None, bool]:
@@ -130,8 +166,10 @@ class KeyedObjects(Generic[T]):
                 self.keep(key, thing)
 
     def after_fork(self) -> None:
-        """In a forked child: the lock is free."""
+        """In a forked child: the lock is free, and no other thread makes an object."""
         self._guard.after_fork()
+        self._being_made = {}
+        self._makers = set()
 
     def __repr__(self) -> str:
         return f"<KeyedObjects of {len(self)}>"
