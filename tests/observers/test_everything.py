@@ -26,7 +26,7 @@ def seen():
 
 
 def kinds(recorder):
-    """What was told, but for what stores were asked: shared gates of earlier tests ask until their leases end."""
+    """What was told, apart from news of stores: shared gates of earlier tests still ask theirs."""
     names = [type(event).__name__ for event in recorder.events]
     return [name for name in names if not name.startswith("Store")]
 
