@@ -8,37 +8,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from itertools import repeat
 from statistics import median
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
+from admission import settles
 from headgate import Dispatch, observers
 from measure import Candidate, against, interleave, number, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headgate.typing import Observer
 
 ALONE = "no observer"
 MOST = 1_500  # nanoseconds that Prometheus may add
-
-
-def settles(gate: Dispatch) -> Callable[[int], int]:
-    try_admit = gate.try_admit
-
-    def batch(times: int) -> int:
-        start = perf_counter_ns()
-        for _ in repeat(None, times):
-            try_admit().settle()
-        return perf_counter_ns() - start
-
-    return batch
 
 
 def candidates(**options: object) -> list[Candidate]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
 from rich.console import Console
@@ -19,6 +18,7 @@ from headgate import Dispatch, FirstFree, InvalidCapacity, InvalidConfig
 from headgate.dispatch.options import current_options
 from headgate.events import Admitted
 from headgate.testing import ManualClock, Recorder, run
+from patience import PATIENCE
 
 
 def double(n):
@@ -60,21 +60,26 @@ def test_calls_go_as_the_gate_admits_them():
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_no_more_calls_run_at_once_than_there_are_workers(workers, colour):
     inside, most, lock = [], [], threading.Lock()
+    all_threads, all_tasks = threading.Barrier(workers), asyncio.Barrier(workers)
 
     def enter(n):
         with lock:
             inside.append(n)
             most.append(len(inside))
 
+    def leave(n):
+        with lock:
+            inside.remove(n)
+
     def sync(n):
         enter(n)
-        time.sleep(0.002)
-        inside.remove(n)
+        all_threads.wait(PATIENCE)
+        leave(n)
 
     async def tasks(n):
         enter(n)
-        await asyncio.sleep(0.002)
-        inside.remove(n)
+        await all_tasks.wait()
+        leave(n)
 
     headgate.map(sync if colour == "sync" else tasks, range(20), workers=workers)
     assert max(most) == workers

@@ -33,7 +33,6 @@ from ..hints import (
     Observer,
     Rates,
     Seconds,
-    Sequence,
     T,
     Verdict,
     later,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from . import learning, stated
     from .learning import Advice, Learner
     from .snapshot import DispatchSnapshot
-    from .stated import Figures
 else:
     Backoff = later("headgate.backoff", "Backoff")
     DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
@@ -320,13 +318,25 @@ class Dispatch(Gate, Closing):
         figures = stated.figures_of(scopes) if scopes else None
         first = before = learner.rates
         chance = self._random() if limited else 0.0
-        advice = self.look(lambda now: self._hear_answer_locked(learner, signal, figures, sent, now, chance))
-        if advice is learning.OTHER_LIMITS:
+        other_limits = learning.OTHER_LIMITS
+
+        def hear_signal(now: int) -> Advice | None:
+            advice = learner.hear(signal, figures, sent, now, self.rules, chance)
+            if advice is not None:  # a stated wait, or an end, leaves no probes
+                self.rules.probes = advice.probes
+                self.follow_rules()
+            return advice
+
+        def hear(now: int) -> Advice | None:
+            if figures is not None and learner.hear_limits(figures, sent):
+                return other_limits  # what remains is that of other rates, to be made first
+            return hear_signal(now)
+
+        advice = self.look(hear)
+        if advice is other_limits:
             self._go_by(learner.rates)
             before = learner.rates
-            advice = self.look(
-                lambda now: self._hear_signal_locked(learner, signal, figures, sent, now, chance)
-            )
+            advice = self.look(hear_signal)
         if learner.rates is not before:
             self._go_by(learner.rates)
         if advice is not None:
@@ -367,34 +377,6 @@ class Dispatch(Gate, Closing):
                 learner.withhold_bursts(self.rules, now)
 
         self.change(keep_distance)
-
-    def _hear_answer_locked(
-        self,
-        learner: Learner,
-        signal: Signal,
-        figures: Sequence[Figures] | None,
-        sent: int,
-        now: int,
-        chance: float,
-    ) -> Advice | None:
-        if figures is not None and learner.hear_limits(figures, sent):
-            return learning.OTHER_LIMITS  # what remains is that of other rates, to be made first
-        return self._hear_signal_locked(learner, signal, figures, sent, now, chance)
-
-    def _hear_signal_locked(
-        self,
-        learner: Learner,
-        signal: Signal,
-        figures: Sequence[Figures] | None,
-        sent: int,
-        now: int,
-        chance: float,
-    ) -> Advice | None:
-        advice = learner.hear(signal, figures, sent, now, self.rules, chance)
-        if advice is not None:  # a stated wait, or an end, leaves no probes
-            self.rules.probes = advice.probes
-            self.follow_rules()
-        return advice
 
     def _follow_advice(self, advice: Advice, sent: int) -> None:
         if advice.ended:

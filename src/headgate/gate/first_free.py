@@ -151,7 +151,7 @@ def _read_weights(weights: Sequence[int], gates: int) -> tuple[int, ...]:
 class FirstFreeAdmission:
     """What `FirstFree.admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
 
-    __slots__ = ("_admissions", "_gates", "_permit", "_waits")
+    __slots__ = ("_admissions", "_gates", "_permit", "_wait")
 
     __reduce__ = only_here("admit in the process that makes the call")
 
@@ -159,7 +159,7 @@ class FirstFreeAdmission:
         self._gates = gates
         self._admissions = admissions
         self._permit: Permit | None = None
-        self._waits = False
+        self._wait: _Wait | None = None
 
     def __enter__(self) -> Permit:
         permit = self.enter()
@@ -187,9 +187,8 @@ class FirstFreeAdmission:
         """Wait for a place without a block: the caller settles the permit."""
         permit = self._take()
         if permit is None:
-            wait = _Wait(self._gates)
+            wait = self._wait = _Wait(self._gates)
             wait.parker = self._admissions[0].gate.clock.thread_parker(_ring, wait)
-            self._waits = True
             try:
                 wait.join(self._admissions)
                 wait.check_may_block()
@@ -200,7 +199,6 @@ class FirstFreeAdmission:
                 wait.abandon(error)
                 raise
             finally:
-                self._waits = False
                 wait.end()
         return permit
 
@@ -208,9 +206,8 @@ class FirstFreeAdmission:
         """Wait for a place in a task, without a block: the caller settles the permit."""
         permit = self._take()
         if permit is None:
-            wait = _Wait(self._gates)
+            wait = self._wait = _Wait(self._gates)
             wait.parker = self._admissions[0].gate.clock.loop_parker(_ring, wait)
-            self._waits = True
             try:
                 wait.join(self._admissions)
                 if not wait.over():
@@ -220,13 +217,12 @@ class FirstFreeAdmission:
                 wait.abandon(error)
                 raise
             finally:
-                self._waits = False
                 wait.end()
         return permit
 
     def _take(self) -> Permit | None:
         """A permit of the first gate that has room now."""
-        if self._permit is not None or self._waits:
+        if self._permit is not None or (self._wait is not None and not self._wait.ended):
             raise RuntimeError(IN_USE)
         gates = self._gates
         for index in gates.order():
@@ -241,12 +237,13 @@ class FirstFreeAdmission:
 class _Wait:
     """One call that stands in several lines."""
 
-    __slots__ = ("_gates", "_refusals", "_winner", "joined", "parker", "places")
+    __slots__ = ("_gates", "_refusals", "_winner", "ended", "joined", "parker", "places")
 
     def __init__(self, gates: FirstFree) -> None:
         self.parker: Any = None
         self.places: list[_Place] = []
         self.joined = False
+        self.ended = False
         self._gates = gates
         self._refusals: list[Refused] = []
         self._winner: dict[str, Any] = {}
@@ -319,6 +316,7 @@ class _Wait:
 
     def end(self) -> None:
         """The caller waits no more: leave every line. What was claimed stays claimed."""
+        self.ended = True
         try:
             for place in self.places:
                 if place.ticket.state in (WAITING, GRANTED):
