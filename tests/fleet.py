@@ -206,7 +206,7 @@ class Fleet:
         for i, at in enumerate(self.times(since)):
             lowest = min(lowest, i - rate * at)
             worst = max(worst, i + 1 - rate * at - lowest - burst)
-        return worst
+        return round(worst, 6)  # times are numbers with a rest
 
     def most_inside(self):
         """How many calls were inside at once."""

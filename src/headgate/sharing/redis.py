@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import settle
-from .pool.answer import AGAIN, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, REUNION, SOONEST
+from .pool.answer import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, REUNION, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
 from .pool.rate import LONG_AGO, MOST_MARKS, NOT_KNOWN, SPACING, USED_WITHIN
@@ -47,7 +47,7 @@ def _script(*names: str) -> str:
 SCRIPT = _script("integers.lua", "state.lua", "rates.lua", "episode.lua", "parts.lua", "news.lua", "pool.lua")
 # What the script is given besides a question, in the order in which it reads them.
 _CONSTANTS = [
-    *(LAYOUT, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
+    *(LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR),

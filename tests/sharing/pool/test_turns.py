@@ -12,10 +12,13 @@ SECOND = 1_000_000_000
 @pytest.mark.parametrize(
     ("rate", "burst", "many", "seconds", "questions"),
     [
-        (50, 5, 2, 10, 0.15),
-        (50, 5, 4, 10, 0.45),  # of a small burst little is granted at once
+        (50, 5, 2, 20, 0.06),
+        (50, 5, 4, 20, 0.13),
+        (50, 5, 16, 35, 0.65),  # three calls a second each, and one question a second at least
         (50, 50, 4, 35, 0.11),
+        (500, 1, 16, 10, 0.1),
         (500, 10, 4, 3, 0.05),
+        (500, 25, 16, 10, 0.1),
         (500, 100, 4, 3, 0.05),
         (500, 500, 4, 3, 0.05),
         (500, 500, 16, 5, 0.1),
@@ -35,6 +38,26 @@ def test_processes_have_equal_parts_of_a_rate_at_every_burst_for_few_questions(
         assert fleet.excess(rate, burst) <= 0
         assert unevenness(fleet.parts()) <= 0.05
         assert fleet.questions() - joined / len(fleet.times()) <= questions
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "many", "seconds"), [(50, 50, 8, 32), (50, 50, 16, 38), (500, 500, 16, 8)]
+)
+def test_parts_are_equal_soon_after_the_burst_that_was_saved_up_has_gone_to_the_processes_that_came_first(
+    rate, burst, many, seconds
+):
+    """Those that had none of it have more for a moment: at most a turn of all, less than a second."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many)
+        fleet.run(5)
+        fleet.work(tasks=50)
+        fleet.run(500 / rate)
+        first = fleet.parts()
+        assert min(first) >= 0.6 * sum(first) / many
+        steady = fleet.now
+        fleet.run(seconds)
+        assert unevenness(fleet.parts(steady)) <= 0.05
+        assert fleet.excess(rate, burst) <= 0
 
 
 @pytest.mark.parametrize("trips", [[0.04] * 4, [0.3] * 4, [0, 0, 0, 0.3]])

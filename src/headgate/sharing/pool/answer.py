@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from .question import Answer, Question
     from .state import AnyPoolRate, Pool
 
-# For how long in advance all members that are short are granted batches, in microseconds: ten calls each, as
-# far as the burst allows, within these bounds; and longer by the longest round trip.
+# For how long in advance all members that are short are granted batches, in microseconds: so many calls each,
+# within these bounds; and longer by the longest round trip.
+CALLS = 10
 LEAST_AHEAD = 150_000
 MOST_AHEAD = 800_000
 # How long before the next batch can start it is granted to any member, and for how much longer than that a
@@ -228,7 +229,7 @@ def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tup
                 next_start = member.last_start if member.last_start > dry else start
                 again = next_start - (dry - now) - member.reach // 2
             if again:
-                member.short_until = max(again, now) + EARLY + 2 * member.reach + GRACE
+                member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
                 return starts, max(SOONEST, again - now)
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
@@ -258,8 +259,8 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     """
     short = [each for each in pool.members.values() if each is not member and each.short_until > now]
     many = len(short) + 1
-    calls = min((rate.time_for(min(10 * many, rate.burst)) for rate in pool.rates), default=0)
-    ahead = min(max(calls, LEAST_AHEAD), MOST_AHEAD)
+    calls = min((rate.time_for(CALLS) for rate in pool.rates), default=0)
+    ahead = min(max(calls * many, LEAST_AHEAD), MOST_AHEAD)
     farthest = max(each.reach for each in pool.members.values())
     ahead += farthest
     turn = max(takes, ahead // many)

@@ -214,10 +214,10 @@ local function turns(pool, member, takes, now)
     latest = max(latest, each[SERVED])
   end
   for _, rate in ipairs(pool.rates) do
-    local time = time_for(rate, min(10 * many, rate[BURST]))
+    local time = time_for(rate, CALLS)
     calls = calls and min(calls, time) or time
   end
-  local ahead = min(max(calls or 0, LEAST_AHEAD), MOST_AHEAD) + reach
+  local ahead = min(max((calls or 0) * many, LEAST_AHEAD), MOST_AHEAD) + reach
   local turn = max(takes, floor(ahead / many))
   member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
   return ahead, least, turn, now + EARLY + floor(reach / 2)
@@ -260,7 +260,7 @@ local function grant(pool, member, question, now)
         again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - floor(member[REACH] / 2)
       end
       if again then
-        member[SHORT_UNTIL] = exact(max(again, now) + EARLY + 2 * member[REACH] + GRACE)
+        member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
         return starts, max(SOONEST, again - now)
       end
     end
