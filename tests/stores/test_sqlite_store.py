@@ -21,6 +21,7 @@ from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, events
 from headgate.errors import InvalidConfig, StoreError
 from headgate.sharing import sqlite
+from headgate.sharing.courier import COURIER
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.sqlite import SqliteStore
 from headgate.testing import Recorder
@@ -173,6 +174,76 @@ def test_a_listener_hears_of_a_change_by_another_process(path):
             await store.close()
 
     asyncio.run(main())
+
+
+def test_a_listener_that_comes_while_the_file_is_looked_at_hears_of_changes_and_so_do_the_others(
+    path, monkeypatch
+):
+    """The look reads the file on another thread, one key after the other."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        store, other, early, late = SqliteStore(url_of(path)), SqliteStore(url_of(path)), asyncio.Event(), []
+        blob_of = sqlite._blob
+
+        def blob_while_another_listens(name):
+            if threading.current_thread() is not threading.main_thread() and not late:
+                late.append(asyncio.Event())
+                asyncio.run_coroutine_threadsafe(store.listen("late", late[0].set), loop).result(PATIENCE)
+            return blob_of(name)
+
+        try:
+            await store.ask("key", question())
+            await store.listen("key", early.set)
+            monkeypatch.setattr(sqlite, "_blob", blob_while_another_listens)
+            await asyncio.wait_for(early.wait(), PATIENCE)
+            await asyncio.wait_for(late[0].wait(), PATIENCE)  # once, although nothing has changed
+            for number, (key, event) in enumerate([("key", early), ("late", late[0])], 1):
+                event.clear()
+                await other.ask(key, question("b", number, window=60 * SECOND))
+                await asyncio.wait_for(event.wait(), PATIENCE)
+        finally:
+            await store.close()
+            await other.close()
+
+    asyncio.run(main())
+
+
+def test_a_change_is_told_at_the_next_look_if_a_look_at_the_file_fails(path, monkeypatch):
+    async def main():
+        store, other, news = SqliteStore(url_of(path)), SqliteStore(url_of(path)), asyncio.Event()
+        blob_of, failures = sqlite._blob, []
+
+        def blob_of_a_bad_moment(name):
+            if news.is_set() or failures:
+                return blob_of(name)
+            failures.append(name)
+            raise sqlite3.OperationalError("disk I/O error")
+
+        try:
+            await store.ask("key", question())
+            await store.listen("key", news.set)
+            await asyncio.wait_for(news.wait(), PATIENCE)
+            news.clear()
+            monkeypatch.setattr(sqlite, "_blob", blob_of_a_bad_moment)
+            await other.ask("key", question("b", 1, window=60 * SECOND))
+            await asyncio.wait_for(news.wait(), PATIENCE)
+            assert failures
+        finally:
+            await store.close()
+            await other.close()
+
+    asyncio.run(main())
+
+
+def test_two_members_with_the_same_store_object_hear_of_each_others_windows(path):
+    store = SqliteStore(url_of(path))
+    one, two = (BackoffWindow(store=store, key="key") for _ in range(2))
+    one.set(60)
+    eventually(two.should_backoff, "the other one hears of it")
+    two.clear()
+    eventually(lambda: not one.should_backoff(), "and of its end")
+    COURIER.wait_for(store.close, PATIENCE)
 
 
 def test_a_file_that_is_locked_for_long_is_an_error_and_nothing_else(path):
@@ -562,6 +633,19 @@ def test_close_closes_the_file(path):
     asyncio.run(main())
     tick = threading.Event()
     assert any(not is_open(path) or tick.wait(0.005) for _ in range(100))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it is /proc that shows what is open")
+def test_close_closes_the_file_after_questions_that_were_asked_before(path):
+    async def main():
+        store = SqliteStore(url_of(path))
+        asks = [asyncio.ensure_future(store.ask("key", question("a", number))) for number in range(1, 4)]
+        await asyncio.sleep(0)
+        await asyncio.gather(store.close(), store.close())
+        assert [given["members"] for given in await asyncio.gather(*asks)] == [1, 1, 1]
+
+    asyncio.run(main())
+    assert not is_open(path)
 
 
 def is_open(path):

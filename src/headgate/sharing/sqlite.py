@@ -11,6 +11,7 @@ import json
 import logging
 import sqlite3
 import time
+from collections import deque
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -86,6 +87,7 @@ class SqliteStore:
         self._file: tuple[int, int] | None = None  # that the connection has open
         self._worker = _Worker()  # the courier must not wait for locks of other processes
         self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._new: deque[str] = deque()  # keys with a listener that was not called yet
         self._news: dict[str, str] = {}
         self._marks: dict[str, list[tuple[str]]] = {}
         self._version: object = None  # of the file, when it was last looked at for changes
@@ -97,12 +99,16 @@ class SqliteStore:
         self._start()
 
     async def ask(self, key: str, question: Question) -> Answer:
-        return await self._in_thread(self._ask, key, question)
+        given, news = await self._in_thread(self._ask, key, question)
+        listeners = self._listeners.get(key, ())
+        if news and len(listeners) > 1:  # the file shows a change to other connections only
+            tell_all(listeners)
+        return given
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
         records, wrote = await self._in_thread(self._swap, group, changes, mark)
         if wrote:
-            tell_all(self._listeners.get(group, ()))  # the file shows a change to other connections only
+            tell_all(self._listeners.get(group, ()))  # as above
         return records
 
     async def _in_thread(self, act: Callable[..., T], *args: object) -> T:
@@ -112,8 +118,7 @@ class SqliteStore:
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
         self._listeners.setdefault(key, []).append(heard)
-        self._news.pop(key, None)  # at the next look its listeners are told, the new one too
-        self._version = None
+        self._new.append(key)  # what has changed since it asked was perhaps told to the other listeners only
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -130,16 +135,18 @@ class SqliteStore:
             raise StoreError(f"{self._path}: {key!r} cannot be read: {error}") from error
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._connection is not None:
-            await self._in_thread(self.disconnect)
-        self._closed = True
+        if self._worker.started:
+            await self._worker.run(self.disconnect, ())  # after all that was asked before
         self._worker.stop()
 
     # -- on the worker's thread
 
-    def _ask(self, key: str, question: Question) -> Answer:
+    def _ask(self, key: str, question: Question) -> tuple[Answer, bool]:
         with self._transaction() as (connection, now):
             row = connection.execute(_FIND, (key, now)).fetchone()
             pool = Pool() if row is None else Pool.unpacked(json.loads(row[0]))
@@ -152,9 +159,10 @@ class SqliteStore:
             if now >= self._sweep_at:
                 self._sweep_at = now + _SWEEP
                 connection.execute("DELETE FROM pools WHERE expires <= ?", (now,))
-        if key in self._listeners:
-            self._news[key] = news  # not news to this process
-        return given
+        if key not in self._listeners:
+            return given, False
+        before, self._news[key] = self._news.get(key), news  # the member that asked knows
+        return given, before != news
 
     def _swap(self, group: str, changes: Changes, mark: str) -> tuple[Records, bool]:
         where, current = _blob(group), {}
@@ -254,19 +262,25 @@ class SqliteStore:
 
     def _changed(self) -> list[str]:
         """Return the keys that have listeners and that others have changed since the last call."""
+        new = list(self._new)
         version = connection, _ = self._data_version()
-        if version == self._version:
+        if version == self._version and not new:
             return []
-        self._version = version
+        keys = list(self._listeners)  # others may come in the meantime
         rows = connection.execute("SELECT key, news FROM pools").fetchall()
-        found = {key: news for key, news in rows if key in self._listeners}
-        changed = [key for key in self._listeners if self._news.get(key) != found.get(key)]
-        self._news = found
-        for key in self._listeners:
-            marks = connection.execute("SELECT mark FROM records WHERE place = ?", (_blob(key),)).fetchall()
-            if self._marks.get(key, []) != marks:
-                self._marks[key] = marks
-                changed.append(key)
+        found = {key: news for key, news in rows if key in keys}
+        marks = {
+            key: connection.execute("SELECT mark FROM records WHERE place = ?", (_blob(key),)).fetchall()
+            for key in keys
+        }
+        changed = [
+            key
+            for key in keys
+            if key in new or self._news.get(key) != found.get(key) or self._marks.get(key, []) != marks[key]
+        ]
+        self._news, self._marks, self._version = found, marks, version
+        for _ in new:
+            self._new.popleft()
         return changed
 
 
@@ -358,6 +372,10 @@ class _Worker:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tasks.put((done, act, args))
         return await done
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
 
     def stop(self) -> None:
         self._tasks.put(None)
