@@ -104,6 +104,20 @@ def test_behind_pgbouncer_questions_are_decided_once_and_news_are_looked_for(pgb
     assert missing(postgres_server, key) == 40
 
 
+def test_behind_pgbouncer_a_listener_that_comes_while_another_one_listens_is_called_once(pgbouncer, key):
+    """A member asks, then listens. What changed in between was told to the earlier listeners only."""
+
+    async def scenario(store):
+        earlier, later = asyncio.Event(), asyncio.Event()
+        await store.ask(key, question("a", 1, window=60 * SECOND))
+        await store.listen(key, earlier.set)
+        await happens(earlier)
+        await store.listen(key, later.set)
+        await happens(later)
+
+    on(pgbouncer.url, scenario)
+
+
 def test_gates_behind_pgbouncer_share_their_window(pgbouncer, key):
     one, other = (BackoffWindow(store=pgbouncer.url, key=key) for _ in range(2))
     try:

@@ -6,22 +6,25 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from faults.rig import Proxy
+from headgate import CircuitBreaker, CircuitState
 from headgate.errors import StoreError
 from headgate.sharing import redis as redis_room
 from headgate.sharing import sqlite as sqlite_room
 from headgate.sharing.memory import MemoryStore
+from headgate.sharing.records.client import OpenStore, RecordClient
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.testing import ManualClock
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 MINUTE = 60_000_000
 LUA = (Path(redis_room.__file__).parent / "scripts" / "records.lua").read_text()
@@ -325,3 +328,69 @@ def test_a_key_of_another_program_is_not_a_record_and_stays_as_it_is(server, gro
         assert not seen.swapped
         assert seen.current == {"a": ("?", "not a record"), "b": ("?", "not a record"), "c": ("", "")}
         assert client.get(redis_room._record(group, "a")) == b"diary"
+
+
+# -- clients of records
+
+
+def test_a_breaker_hears_of_a_circuit_that_opens_while_the_breaker_is_made(tmp_path, group, monkeypatch):
+    """Another breaker of this process hears of the circuit already, by the same open file."""
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with (
+        CircuitBreaker(1, 60, key=group, store=url) as earlier,
+        CircuitBreaker(1, 60, key=group, store=SqliteStore(url)) as elsewhere,
+    ):
+        ask = RecordClient.ask
+
+        def ask_as_the_circuit_opens(client, change):
+            ask(client, change)
+            monkeypatch.undo()
+            with suppress(ConnectionError):
+                elsewhere.call(fail)
+            eventually(lambda: earlier.state is CircuitState.OPEN, "the earlier one has heard")
+
+        monkeypatch.setattr(RecordClient, "ask", ask_as_the_circuit_opens)
+        with CircuitBreaker(1, 60, key=group, store=url) as new:
+            eventually(lambda: new.state is CircuitState.OPEN, "the new one hears of it too")
+
+
+def fail():
+    raise ConnectionError("down")
+
+
+def test_listeners_are_told_while_other_threads_add_and_drop_some():
+    """As breakers do that are made and closed while news come."""
+
+    class Client:
+        heard = 0
+
+        def look_again(self):
+            self.heard += 1
+
+    opened, first, others = OpenStore(MemoryStore()), Client(), [Client() for _ in range(300)]
+    changed = opened.add_listener("group", first)
+    assert opened.add_listener("group", others[0]) is None  # the first one has them all told
+    done = threading.Event()
+
+    def come_and_go():
+        while not done.is_set():
+            for each in others:
+                opened.add_listener("group", each)
+            for each in others:
+                opened.drop_listener("group", each)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(500):
+            changed()
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(before)
+    assert first.heard == 500
+    others[0].heard = 0
+    changed()
+    assert others[0].heard == 0

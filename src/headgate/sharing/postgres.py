@@ -175,7 +175,7 @@ class PostgresStore:
         """
         self._listeners.setdefault(_news_of(key), []).append(heard)
         self._attach()
-        if self._listener is not None and self._listener.hears:
+        if self._listener is not None and (self._listener.hears or self._listener.polls):
             tell_all([heard])  # what has changed since it asked was told to the other listeners only
 
     async def keys(self) -> list[str]:

@@ -21,7 +21,7 @@ from itertools import count
 from random import SystemRandom
 from secrets import token_hex
 from typing import Any, Self
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import WeakValueDictionary, finalize, ref
 
 from ...arguments import NS_PER_US, SECOND
 from ...errors import InvalidConfig, StoreError
@@ -221,11 +221,13 @@ class RecordClient:
             raise
 
     def listen(self, records: Sequence[Record]) -> None:
-        """From now on, changes that others make to these records are heard of without asking."""
+        """From now on, changes that others make to these records are heard of without asking.
+
+        What they are now is asked for after that: what changes in between is heard of in any case.
+        """
         self._listening = records
         held = self._open()
-        listeners, changed = held.listeners_of(self._group)
-        listeners.add(self)
+        changed = held.add_listener(self._group, self)
         if changed is not None and self._at_once:
             _drive(held.store.listen(self._group, changed))
         elif changed is not None:
@@ -378,8 +380,8 @@ class RecordClient:
     def rest(self) -> None:
         """Listen no longer, and let the store go, until there is something to tell again."""
         held, self._held, self._listening = self._held, None, ()
-        if held is not None and self._group in held.listeners:
-            held.listeners[self._group].discard(self)
+        if held is not None:
+            held.drop_listener(self._group, self)
 
     def _open(self) -> OpenStore:
         if self._held is None:
@@ -439,19 +441,28 @@ class OpenStore:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.pid = os.getpid()
-        self.listeners: dict[str, WeakSet[Any]] = {}
+        # By group and by id, in plain dicts: any thread adds and drops, while another one calls them.
+        self._listeners: dict[str, dict[int, ref[RecordClient]]] = {}
 
-    def listeners_of(self, group: str) -> tuple[WeakSet[Any], Callable[[], None] | None]:
-        """The clients that listen to a group, and for the first of them what the store has to call."""
-        if group in self.listeners:
-            return self.listeners[group], None
-        clients = self.listeners[group] = WeakSet()
+    def add_listener(self, group: str, client: RecordClient) -> Callable[[], None] | None:
+        """Have a client listen to a group. Returns what the store has to call, for the first of a group."""
+        new: dict[int, ref[RecordClient]] = {}
+        clients = self._listeners.setdefault(group, new)
+        place = id(client)
+        clients[place] = ref(client, lambda _gone: clients.pop(place, None))
+        if clients is not new:
+            return None
 
         def changed() -> None:
-            for client in list(clients):
-                client.look_again()
+            for each in list(clients.values()):
+                listening = each()
+                if listening is not None:
+                    listening.look_again()
 
-        return clients, changed
+        return changed
+
+    def drop_listener(self, group: str, client: RecordClient) -> None:
+        self._listeners.get(group, {}).pop(id(client), None)
 
 
 # By URL or client; those in memory also by their clock, which they keep alive.

@@ -75,9 +75,9 @@ class CircuitMember:
         if self._begun:
             return
         self._begun = True
+        self.client.listen([self._record])
         hear = self.client.ask if wait else self.client.tell
         hear(look([self._record]))
-        self.client.listen([self._record])
         self.client.flush()
 
     def send(self) -> None:
