@@ -153,6 +153,25 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(key):
         BackoffWindow(store="redis://:secret@127.0.0.1:1/0", key=key)
 
 
+@pytest.mark.parametrize("kind", ["dispatch", "window"])
+def test_a_window_is_not_extended_by_telling_it_to_the_store(any_store, key, kind):
+    """The end that comes back is rounded, and some time has passed."""
+    seen = Recorder()
+    if kind == "dispatch":
+        one = Dispatch(key, rates="77/day", pause=True, store=any_store, observer=seen)
+        set_window = one.set_backoff
+    else:
+        one = BackoffWindow(store=any_store, key=key, observer=seen)
+        set_window = one.set
+    with one:
+        for seconds in (60, 61.000_000_3, 62.000_000_7):
+            set_window(seconds)
+            other = BackoffWindow(store=any_store, key=key)
+            eventually(lambda at_least=seconds - 0.9: other.remaining > at_least, "it was told")  # noqa: B023
+            other.close()
+        assert len(seen.of(events.WindowEvent)) == 3
+
+
 @pytest.mark.parametrize("stores", [("memory:one", "memory:one"), ("memory:one", "memory:two")])
 def test_two_dispatches_of_one_window_do_not_extend_it_by_telling_each_other(stores, key):
     window = BackoffWindow(observer=(seen := Recorder()))

@@ -16,6 +16,9 @@ from .question import window_left
 if TYPE_CHECKING:
     from .question import Answer, Question
 
+# By how much an end comes back later because it was rounded up and the store's time down.
+_ROUNDED = 2 * NS_PER_US
+
 
 class HeardWindow:
     """What one member has heard of the window of its pool. `generation` is 0 until it has heard of any."""
@@ -34,6 +37,7 @@ class HeardWindow:
     ) -> int | None:
         """The end of the window to go by from now on, CLEARED, or None: all is as this member knows it.
 
+        `asked_at` is the moment from which the question counts how long its window lasts, or an earlier one.
         A pool that the store has lost and that began anew clears no window.
         """
         generation, left = answer["window_generation"], answer["window_left"] * NS_PER_US
@@ -43,7 +47,7 @@ class HeardWindow:
         active = own is not None and own > now
         if left:
             # An end that may be ours is ours: otherwise members would extend a window by telling each other.
-            return None if active and own is not None and asked_at + left <= own else now + left
+            return None if active and own is not None and asked_at + left <= own + _ROUNDED else now + left
         return CLEARED if active and not forgot and question["window"] != CLEARED else None
 
     def untold(self, answer: Answer, own: int | None, now: int) -> int | None:

@@ -150,8 +150,8 @@ class PoolMember:
         self._use_nothing()
 
         async def greet() -> None:
-            question = self._question(self._gate.demand())
-            self._pending_since = self._clock.now()
+            demand = self._gate.demand()
+            question, self._pending_since = self._question(demand), demand.at
             assert question is not None  # there are limits to be agreed on
             answer = await self._pool.ask(question)
             self._pool.trips.note(self._clock.now() - self._pending_since, connecting=True)
@@ -237,8 +237,8 @@ class PoolMember:
         question = self._pending
         if question is None:
             keeps = self._places.keeps(now - self._asked_at)
-            question = self._question(self._gate.demand(keeps=keeps))
-            self._pending_since = self._clock.now()
+            demand = self._gate.demand(keeps=keeps)
+            question, self._pending_since = self._question(demand), demand.at
         else:
             question["window"] = window_left(self._telling, now)  # less than when it was first asked
             question["stated"] = [[] for _ in question["owed"]]  # a newer answer will say what remains

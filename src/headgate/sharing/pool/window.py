@@ -123,16 +123,16 @@ class WindowMember:
         async with self._asking:
             signal, self._signal, self._curious = self._signal, None, False
             try:
-                await self._ask(window_left(signal, self._clock.now()))
+                await self._ask(signal)
             except StoreError:
                 self._signal = signal if self._signal is None else self._signal
                 raise
 
-    async def _ask(self, window: int | None) -> None:
-        """Tell how long calls should be held back, and want nothing."""
+    async def _ask(self, signal: int | None) -> None:
+        """Tell until when calls should be held back, and want nothing."""
         question = empty_question(self._pool.name, self._pool.next_number())
         asked_at = self._clock.now()
-        question["window"] = window
+        question["window"] = window_left(signal, asked_at)
         question["manner"] = GENTLE if self._rule.gentle else USUAL
         question["recalls"] = self._window.recalls(self._rule.until, asked_at)
         answer = await self._pool.ask(question)
