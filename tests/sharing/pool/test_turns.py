@@ -146,6 +146,56 @@ def test_patience_grows_with_the_round_trip_and_connecting_counts_for_little():
     for _ in range(20):
         trips.note(SECOND // 100)
     assert trips.patience < 0.28 * SECOND
-    assert trips.ago == SECOND // 200
-    trips.note(SECOND)  # it waited somewhere
-    assert trips.ago < SECOND // 25
+
+
+MILLI = SECOND // 1_000
+STORE = 7_000 * SECOND  # its clock is so far ahead of ours
+
+
+def test_the_moment_of_an_answer_is_half_way_of_the_first_trip_and_known_better_after_each_shorter_one():
+    trips = RoundTrips()
+    assert trips.moment_of(STORE + 500 * MILLI, 0, SECOND) == 500 * MILLI
+    # The next one took 10 ms. Its answer was given after 8 of them, as far as the first trip tells.
+    assert trips.moment_of(STORE + 2_008 * MILLI, 2_000 * MILLI, 2_010 * MILLI) == pytest.approx(
+        2_005 * MILLI, abs=3 * MILLI
+    )
+    # From now on it is known to some milliseconds, also if a question waits for a second before the store ...
+    asked, heard = 3_000 * MILLI, 4_000 * MILLI
+    assert trips.moment_of(STORE + 3_999 * MILLI, asked, heard) == pytest.approx(3_999 * MILLI, abs=6 * MILLI)
+    # ... or its answer for a second behind it.
+    asked, heard = 4_000 * MILLI, 5_000 * MILLI
+    assert trips.moment_of(STORE + 4_001 * MILLI, asked, heard) == pytest.approx(4_001 * MILLI, abs=6 * MILLI)
+
+
+@pytest.mark.parametrize("by", [-3_600 * SECOND, -SECOND, SECOND, 3_600 * SECOND])
+def test_the_moment_of_an_answer_is_between_asking_and_hearing_when_the_clock_of_the_store_was_set(by):
+    trips = RoundTrips()
+    trips.moment_of(STORE, 0, MILLI)
+    for at in (SECOND, 2 * SECOND):
+        moment = trips.moment_of(STORE + by + at, at, at + MILLI)
+        assert at <= moment <= at + MILLI
+    assert moment == pytest.approx(2 * SECOND, abs=MILLI)
+
+
+def test_clocks_that_drift_apart_by_a_ten_thousandth_are_followed():
+    trips = RoundTrips()
+    for at in range(0, 3_600 * SECOND, SECOND):
+        moment = trips.moment_of(STORE + at + at // 10_000, at, at + 2 * MILLI)
+        assert moment - at == pytest.approx(MILLI, abs=MILLI)
+
+
+def test_a_queue_before_the_store_costs_neither_the_limit_nor_calls():
+    """Questions of one process after the other begin to wait there; their answers come back at once."""
+    with Fleet(rates=["500/s burst 100"]) as fleet:
+        fleet.join(4)
+        fleet.run(0.5)
+        fleet.work(tasks=50)
+        fleet.run(1)
+        for process in fleet.processes:
+            for trip in (0.1, 0.2, 0.3):
+                process.line.trip, process.line.back = trip, 0.0
+                fleet.run(0.5)
+        steady = fleet.now
+        fleet.run(4)
+        assert fleet.excess(500, 100) <= 0
+        assert len(fleet.times(steady)) >= 0.97 * 500 * 4

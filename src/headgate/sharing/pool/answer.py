@@ -92,6 +92,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         "raised": pool.raised,
         "born": pool.born,
         "kept": pool.idle_for() + KEPT_IDLE,
+        "at": now,
         "part": divide(pool, question, now),
     }
     if lesson.text and not heard and question["lesson_version"] != lesson.version:

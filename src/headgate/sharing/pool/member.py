@@ -394,8 +394,8 @@ class PoolMember:
         self._places.take(question, answer, self._random(), now)
         self._part.take(answer, loop_time())
         self._valid_until = self._pending_since + LEASE * 9 // 10
-        again, then = answer["ask_again_in"], now - self._pool.trips.ago
-        self._forecast.ask_at = then + again * NS_PER_US if again else 0
+        then = self._pool.trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
+        self._forecast.ask_at = then + again * NS_PER_US if (again := answer["ask_again_in"]) else 0
         granted = granted_batches(answer, batches, then)
         if granted:
             self._forecast.provided_until = granted[-1].start

@@ -85,6 +85,7 @@ class Answer(TypedDict):
     raised: int  # batches with a smaller stamp that start later would start sooner now
     born: int  # another number if the store lost the pool and began anew
     kept: int  # how long the store keeps the pool if no member asks
+    at: int  # the time of the pool, by which moments of two answers can be compared
     part: list[int]  # of the rates and of the places, without the store; 1: final, 0: ask again
     rates: NotRequired[list[list[int]]]
     limits: NotRequired[list[int]]

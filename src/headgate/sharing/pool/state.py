@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 11
+LAYOUT = 12
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000

@@ -444,14 +444,14 @@ local function answer(pool, question, now)
   local given = {
     starts, first_stamp, ask_again_in, exact(places), exact(load), crowded and 1 or 0, count, pool.version,
     until_ and max(0, until_ - now) or 0, pool.window[GENERATION], pool.window[GENTLE], probes, lesson[VERSION],
-    lesson[EPISODE], lesson[SUCCESSES], {}, pool.raised, pool.born, idle_for(pool) + KEPT_IDLE,
+    lesson[EPISODE], lesson[SUCCESSES], {}, pool.raised, pool.born, idle_for(pool) + KEPT_IDLE, now,
     divide(pool, question, now, next_stamp),
   }
   if lesson[TEXT] ~= '' and not heard and question.lesson_version ~= lesson[VERSION] then
     given[16] = {now - lesson[TOLD_AT], lesson[TEXT]}
   end
   if question.version ~= pool.version or (taught and not heard) then
-    given[21], given[22], given[23] = terms_of(pool.rates), pool.limits, pool.units
+    given[22], given[23], given[24] = terms_of(pool.rates), pool.limits, pool.units
   end
   if question.leaves then
     member = new_member(member[EXPIRES])
