@@ -35,6 +35,7 @@ PARTS = {
     "bulk": "`headgate run` beside bare aiohttp",
     "sharing": "A shared limit that is far away",
     "ceilings": "How far each store carries",
+    "crowds": "A thousand members of one key, and a hundred thousand keys",
     "swarm": "A swarm while the API gives less",
 }
 

@@ -4,78 +4,21 @@ A referee counts every admission, also those of processes that were killed: neve
 stretch of time, never above the places, no call inside a backoff window that the store has lost.
 """
 
-import json
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from faults.postgres import PostgresServer
 from faults.referee import judge
-from faults.rig import Server
+from faults.rig import Cluster, Server
+from faults.team import BURST, PLACES, RATE, Team
 
-RATE, BURST, PLACES = 200, 50, 8
 SECONDS = 5.2
-
-
-class Team:
-    """Worker processes of one key, and their files."""
-
-    def __init__(self, folder, store):
-        options = {"key": f"key {uuid4().hex}", "store": store, "rates": [f"{RATE}/s burst {BURST}"]}
-        options |= {"concurrency": PLACES, "takes": 0.02, "tasks": 6}
-        self.logs = [folder / f"worker {n}" for n in range(4)]
-        self.deaths = {}
-        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
-        self.workers = [
-            subprocess.Popen(
-                [*command, json.dumps({**options, "log": str(log), "signals": n == 0})],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for n, log in enumerate(self.logs)
-        ]
-
-    def __enter__(self):
-        for worker in self.workers:
-            assert worker.stdout.readline() == "ready\n"
-        return self
-
-    def __exit__(self, *_):
-        for worker in self.workers:
-            worker.kill()
-            worker.communicate()
-
-    def begin(self, window_at, window):
-        self.begun = time.monotonic() + 0.1
-        for worker in self.workers:
-            facts = (self.begun, self.begun + SECONDS, self.begun + window_at, window)
-            worker.stdin.write(" ".join(map(str, facts)) + "\n")
-            worker.stdin.flush()
-
-    def wait_until(self, seconds):
-        time.sleep(max(0.0, self.begun + seconds - time.monotonic()))
-
-    def kill(self, n):
-        """kill -9."""
-        self.workers[n].kill()
-        self.workers[n].wait()
-        self.deaths[self.logs[n]] = time.monotonic()
-
-    def ends(self):
-        """Wait for all that live. Return what they said last."""
-        for n, worker in enumerate(self.workers):
-            said, _ = worker.communicate(timeout=60)
-            if self.logs[n] not in self.deaths:
-                assert worker.returncode == 0
-                yield json.loads(said)
 
 
 @contextmanager
@@ -124,12 +67,33 @@ def on_postgres(_folder):
         yield server.url, lambda: ways.pop()(), server.stop, server.go_on
 
 
-@pytest.mark.parametrize("place", [in_a_file, on_valkey, on_postgres])
+@contextmanager
+def on_a_cluster(_folder):
+    """FLUSHALL of three primaries, and all of them stopped."""
+    with Cluster() as cluster:
+
+        def each(act):
+            for server in cluster.servers:
+                act(server)
+
+        def flush(server):
+            with closing(server.client()) as client:
+                client.flushall()
+
+        yield (
+            cluster.url,
+            lambda: each(flush),
+            lambda: each(Server.stop),
+            lambda: each(Server.go_on),
+        )
+
+
+@pytest.mark.parametrize("place", [in_a_file, on_valkey, on_a_cluster, on_postgres])
 def test_a_limit_holds_while_its_store_forgets_and_stops_and_processes_are_stopped_and_killed(
     place, tmp_path
 ):
     with place(tmp_path) as (url, lose, stop, go_on), Team(tmp_path, url) as team:
-        team.begin(window_at=0.6, window=1.2)
+        team.begin(SECONDS, window_at=0.6, window=1.2)
         team.wait_until(1.0)
         lose()  # inside the window
         lost_at = time.monotonic()

@@ -13,12 +13,12 @@ import sys
 import time
 
 from headgate import Dispatch, WaitTimeout
-from headgate.events import StoreForgot
+from headgate.events import StoreForgot, StoreLost, StoreRegained
 
 
 async def main(options):
     log = os.open(options["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    forgotten = []
+    told = []
 
     def note(change):
         os.write(log, struct.pack("<dq", time.monotonic(), change))
@@ -31,7 +31,8 @@ async def main(options):
         byte_budget=None,
         pause=True,
         store=options["store"],
-        observer=lambda event: forgotten.append(event) if isinstance(event, StoreForgot) else None,
+        on_loss=options.get("on_loss", "share"),
+        observer=told.append,
     )
     print("ready", flush=True)
     begin, end, window_at, window = map(float, sys.stdin.readline().split())
@@ -52,11 +53,15 @@ async def main(options):
         gate.set_backoff(window)
 
     tasks = [work() for _ in range(options["tasks"])]
-    if options["signals"]:
+    if options["signals"] and window:
         tasks.append(signal())
     await asyncio.gather(*tasks)
     gate.close()
-    print(json.dumps({"forgotten": len(forgotten)}), flush=True)
+    kinds = {"forgotten": StoreForgot, "lost": StoreLost, "regained": StoreRegained}
+    print(
+        json.dumps({name: sum(isinstance(each, kind) for each in told) for name, kind in kinds.items()}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

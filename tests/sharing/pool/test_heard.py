@@ -66,3 +66,11 @@ def test_a_member_recalls_its_window_only_if_the_pool_should_know_it(heard):
     assert heard.recalls(NOW, NOW) == 0
     assert heard.recalls(None, NOW) == 0
     assert HeardWindow().recalls(NOW + SECOND, NOW) == 0
+
+
+def test_after_a_loss_a_window_is_told_again_if_the_pool_knows_a_much_shorter_one_only(heard):
+    """Members hear of one window at different moments: an end some milliseconds later is no other one."""
+    answer = {"window_left": 5 * 1_000_000}
+    assert heard.untold(answer, NOW + 5 * SECOND + SECOND // 10, NOW) is None
+    assert heard.untold(answer, NOW + 6 * SECOND, NOW) == NOW + 6 * SECOND
+    assert heard.untold(answer, None, NOW) is None

@@ -41,7 +41,7 @@ def test_a_clock_that_was_set_back_an_hour_does_not_stop_the_pool_for_an_hour():
     assert at_once(pool, back + 2 * SECOND, RATE) == 90
 
 
-def test_questions_and_answers_hold_durations_only():
+def test_questions_and_answers_hold_durations_only_apart_from_the_time_of_the_answer():
     """The same questions an hour or many years later get the same answers."""
 
     def story(begin):

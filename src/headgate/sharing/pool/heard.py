@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...arguments import NS_PER_US
+from ...arguments import NS_PER_US, SECOND
 from ...gate.window import WindowSignal
 from .episode import CLEARED
 from .question import window_left
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # By how much an end comes back later because it was rounded up and the store's time down.
 _ROUNDED = 2 * NS_PER_US
+# By how much the end of one window may differ among members, because they have heard of it late.
+_ALIKE = SECOND // 4
 
 
 class HeardWindow:
@@ -51,9 +53,13 @@ class HeardWindow:
         return CLEARED if active and not forgot and question["window"] != CLEARED else None
 
     def untold(self, answer: Answer, own: int | None, now: int) -> int | None:
-        """The end of the window here, if a pool that began anew knows of a shorter one only."""
+        """The end of the window here, if a pool that began anew knows of a shorter one only.
+
+        One that ends a moment earlier is the same, as another member has heard of it. To tell it once more
+        could undo that it was cleared in the meantime.
+        """
         latest = now + answer["window_left"] * NS_PER_US
-        return own if own is not None and own > latest else None
+        return own if own is not None and own > latest + _ALIKE else None
 
 
 def heard_signal(until: int, answer: Answer, origin: object) -> WindowSignal:

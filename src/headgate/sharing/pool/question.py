@@ -1,7 +1,7 @@
 """Pure. What a member asks the pool of its key, and what it is answered.
 
 Both travel as JSON. Times are durations in integer microseconds, measured from the moment of the answer by
-the store's clock, so that the clocks of the members do not matter.
+the store's clock, so that the clocks of the members do not matter. Which moment that was is told too, `at`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Large crowds in virtual time: many processes on one key, and many keys.
 
-Processes are real gates and members (`Fleet`); their store keeps pools as they are, without packing them, and
-answers one question after the other, each of which may take some time. Keys by the hundred thousand are served
-by the pool's arithmetic alone: `LightMember` asks what a real member asks for single calls.
+Processes are real gates and members (`Fleet`); their store keeps pools as they are, without packing them,
+and answers one question after the other, each of which may take some time. Keys by the hundred thousand are
+served by the pool's arithmetic alone: `LightMember` asks what a real member asks for single calls.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from fleet import Fleet
 from headgate.events import StoreLost
 from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.answer import answer
-from headgate.sharing.pool.demand import IDLE, LEASE
+from headgate.sharing.pool.demand import LEASE
 from headgate.sharing.pool.question import empty_question
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.store import tell_all
@@ -93,7 +93,7 @@ class Crowd(Fleet):
 
 
 class LightMember:
-    """A member of one key whose calls come one by one: it asks for each, and returns what it held when idle."""
+    """A member of one key whose calls come one by one: it asks for each."""
 
     def __init__(self, name, terms):
         self.name, self.terms, self.numbers = name, terms, count(1)
@@ -113,11 +113,11 @@ class ManyKeys:
         self.pools = [Pool() for _ in range(keys)]
         self.members = [[LightMember(f"m{n}", terms) for n in range(members)] for _ in range(keys)]
         self.now, self.asked, self.calls = 1_000_000, 0, 0
-        self._due = []  # (time, number, key, member, what)
+        self._due = []  # (time, number, key, member)
         self._numbers = count()
 
     def call_at(self, at, key, member):
-        heappush(self._due, (at, next(self._numbers), key, member, "call"))
+        heappush(self._due, (at, next(self._numbers), key, member))
 
     def ask(self, key, member, **facts):
         self.asked += 1
@@ -128,19 +128,12 @@ class ManyKeys:
 
     def run_until(self, end):
         while self._due and self._due[0][0] <= end:
-            self.now, _, key, member, what = heappop(self._due)
-            if what == "rest":  # nothing was called since
-                self.ask(key, member)
-                continue
+            self.now, _, key, member = heappop(self._due)
             given = self.ask(key, member, batches=[[1]], waiting=1)
             if given["starts"]:
                 self.calls += 1
-                heappush(self._due, (self.now + IDLE // 1_000, next(self._numbers), key, member, "rest"))
             else:
-                heappush(
-                    self._due,
-                    (self.now + given["ask_again_in"], next(self._numbers), key, member, "call"),
-                )
+                self.call_at(self.now + given["ask_again_in"], key, member)
         self.now = end
 
     def forget(self):
