@@ -225,3 +225,23 @@ def test_two_programs_share_a_limit_by_a_store(tmp_path):
             assert json.loads(out) == [200] * 12
         report = api.report()
     assert (report.admitted, report.refused) == (24, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "path"),
+    [
+        ("Logged in using ChatGPT", "", "/chatgpt"),
+        ("Logged in using ChatGPT", "sk-c", "/openai/v1"),
+        ("Logged in using an API key - sk-***", "", "/openai/v1"),
+        ("Not logged in", "", "/openai/v1"),
+    ],
+)
+def test_codex_is_led_to_the_api_of_its_login(tmp_path, said, key, path):
+    codex = tmp_path / "codex"
+    codex.write_text(f'#!/bin/sh\n[ "$1 $2" = "login status" ] && echo "{said}" >&2 && exit 1\necho "$@"\n')
+    codex.chmod(0o700)
+    done = exec_("--", str(codex), "exec", "hi", env={"CODEX_API_KEY": key})
+    flag, _, rest = done.stdout.partition(" exec ")
+    assert flag.startswith('-c openai_base_url="http://127.0.0.1:')
+    assert flag.endswith(f'{path}"')
+    assert rest == "hi\n"

@@ -84,19 +84,30 @@ RESPONSE = {
     "parallel_tool_calls": False,
     "tool_choice": "auto",
     "tools": [],
+    "usage": {
+        "input_tokens": 3,
+        "output_tokens": 2,
+        "total_tokens": 5,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    },
 }
+ITEM = RESPONSE["output"][0]
 RESPONSE_EVENTS = [
+    {"type": "response.created", "response": {**RESPONSE, "status": "in_progress", "output": []}},
+    {"type": "response.output_item.added", "output_index": 0, "item": {**ITEM, "content": []}},
     {
         "type": "response.output_text.delta",
         "delta": "hello",
         "item_id": "o",
         "output_index": 0,
         "content_index": 0,
-        "sequence_number": 1,
         "logprobs": [],
     },
-    {"type": "response.completed", "sequence_number": 2, "response": RESPONSE},
+    {"type": "response.output_item.done", "output_index": 0, "item": ITEM},
+    {"type": "response.completed", "response": RESPONSE},
 ]
+RESPONSE_EVENTS = [{**event, "sequence_number": number} for number, event in enumerate(RESPONSE_EVENTS, 1)]
 CONTENT = {
     "candidates": [
         {"content": {"role": "model", "parts": [{"text": "hello"}]}, "finishReason": "STOP", "index": 0}

@@ -4,6 +4,7 @@ from itertools import count
 
 from headgate.gateway.guards import Refusal
 from headgate.gateway.launch import child_environment, plan, with_flags
+from headgate.gateway.upstreams import Routes
 
 GATEWAY = "http://127.0.0.1:5"
 
@@ -77,11 +78,31 @@ def test_an_address_without_the_usual_path_leads_to_the_same_place():
 
 
 def test_only_known_programs_get_flags():
-    environment = {"OPENAI_BASE_URL": "u"}
-    assert with_flags(["/usr/bin/codex", "x"], environment) == [
+    launch, _child = launched({})
+    assert with_flags(["/usr/bin/codex", "x"], GATEWAY, launch) == [
         "/usr/bin/codex",
         "-c",
-        'openai_base_url="u"',
+        f'openai_base_url="{GATEWAY}/openai/v1"',
         "x",
     ]
-    assert with_flags(["claude", "-p", "x"], environment) == ["claude", "-p", "x"]
+    assert with_flags(["claude", "-p", "x"], GATEWAY, launch) == ["claude", "-p", "x"]
+
+
+def test_codex_with_a_login_of_chatgpt_is_led_to_the_api_of_that_login():
+    launch = plan({"OPENAI_API_KEY": "sk-o"}, None, lambda: "a-long-token", chatgpt=True)
+    flag = with_flags(["codex", "x"], GATEWAY, launch)[2]
+    assert flag == f'openai_base_url="{GATEWAY}/chatgpt"'
+    found, target = Routes(launch.upstreams).find("/chatgpt/responses?x=1")
+    assert found.address(target) == "https://chatgpt.com/backend-api/codex/responses?x=1"
+    passage = launch.keys.passage(found, target, {"authorization": "Bearer jwt"}, [])
+    assert not isinstance(passage, Refusal), "its login passes unchanged"
+    to_one = plan({}, "http://127.0.0.1:9", lambda: "a-long-token", chatgpt=True)
+    assert with_flags(["codex"], GATEWAY, to_one)[2] == f'openai_base_url="{GATEWAY}/v1"'
+
+
+def test_the_key_of_codex_is_hidden_like_others():
+    launch, child = launched({"OPENAI_API_KEY": "sk-o", "CODEX_API_KEY": "sk-c"})
+    openai = next(each for each in launch.upstreams if each.name == "openai")
+    fields = [("authorization", f"Bearer {child['CODEX_API_KEY']}")]
+    passage = launch.keys.passage(openai, "/v1/responses", dict(fields), fields)
+    assert passage.headers == [("authorization", "Bearer sk-c")]

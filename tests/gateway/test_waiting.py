@@ -25,6 +25,7 @@ from patience import eventually
 FAST = ["100_000/second burst 1000"]
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 STREAM = CHAT[:-1] + b', "stream": true}'
+PACKED = ["Content-Encoding: zstd", "Content-Type: application/json"]
 SDK = ["x-stainless-lang: python", "Content-Type: application/json"]
 
 
@@ -129,6 +130,8 @@ def test_a_client_hears_nothing_while_its_patience_lasts():
         ("/v1/chat/completions", CHAT, ["User-Agent: Go-http-client/1.1"], b""),
         ("/v1/chat/completions", CHAT, [], b""),
         ("/v1beta/models/m:streamGenerateContent?alt=sse", CHAT, [], b""),
+        ("/v1/responses", b"(packed", [*PACKED, "Accept: text/event-stream"], b": waiting\n\n"),
+        ("/v1/responses", b"(packed", [*PACKED, "Accept: application/json"], b""),
     ],
 )
 def test_a_client_is_kept_by_what_it_tolerates(busy, path, body, fields, sign):
@@ -338,9 +341,16 @@ def order_of(busy, *sent):
     return [request.target for request in busy.api.requests[1:]]
 
 
-def test_a_subagent_stands_behind_the_person_at_the_keyboard(busy):
-    agent = ["x-claude-code-session-id: s", "x-claude-code-agent-id: a"]
-    person = ["x-claude-code-session-id: s"]
+@pytest.mark.parametrize(
+    ("person", "agent"),
+    [
+        (["x-claude-code-session-id: s"], ["x-claude-code-agent-id: a"]),
+        (["session-id: s", "thread-id: s"], ["thread-id: a", "x-codex-parent-thread-id: s"]),
+    ],
+    ids=["Claude Code", "Codex"],
+)
+def test_a_subagent_stands_behind_the_person_at_the_keyboard(busy, person, agent):
+    agent = [person[0], *agent]
     assert order_of(busy, ("/agent", agent), ("/agent", agent), ("/person", person)) == [
         "/person",
         "/agent",
@@ -357,6 +367,22 @@ def test_tenants_take_turns(busy):
     ann, bob = ["x-headgate-tenant: ann"], ["x-headgate-tenant: bob"]
     sent = [("/ann", ann), ("/ann", ann), ("/ann", ann), ("/bob", bob)]
     assert order_of(busy, *sent).index("/bob") <= 1
+
+
+def test_each_session_and_each_subagent_is_a_tenant_of_its_own(busy):
+    sent = [
+        ["x-claude-code-session-id: c"],
+        ["x-claude-code-session-id: c", "x-claude-code-agent-id: c1"],
+        ["session-id: x", "thread-id: x"],
+        ["session-id: x", "thread-id: x1", "x-codex-parent-thread-id: x"],
+        ["session_id: old"],
+    ]
+    connections = [busy.open("POST", "/v1/messages", fields, CHAT) for fields in sent]
+    busy.waits(5)
+    rows = busy.gateway.snapshot()["gates"][0]["tenants"]
+    assert {row["tenant"] for row in rows} == {"c", "c1", "x", "x1", "old"}
+    for connection in connections:
+        connection.close()
 
 
 def test_the_snapshot_names_the_tenants_that_wait_and_the_rule(busy):

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ def exec_command(command: tuple[str, ...], **options: Any) -> None:
     Exit status: that of COMMAND, 128 + n if signal n ended it, 127 if it was not found, 2 if the gateway
     cannot start.
     """
-    from ..gateway.launch import plan  # noqa: PLC0415 - with aiohttp, which --help can do without
+    from ..gateway.launch import is_codex, plan  # noqa: PLC0415 - with aiohttp, which --help can do without
     from ..gateway.settings import Settings  # noqa: PLC0415
 
     logging.getLogger().addHandler(logging.NullHandler())  # stderr belongs to the program
@@ -52,12 +53,26 @@ def exec_command(command: tuple[str, ...], **options: Any) -> None:
     options["listen"] = options["listen"] or "127.0.0.1:0"
     try:
         given = given_settings(options)
-        launch = plan(os.environ, to, lambda: f"sk-headgate-{secrets.token_hex(20)}")
+        chatgpt = is_codex(command) and to is None and _has_chatgpt_login(command[0])
+        launch = plan(os.environ, to, lambda: f"sk-headgate-{secrets.token_hex(20)}", chatgpt=chatgpt)
         given.pop("upstreams", None)
         settings = Settings(upstreams=launch.upstreams, **given)
         sys.exit(asyncio.run(_run(command, settings, launch)))
     except (InvalidLimit, StoreError) as error:
         raise command_error(error, options["listen"]) from None
+
+
+def _has_chatgpt_login(codex: str) -> bool:
+    """Whether Codex sends its requests with a login of ChatGPT. Only Codex knows where it keeps its login."""
+    if os.environ.get("CODEX_API_KEY"):
+        return False
+    try:
+        asked = subprocess.run(  # noqa: S603 - the user asks for this program
+            [codex, "login", "status"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"ChatGPT" in asked.stdout + asked.stderr
 
 
 async def _run(command: Sequence[str], settings: Any, launch: Any) -> int:
@@ -71,7 +86,7 @@ async def _run(command: Sequence[str], settings: Any, launch: Any) -> int:
         raise command_error(error, settings.listen) from None
     try:
         environment = child_environment(os.environ, gateway.url, launch)
-        status = await _child(with_flags(command, environment), environment)
+        status = await _child(with_flags(command, gateway.url, launch), environment)
     finally:
         await gateway.close()
     click.echo(gateway.counts.summary(), err=True)

@@ -44,7 +44,7 @@ def serve(apis: tuple[str, ...], **options: Any) -> None:
     Give programs the address of the gateway in the place of the address of the API: http://127.0.0.1:8429
     with --to, http://127.0.0.1:8429/openai/v1 or /anthropic or /gemini for an API by name. A call that the
     API has no room for waits; it is not refused. Known names: openai, anthropic, gemini, groq, cohere,
-    mistral, xai, openrouter, deepseek, together.
+    mistral, xai, openrouter, deepseek, together, chatgpt.
 
     SIGTERM and Ctrl-C let running calls end; a second one stops at once. Exit status: 0, 2 if it cannot
     start, 130 after Ctrl-C.

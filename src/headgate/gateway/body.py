@@ -34,7 +34,12 @@ class Body:
 
     @property
     def asks_for_stream(self) -> bool:
-        return self.known is not None and _STREAM.search(self.known) is not None
+        if self.known is None:
+            return False
+        headers = self._request.headers
+        if headers.get("content-encoding", "identity") != "identity":  # Codex packs bodies by zstd
+            return headers.get("accept", "") == "text/event-stream"
+        return _STREAM.search(self.known) is not None
 
     def to_send(self) -> bytes | AsyncIterator[bytes] | None:
         """What is given to the HTTP client: a long body in pieces, between which others get their turn."""

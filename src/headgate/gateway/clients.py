@@ -14,8 +14,10 @@ from aiohttp.web import BaseRequest
 
 from .guards import Refusal
 
+# Of Claude Code, and of Codex, whose subagents name the thread that started them, and older Codex.
 _AGENT = "x-claude-code-agent-id"
-_SESSIONS = ("x-claude-code-session-id", "session_id")  # of Claude Code, and of Codex
+_STARTED_BY, _THREAD = "x-codex-parent-thread-id", "thread-id"
+_SESSIONS = ("x-claude-code-session-id", "session-id", "session_id")
 _MOST_PRIORITY = 1_000
 _LONGEST_NAME = 200
 
@@ -30,7 +32,7 @@ class Client(NamedTuple):
 
 def read_client(headers: Mapping[str, str], token: str, request: BaseRequest) -> Client | Refusal:
     """The client of a request; `token` is the name of its token, if it has one."""
-    agent = headers.get(_AGENT)
+    agent = headers.get(_AGENT) or (headers.get(_THREAD) if headers.get(_STARTED_BY) else None)
     tenant = token or headers.get("x-headgate-tenant") or agent
     tenant = tenant or next((headers[name] for name in _SESSIONS if headers.get(name)), "")
     if not tenant:

@@ -27,10 +27,12 @@ _ADDRESSES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 # Further variables that hold keys, besides the usual one of each API.
 _MORE_KEYS = {
+    "openai": ("CODEX_API_KEY",),
     "anthropic": ("ANTHROPIC_AUTH_TOKEN",),
     "gemini": ("GOOGLE_API_KEY",),
     "cohere": ("COHERE_API_KEY",),
 }
+_CHATGPT = "chatgpt"
 _UNLESS_SET = {"ENABLE_TOOL_SEARCH": "true"}  # Claude Code turns it off behind an address that is not its own
 _NO_PROXY = "127.0.0.1,localhost"
 
@@ -42,12 +44,16 @@ class Launch(NamedTuple):
     keys: Keys
     hidden: dict[str, str]  # the token that stands in each variable
     paths: dict[str, str]  # what follows the address of the gateway in each variable of an address
+    codex: str  # what follows it in the flag of Codex
 
 
-def plan(environment: Mapping[str, str], to: str | None, new_word: Callable[[], str]) -> Launch:
+def plan(
+    environment: Mapping[str, str], to: str | None, new_word: Callable[[], str], *, chatgpt: bool = False
+) -> Launch:
     """What `headgate exec` puts between a program and its APIs; all go to the API at `to`, if that is given.
 
-    An address that the environment has already is where the gateway sends the requests.
+    An address that the environment has already is where the gateway sends the requests. `chatgpt` is whether
+    the program is Codex with a login of ChatGPT, whose requests go to an API of its own.
     """
     paths = {variable: path for addresses in _ADDRESSES.values() for variable, path in addresses}
     if to is not None:
@@ -60,6 +66,8 @@ def plan(environment: Mapping[str, str], to: str | None, new_word: Callable[[], 
             for variable, path in addresses:
                 paths[variable] = f"/{name}{path if as_usual else ''}"
         found = tuple(every.values())
+        if chatgpt:
+            found += (upstream(_CHATGPT),)
     hidden: dict[str, str] = {}
     tokens: list[Token] = []
     injected = set()
@@ -71,7 +79,8 @@ def plan(environment: Mapping[str, str], to: str | None, new_word: Callable[[], 
                 tokens.append(Token(hidden[variable], secret=secret, origin=target.origin))
                 injected.add(target.name)
     found = tuple(_with_secret(each, environment) for each in found)
-    return Launch(found, Keys(tokens, injected=frozenset(injected)), hidden, paths)
+    codex = f"/{_CHATGPT}" if chatgpt and to is None else paths["OPENAI_BASE_URL"]
+    return Launch(found, Keys(tokens, injected=frozenset(injected)), hidden, paths, codex)
 
 
 def _present(name: str, environment: Mapping[str, str]) -> tuple[Upstream, bool]:
@@ -102,13 +111,12 @@ def child_environment(environment: Mapping[str, str], gateway: str, launch: Laun
     return changed
 
 
-def with_flags(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command with the flags that a known program needs; `environment` is that of the program.
+def is_codex(command: Sequence[str]) -> bool:
+    return PurePath(command[0]).name in ("codex", "codex.exe")
 
-    >>> with_flags(["codex", "exec", "hello"], {"OPENAI_BASE_URL": "http://127.0.0.1:8429/v1"})
-    ['codex', '-c', 'openai_base_url="http://127.0.0.1:8429/v1"', 'exec', 'hello']
-    """
-    program = PurePath(command[0]).name
-    if program in ("codex", "codex.exe"):  # it reads no variable for the address
-        return [command[0], "-c", f'openai_base_url="{environment["OPENAI_BASE_URL"]}"', *command[1:]]
+
+def with_flags(command: Sequence[str], gateway: str, launch: Launch) -> list[str]:
+    """The command with the flags that a known program needs; `gateway` is the address of the gateway."""
+    if is_codex(command):  # it reads no variable for the address
+        return [command[0], "-c", f'openai_base_url="{gateway}{launch.codex}"', *command[1:]]
     return list(command)

@@ -87,6 +87,7 @@ KNOWN = {
     "openrouter": Known("https://openrouter.ai/api", "OPENROUTER_API_KEY"),
     "deepseek": Known("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
     "together": Known("https://api.together.xyz", "TOGETHER_API_KEY"),
+    "chatgpt": Known("https://chatgpt.com/backend-api/codex", ""),  # of Codex with a login of ChatGPT
 }
 
 
