@@ -37,6 +37,7 @@ class Counts(Meter):
         self.waited_ns = 0
         self.longest_ns = 0
         self.refused = 0  # by the gateway
+        self.hung_up = 0  # while they waited
         self.retried = 0
         self.tokens = 0
         self.upstream_errors: dict[int, int] = {}
@@ -69,6 +70,8 @@ class Counts(Meter):
         if self.waited:
             parts.append(f"{self.waited} waited ({self.longest_ns / 1e9:.1f} s at most)")
         parts.append(f"{self.refused} refused")
+        if self.hung_up:
+            parts.append(f"{self.hung_up} hung up while they waited")
         if self.retried:
             parts.append(f"{self.retried} sent again")
         if self.tokens:
@@ -129,6 +132,7 @@ def take_snapshot(gateway: Gateway) -> Snapshot:
             "waited_seconds": round(counts.waited_ns / 1e9, 3),
             "longest_wait": round(counts.longest_ns / 1e9, 3),
             "refused": counts.refused,
+            "hung_up": counts.hung_up,
             "retried": counts.retried,
             "tokens": counts.tokens,
             "upstream_errors": {str(status): count for status, count in counts.upstream_errors.items()},

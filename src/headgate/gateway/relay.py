@@ -173,7 +173,8 @@ class Relay:
         except asyncio.CancelledError:
             if self._in_vain and self._waiter is not None and not self._waiter.uncancel():
                 raise self._pause_too_long() from None
-            raise  # the client has hung up
+            gateway.counts.hung_up += 1
+            raise
         finally:
             self._waiter = None
             del gateway.waiting[id(self)]

@@ -24,7 +24,7 @@ GATE = {
     "window": None,
     "tenants": [],
 }
-COUNTS = {"calls": 1, "waited": 0, "refused": 0, "tokens": 0, "upstream_errors": {}}
+COUNTS = {"calls": 1, "waited": 0, "refused": 0, "hung_up": 0, "tokens": 0, "upstream_errors": {}}
 STATE = {"url": "http://127.0.0.1:8429", "draining": False, "gates": [GATE], "errors": [], "counts": COUNTS}
 
 
@@ -36,6 +36,31 @@ def test_an_idle_gateway_says_that_nothing_waits():
     shown = document()
     assert (shown["state"], shown["sentence"]) == ("idle", "Nothing waits, and no call is in flight.")
     assert shown["totals"] == "1 call, 0 waited, 0 refused here, 0 refused or failed by the API"
+
+
+def test_a_gateway_that_has_had_no_call_says_where_programs_reach_it():
+    counts = COUNTS | {"calls": 0}
+    shown = gateway_document(STATE | {"gates": [], "counts": counts}, SERIES, {})
+    assert shown["sentence"] == "No call has come yet. Programs reach this gateway at http://127.0.0.1:8429."
+    assert [line["value"] for line in shown["lines"]] == ["0/min", "0/min", "–", "0"]
+
+
+def test_callers_that_hung_up_are_counted_apart():
+    shown = gateway_document(STATE | {"counts": COUNTS | {"calls": 9, "hung_up": 3}}, SERIES, {})
+    assert shown["totals"].startswith("9 calls, 0 waited, 0 refused here, 3 hung up while they waited, ")
+
+
+def test_the_highest_value_of_a_line_is_that_of_its_points_and_not_its_cap():
+    line = document(in_flight=2)["lines"][3]
+    assert (line["value"], line["cap"], line["most"]) == ("2 of 400", 400, "most 0")
+
+
+def test_in_a_window_no_limit_says_that_a_call_can_go_now():
+    window = {"ends_in": 19.6, "since": 1.0, "reason": "rate_limited"}
+    shown = document(window=window, in_flight=1, waiting=1)
+    assert {row["next"] for row in shown["limits"]} == {"in 20 s"}
+    assert "; 1 call waits; " in shown["sentence"]
+    assert "; no call waits; " in document(window=window)["sentence"]
 
 
 def test_a_busy_gateway_names_the_limit_that_is_used_most():
@@ -50,14 +75,14 @@ def test_a_full_limit_is_named_with_since_when_how_many_wait_and_when_it_clears(
         since=725.0, waiting=34, binding="requests/minute", next_in=1.72, rates=[RATE | {"level": 0}]
     )
     assert shown["sentence"] == (
-        "requests/minute of api.openai.com has been full for 12:05; 34 wait; next in 1.8 s; "
+        "requests/minute of api.openai.com has been full for 12:05; 34 calls wait; next in 1.8 s; "
         "clear in about 17 s."
     )
     first = shown["limits"][0]
     assert first["binding"]
     assert (first["name"], first["used"], first["next"], first["since"]) == (
         "120 requests/minute",
-        "0 of 10 left at once",
+        "0 of 10 left now",
         "in 1.8 s",
         "for 12:05",
     )
@@ -79,7 +104,7 @@ def test_a_window_is_named_with_its_reason_and_its_end():
     shown = document(waiting=51, binding="window", window=window)
     assert shown["state"] == "window"
     assert shown["sentence"] == (
-        "api.openai.com asked us to wait (rate limited) 1 s ago; 51 wait; calls go again in 20 s."
+        "api.openai.com asked us to wait (rate limited) 1 s ago; 51 calls wait; calls go again in 20 s."
     )
     assert shown["windows"] == [
         {"gate": "api.openai.com", "reason": "rate limited", "since": "1 s ago", "ends": "in 20 s"}

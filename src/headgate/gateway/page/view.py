@@ -16,6 +16,8 @@ from ...words import duration, soon
 Document: TypeAlias = dict[str, Any]
 Facts: TypeAlias = Mapping[str, Any]
 
+_AN_HOUR_AGO, _OPENED = "1 h ago", "since it was opened"
+
 
 def gateway_document(
     state: Facts, series: Mapping[str, list[float]], since: Mapping[str, float | None]
@@ -34,10 +36,12 @@ def gateway_document(
         "title": f"headgate {state['url']}",
         **_sentence(state, since),
         "lines": [
-            _line("admitted a minute", f"{last['admitted']:,.0f}", series["admitted"]),
-            _line("refused by the API a minute", f"{last['refused']:,.0f}", series["refused"]),
-            _line("wait, half and 95 %", f"{_short(last['p50'])} · {_short(last['p95'])}", series["p95"]),
-            _line("in flight", f"{in_flight:,}" + (f" of {cap:,}" if cap else ""), series["in_flight"], cap),
+            _line("admitted", f"{last['admitted']:,.0f}/min", series["admitted"], unit="/min"),
+            _line("refused by the API", f"{last['refused']:,.0f}/min", series["refused"], unit="/min"),
+            _line("wait: half · 95 %", _waits(last), series["p95"], most=_short(max(series["p95"]))),
+            _line(
+                "in flight", f"{in_flight:,}" + (f" of {cap:,}" if cap else ""), series["in_flight"], cap=cap
+            ),
         ],
         "limits": _limits(gates, since),
         "waiting": [
@@ -45,7 +49,7 @@ def gateway_document(
                 "tenant": row["tenant"],
                 "calls": f"{row['waiting']:,}",
                 "longest": _short(row["longest"]),
-                "for": gate["binding"] or "its turn",
+                "for": _waits_for(gate["binding"]),
                 "gate": gate["key"],
             }
             for gate in gates
@@ -86,10 +90,15 @@ def store_document(facts: Facts, lines: Mapping[str, list[float]]) -> Document:
         "title": f"headgate {facts['store']}",
         **_store_sentence(facts, pools, waiting, in_flight),
         "lines": [
-            _line("in flight", f"{in_flight:,}", lines["in_flight"]),
-            _line("waiting", f"{waiting:,}", lines["waiting"]),
-            _line("processes", f"{len(members):,}", lines["members"]),
-            _line("windows", f"{sum(pool['window'] > 0 for pool in pools.values()):,}", lines["windows"]),
+            _line("in flight", f"{in_flight:,}", lines["in_flight"], start=_OPENED),
+            _line("waiting", f"{waiting:,}", lines["waiting"], start=_OPENED),
+            _line("processes", f"{len(members):,}", lines["members"], start=_OPENED),
+            _line(
+                "windows",
+                f"{sum(pool['window'] > 0 for pool in pools.values()):,}",
+                lines["windows"],
+                start=_OPENED,
+            ),
         ],
         "limits": sorted(
             (
@@ -154,7 +163,7 @@ def _sentence(state: Facts, since: Mapping[str, float | None]) -> dict[str, str]
         return _said(
             "window",
             f"{worst['key']} asked us to wait ({_reason(window)}) {_ago(window['since'])}; "
-            f"{waiting:,} wait; calls go again in {soon(window['ends_in'])}.",
+            f"{_wait(waiting)}; calls go again in {soon(window['ends_in'])}.",
         )
     if waiting:
         worst = max(gates, key=lambda gate: gate["waiting"])
@@ -162,7 +171,7 @@ def _sentence(state: Facts, since: Mapping[str, float | None]) -> dict[str, str]
         lasted = since.get(worst["key"])
         text = f"{rule} of {worst['key']} "
         text += "is full" if lasted is None else f"has been full for {duration(lasted)}"
-        text += f"; {waiting:,} wait"
+        text += f"; {_wait(waiting)}"
         if worst["next_in"] is not None:
             text += f"; next in {soon(worst['next_in'])}"
         clear = _clear_in(worst)
@@ -178,6 +187,8 @@ def _sentence(state: Facts, since: Mapping[str, float | None]) -> dict[str, str]
         if fullest is not None and fullest[0] > 0:
             text += f"; {fullest[1]['name']} of {fullest[2]['key']} is used to {fullest[0]:.0%}"
         return _said("busy", text + ".")
+    if not state["counts"]["calls"]:
+        return _said("idle", f"No call has come yet. Programs reach this gateway at {state['url']}.")
     return _said("idle", "Nothing waits, and no call is in flight.")
 
 
@@ -189,7 +200,7 @@ def _store_sentence(facts: Facts, pools: Mapping[str, Any], waiting: int, in_fli
     windows = {key: pool["window"] for key, pool in pools.items() if pool["window"] > 0}
     if windows:
         key = max(windows, key=lambda each: windows[each])
-        text = f"{key} asked all processes to wait; {waiting:,} wait; calls go again in {soon(windows[key])}."
+        text = f"{key} asked all processes to wait; {_wait(waiting)}; calls go again in {soon(windows[key])}."
         return _said("window", text)
     if waiting:
         key = max(pools, key=lambda each: sum(member["waiting"] for member in pools[each]["members"]))
@@ -222,8 +233,8 @@ def _limits(gates: Sequence[Facts], since: Mapping[str, float | None]) -> list[d
         for rate in gate["rates"]:
             binding = waits and rate["name"] == gate["binding"]
             row = _limit(gate["key"], rate, binding=binding, since=since.get(gate["key"]))
-            wait = gate["window"]["ends_in"] if gate["window"] else gate["next_in"] if binding else None
-            row["next"] = "now" if wait is None else f"in {soon(wait)}"
+            wait = gate["next_in"] if binding else None
+            row["next"] = _next(gate, "now" if wait is None else f"in {soon(wait)}")
             rows.append(row)
         most = gate["throttled_concurrency"] or gate["concurrency"]
         if most:
@@ -235,7 +246,7 @@ def _limits(gates: Sequence[Facts], since: Mapping[str, float | None]) -> list[d
                     "name": "calls in flight",
                     "used": f"{used:,} of {most:,}",
                     "part": min(1.0, used / most),
-                    "next": "when a call ends" if used >= most else "now",
+                    "next": _next(gate, "when a call ends" if used >= most else "now"),
                     "since": _lasted(since.get(gate["key"])) if binding else "",
                     "binding": binding,
                 }
@@ -243,12 +254,17 @@ def _limits(gates: Sequence[Facts], since: Mapping[str, float | None]) -> list[d
     return sorted(rows, key=lambda row: (not row["binding"], -row["part"]))
 
 
+def _next(gate: Facts, otherwise: str) -> str:
+    """When the next call goes by a limit of that gate."""
+    return f"in {soon(gate['window']['ends_in'])}" if gate["window"] else otherwise
+
+
 def _limit(key: str, rate: Facts, *, binding: bool, since: float | None) -> dict[str, Any]:
     left = max(0, min(rate["level"], rate["burst"]))
     return {
         "gate": key,
         "name": f"{rate['limit']:,} {rate['name']}" if "/" in rate["name"] else rate["name"],
-        "used": f"{left:,} of {rate['burst']:,} left at once",
+        "used": f"{left:,} of {rate['burst']:,} left now",
         "part": round(_used(rate), 3),
         "next": "",
         "since": _lasted(since) if binding else "",
@@ -261,8 +277,34 @@ def _used(rate: Facts) -> float:
     return min(1.0, max(0.0, 1 - rate["level"] / burst)) if burst else 1.0
 
 
-def _line(name: str, value: str, points: list[float], cap: float | None = None) -> dict[str, Any]:
-    return {"name": name, "value": value, "points": points, "cap": cap}
+def _line(
+    name: str,
+    value: str,
+    points: list[float],
+    *,
+    unit: str = "",
+    most: str = "",
+    cap: float | None = None,
+    start: str = _AN_HOUR_AGO,
+) -> dict[str, Any]:
+    """One line over time: its value now, its points with their highest, and when the first of them was."""
+    most = most or f"{max(points, default=0):,.0f}{unit}"
+    return {
+        "name": name,
+        "value": value,
+        "points": points,
+        "cap": cap,
+        "start": start,
+        "most": f"most {most}",
+    }
+
+
+def _waits_for(rule: str | None) -> str:
+    return "the backoff window" if rule == "window" else rule or "its turn"
+
+
+def _waits(step: Mapping[str, float]) -> str:
+    return f"{_short(step['p50'])} · {_short(step['p95'])}" if step["admitted"] else "–"
 
 
 def _totals(counts: Facts) -> str:
@@ -270,12 +312,17 @@ def _totals(counts: Facts) -> str:
         _count(counts["calls"], "call"),
         f"{counts['waited']:,} waited",
         f"{counts['refused']:,} refused here",
+        *([f"{counts['hung_up']:,} hung up while they waited"] if counts["hung_up"] else []),
     ]
     refused = sum(counts["upstream_errors"].values())
     parts.append(f"{refused:,} refused or failed by the API")
     if counts["tokens"]:
         parts.append(f"{counts['tokens']:,} tokens")
     return ", ".join(parts)
+
+
+def _wait(number: int) -> str:
+    return "no call waits" if not number else "1 call waits" if number == 1 else f"{number:,} calls wait"
 
 
 def _count(number: int, thing: str) -> str:
