@@ -33,7 +33,7 @@ from ..errors import InvalidConfig, StoreError
 from ..gate.clock import SYSTEM
 from ..observers import together
 from ..responses.usage import Usage, unpacked
-from ..typing import Observer
+from ..typing import Clock, Observer
 from .answer import UpstreamAnswer
 from .body import Body, read_body
 from .clients import read_client
@@ -68,10 +68,11 @@ _QUIET.setLevel(logging.CRITICAL + 1)
 class Gateway:
     """A reverse proxy that sends requests no faster than the APIs behind it allow.
 
-    `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens.
+    `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens. `clock` is
+    that of its gates; the event loop has to keep the same time.
     """
 
-    def __init__(self, settings: Settings, *, keys: Keys | None = None) -> None:
+    def __init__(self, settings: Settings, *, keys: Keys | None = None, clock: Clock = SYSTEM) -> None:
         self.settings = settings
         self.routes = Routes(settings.upstreams)
         address, _port = listen_address(settings.listen)
@@ -82,7 +83,7 @@ class Gateway:
         self._hosts = frozenset({*settings.hosts, *(() if address == "0.0.0.0" else (address,))})  # noqa: S104
         self.counts = Counts()
         self.waiting: dict[int, Relay] = {}
-        self.now = SYSTEM.seconds
+        self.now = clock.seconds
         self.started_at = self.now()
         self.draining = False
         self.url = ""
@@ -98,7 +99,7 @@ class Gateway:
         if metrics is not None:
             self.pages["metrics"] = metrics.page
             observers.append(metrics.observer)
-        self._gates = Gates(settings, together(*observers))
+        self._gates = Gates(settings, together(*observers), clock)
         self._proxies = getproxies()
         self._addresses: dict[str, URL] = {}
         self._session: ClientSession | None = None

@@ -12,7 +12,7 @@ from ..gate.keyed import KeyedObjects
 from ..http.exchange import GatedSender
 from ..sharing.pool.question import PoolLimits
 from ..sharing.store import open_store
-from ..typing import Observer
+from ..typing import Clock, Observer
 from .settings import Settings
 from .upstreams import Upstream
 
@@ -26,9 +26,10 @@ class Gates:
     one of the gateway itself.
     """
 
-    def __init__(self, settings: Settings, observer: Observer | None) -> None:
+    def __init__(self, settings: Settings, observer: Observer | None, clock: Clock) -> None:
         self._settings = settings
         self._observer = observer
+        self._clock = clock
         self._limits = {each.host: each for each in reversed(settings.upstreams)}
         self._senders: KeyedObjects[GatedSender] = KeyedObjects(
             self._make, lambda sender: gate_of(sender).is_idle(), by_user=True
@@ -84,6 +85,7 @@ class Gates:
             pause=True,
             store=settings.store,
             observer=self._observer,
+            clock=self._clock,
         )
         return GatedSender(gate, retries=settings.retries)
 
