@@ -224,14 +224,27 @@ def test_a_port_that_is_taken_is_said_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = headgate("serve", "openai", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.returncode == 2
-    assert told(done)[0].startswith("error: cannot listen on 127.0.0.1:")
+    error, hint = told(done)
+    assert error.startswith("error: cannot listen on 127.0.0.1:")
+    assert error.endswith(": another program listens there")
+    assert "port 0" in hint
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
         ("patiense = 5", "'patiense' is not known"),
-        ("patience = 'long'", "has the wrong type"),
+        ("patience = 'long'", "patience = 'long' is not a number"),
+        ("listen = 8429", "listen = 8429 is not a text"),
+        ("retries = true", "retries = True is not a whole number"),
+        ("inject = 'yes'", "inject = 'yes' is not true or false"),
+        ("hosts = 'gateway.internal'", "hosts = 'gateway.internal' is not a list"),
+        ("upstreams = 'openai'", "write [upstreams.openai]"),
+        ("rate = 5", "headgate.toml: "),
+        ("rate = '500 per fortnight'", "headgate.toml: rate '500 per fortnight'"),
+        ("[upstreams.openai]\nrate = '5'", "upstreams.openai: rate '5'"),
+        ("[upstreams.openai]\nconcurrency = 'x'", "upstreams.openai: concurrency='x'"),
+        ("[upstreams.openai]\nto = 5", "upstreams.openai: to = 5 is not a text"),
         ("[upstreams.x]\nurl = 'https://a'", "'url' is not known"),
         ("[upstreams]\nx = 'https://a'", "is not a table"),
         ("= 5", "is not TOML"),

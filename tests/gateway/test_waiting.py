@@ -459,6 +459,7 @@ def test_draining_refuses_those_that_wait_and_lets_the_others_end(busy):
     refused = read_response(waiting)
     assert refused.status == 503
     assert refused.headers["x-should-retry"] == "true"
+    assert "being stopped; send the call again" in refused.json()["error"]["message"]
     assert draining.is_alive(), "a call is still running"
     busy.release()
     draining.join(10)

@@ -1,6 +1,7 @@
 """What `headgate serve` and `headgate exec` have in common: their options, and the settings made of them."""
 
 from collections.abc import Callable
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,8 @@ def command_error(error: Exception, listen: str) -> CommandError:
         return CommandError(str(error))
     if isinstance(error, StoreError):
         return CommandError(str(error), "check --store, or start the server of the store")
+    taken = isinstance(error, OSError) and error.errno == EADDRINUSE
+    why = "another program listens there" if taken else getattr(error, "strerror", None) or error
     return CommandError(
-        f"cannot listen on {listen}: {error}", "choose another --listen, or port 0 for a free one"
+        f"cannot listen on {listen}: {why}", "choose another --listen, or port 0 for a free one"
     )

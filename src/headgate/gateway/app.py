@@ -371,7 +371,7 @@ def _keys_of(settings: Settings, *, local: bool) -> Keys:
     required = bool(settings.inject) or not local
     if required and not settings.tokens:
         why = "keys are injected" if settings.inject else f"{settings.listen} can be reached from elsewhere"
-        raise InvalidConfig(f"{why}, so clients need a token: set HEADGATE_TOKEN or give a file of tokens")
+        raise InvalidConfig(f"{why}, so clients need a token: set HEADGATE_TOKEN, or give --token-file FILE")
     return Keys(settings.tokens, required=required or bool(settings.tokens), injected=injected)
 
 

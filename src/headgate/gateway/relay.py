@@ -315,7 +315,8 @@ class Relay:
         """The gate has given up: say so, and when another try is worth it."""
         seconds = _RETRY_AFTER if refusal.retry_after is None else refusal.retry_after
         self._gateway.counts.refused += 1
-        message = f"headgate waited {self.waited:.1f} s: {refusal}"
+        why = "this gateway is being stopped; send the call again" if self._gateway.draining else refusal
+        message = f"headgate waited {self.waited:.1f} s: {why}"
         headers = [
             ("retry-after", str(max(1, ceil(seconds)))),
             ("x-should-retry", "true"),

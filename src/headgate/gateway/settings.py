@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import amount, positive_int, seconds_to_ns
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate, read_rates
 from .guards import hostname
 from .keys import Token, read_tokens
@@ -68,6 +68,13 @@ def listen_address(listen: str) -> tuple[str, int]:
 
 # -- the file
 
+_KINDS = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    list: 'a list; write e.g. ["a.example"]',
+}
+
 # What a request and its answer say about their cost.
 _COUNTED = ("requests", "tokens", "input_tokens", "output_tokens", "bytes")
 _NUMBERS = ("patience", "max_wait", "drain")
@@ -108,12 +115,17 @@ def from_document(document: Mapping[str, Any], where: str, folder: Path) -> dict
         if name == "rate":
             given["rates"] = rates_of(value, where)
         elif name == "upstreams":
+            if not isinstance(value, dict):
+                raise InvalidConfig(
+                    f"{where}: upstreams = {value!r} is not a table; write [upstreams.openai]"
+                )
             given["upstreams"] = tuple(
                 _upstream(each, table, f"{where}: upstreams.{each}") for each, table in value.items()
             )
         elif name == "token_file":
             given["tokens"] = token_file(folder / _typed(name, value, str, where))
         elif name in _LISTS:
+            value = _typed(name, value, list, where)  # noqa: PLW2901 - the value, checked
             given[name] = tuple(_typed(name, each, str, where).lower() for each in value)
         else:
             kind = (int, float) if name in _NUMBERS else int if name in ("concurrency", "retries") else str
@@ -126,13 +138,17 @@ def _upstream(name: str, table: Any, where: str) -> Upstream:
         raise InvalidConfig(f'{where} is not a table; write [upstreams.{name}] and to = "https://…" below it')
     _known(table, _OF_UPSTREAM, where)
     rates = rates_of(table["rate"], where) if "rate" in table else None
+    concurrency = table.get("concurrency")
+    if concurrency is not None:
+        positive_int(concurrency, f"{where}: concurrency", example=64)
+    texts = {each: _typed(each, table.get(each, ""), str, where) for each in ("to", "key_env", "header")}
     return upstream(
         name,
-        str(table.get("to", "")),
-        key_env=str(table.get("key_env", "")),
-        header=str(table.get("header", "")),
+        texts["to"],
+        key_env=texts["key_env"],
+        header=texts["header"],
         rates=rates,
-        concurrency=table.get("concurrency"),
+        concurrency=concurrency,
     )
 
 
@@ -144,18 +160,21 @@ def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
 
 def _typed(name: str, value: Any, kind: Any, where: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidConfig(f"{where}: {name} = {value!r} has the wrong type")
+        raise InvalidConfig(f"{where}: {name} = {value!r} is not {_KINDS.get(kind, 'a number')}")
     return value
 
 
 def rates_of(given: Any, where: str = "rate") -> Rates:
     """Rates as they are written: `auto`, one of them, or a list."""
-    listed = [given] if isinstance(given, (str, Rate)) else list(given)
+    listed = [given] if isinstance(given, (str, Rate)) or not hasattr(given, "__iter__") else list(given)
     if "auto" in listed:
         if len(listed) > 1:
             raise InvalidConfig(f"{where}: auto stands alone; give the rates, or none of them")
         return "auto"
-    rates = read_rates(listed)
+    try:
+        rates = read_rates(listed)
+    except InvalidLimit as error:
+        raise InvalidConfig(f"{where}: {error}") from None
     for rate in rates:
         if rate.unit not in _COUNTED:
             raise InvalidConfig(f"{where}: {rate.unit!r} is not counted; write {', '.join(_COUNTED)}")
