@@ -18,7 +18,9 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from aiohttp import (
     ClientError,
+    ClientPayloadError,
     ClientResponse,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
     DummyCookieJar,
@@ -40,7 +42,7 @@ from .clients import read_client
 from .counts import Counts, Snapshot, take_snapshot
 from .dialects import Dialect, dialect_of, error_document
 from .gates import Gates
-from .guards import Refusal, is_loopback, onward, refusal_of, wants_upgrade
+from .guards import Refusal, climbs, is_loopback, onward, refusal_of, wants_upgrade
 from .hold import hold_for
 from .keys import Keys, Passage
 from .metrics import Metrics
@@ -54,6 +56,7 @@ _LARGEST_HEAD = 65_536  # bytes of the request line, and of one header
 _KEEP_ALIVE = 15.0  # seconds that an idle connection to an API is kept
 _CONNECT_WITHIN = 30.0
 _MOST_ADDRESSES = 256
+_HEAD_WITHIN = 75.0  # seconds that a connection may stay without a whole head of a request
 _AT_ONCE = 0.1  # seconds that running calls have when the gateway is closed
 _NO_AUTOMATIC = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -136,6 +139,7 @@ class Gateway:
             self._handle,
             handler_cancellation=True,  # a client that hangs up leaves the line at once
             auto_decompress=False,
+            keepalive_timeout=_HEAD_WITHIN,
             access_log=None,
             logger=_QUIET,
             max_line_size=_LARGEST_HEAD,
@@ -233,6 +237,8 @@ class Gateway:
             )
         upstream, target = found
         path = target.partition("?")[0]
+        if upstream.has_path and climbs(path):
+            return await self._refused(request, Refusal(400, "a path cannot lead out of the API"), "other")
         dialect = dialect_of(path, upstream.host)
         if self.draining:
             return await self._refused(request, Refusal(503, "this gateway is being stopped"), dialect)
@@ -249,7 +255,11 @@ class Gateway:
             return await self._refused(request, client, dialect)
         if headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(_CONTINUE)
-        body = await read_body(request)
+        try:
+            body = await read_body(request)
+        except TimeoutError:
+            message = "the body of the request did not come"
+            return await self._refused(request, Refusal(408, message), dialect)
         try:
             sender = await self._gates.sender(upstream, passage.digest)
         except StoreError as error:
@@ -295,14 +305,19 @@ class Gateway:
             address = URL(url, encoded=True)
             if len(self._addresses) < _MOST_ADDRESSES:
                 self._addresses[url] = address
-        return await self._session.request(
-            method,
-            address,
-            headers=headers,
-            data=body.to_send(),
-            allow_redirects=False,
-            proxy=self._proxy_for(address),
-        )
+        try:
+            return await self._session.request(
+                method,
+                address,
+                headers=headers,
+                data=body.to_send(),
+                allow_redirects=False,
+                proxy=self._proxy_for(address),
+            )
+        except ClientResponseError as error:  # its text has the URL, where a key can stand
+            raise ClientPayloadError(
+                f"what it sent is not HTTP: {error.message.partition(chr(10))[0]}"
+            ) from None
 
     def _proxy_for(self, address: URL) -> str | None:
         """The proxy that the environment names for an upstream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -9,6 +10,7 @@ from aiohttp.web import BaseRequest
 
 # A longer body is sent on while it is read; its tokens are not counted, and it cannot be sent twice.
 MOST_KEPT = 64 * 1024 * 1024
+_PIECE_WITHIN = 60.0  # seconds
 _AT_ONCE = 256 * 1024
 _STREAM = re.compile(rb'"stream"\s{0,8}:\s{0,8}true\b')
 
@@ -50,7 +52,7 @@ class Body:
     async def _pieces(self) -> AsyncIterator[bytes]:
         start, self._start = self._start, b""
         yield start
-        while piece := await self._request.content.readany():
+        while piece := await _next_piece(self._request):
             yield piece
 
 
@@ -59,17 +61,24 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + _AT_ONCE]
 
 
+async def _next_piece(request: BaseRequest) -> bytes:
+    """What has come of a body; none at its end. A TimeoutError is raised if its client stops sending."""
+    content = request.content
+    if content.is_eof():  # all of it is here, and nothing has to be waited for
+        return await content.readany()
+    async with asyncio.timeout(_PIECE_WITHIN):
+        return await content.readany()
+
+
 async def read_body(request: BaseRequest) -> Body:
     """The body of a request that is about to be sent on."""
     content = request.content
     if content.is_eof() and not content.total_bytes:
         return Body(request, b"", whole=True)
-    start = await content.readany()
-    if content.at_eof():
-        return Body(request, start, whole=True)
-    pieces, size = [start], len(start)
+    pieces: list[bytes] = []
+    size = 0
     while size <= MOST_KEPT:
-        piece = await content.readany()
+        piece = await _next_piece(request)
         if not piece:
             return Body(request, b"".join(pieces), whole=True)
         pieces.append(piece)

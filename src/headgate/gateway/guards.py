@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
+from urllib.parse import unquote
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -81,6 +82,17 @@ def hostname(host: str) -> str:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can connect to that address."""
     return address in LOCAL or address.startswith(("127.", "unix:"))
+
+
+def climbs(path: str) -> bool:
+    """Whether a path has a segment that leads upwards, as servers read it.
+
+    >>> climbs("/v1/../other"), climbs("/v1/%2e%2E%2fother"), climbs("/v1/files/a..b")
+    (True, True, False)
+    """
+    if ".." not in path and "%" not in path:
+        return False
+    return ".." in unquote(unquote(path)).replace("\\", "/").split("/")
 
 
 def wants_upgrade(headers: Mapping[str, str]) -> bool:

@@ -40,6 +40,11 @@ class Upstream:
         return urlsplit(self.url).netloc.lower()
 
     @property
+    def has_path(self) -> bool:
+        """Whether the API is only a part of what its host serves."""
+        return bool(urlsplit(self.url).path.strip("/"))
+
+    @property
     def origin(self) -> tuple[str, str, int]:
         """Scheme, host and port: a key goes nowhere else."""
         parts = urlsplit(self.url)

@@ -22,6 +22,7 @@ from .view import Document
 
 EVERY = 1.0  # seconds between two looks
 _RETRY_MS = 1_000
+_MOST_WATCHERS = 64
 
 
 class LivePage:
@@ -55,11 +56,13 @@ class LivePage:
 
     async def events(self, request: BaseRequest) -> StreamResponse:
         """The document, whole, again and again until the browser leaves."""
+        if self.watchers >= _MOST_WATCHERS:
+            return await _send(request, 503, b"", [("Retry-After", "10")])
         head = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-store")]
         response = RelayedResponse(200, None, head, at_once=True)
-        await response.prepare(request)
         self.watchers += 1
         try:
+            await response.prepare(request)
             await response.write(b"retry: %d\n\n" % _RETRY_MS)
             while not self._over.is_set():
                 await response.write(b"data: %b\n\n" % await self._document())
