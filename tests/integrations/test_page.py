@@ -11,6 +11,7 @@ import pytest
 from integrations.run_page import PAGES, sections
 
 FRAMEWORKS = Path(sys.prefix) / "integrations"
+PATHS = os.pathsep.join([str(FRAMEWORKS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 pytestmark = pytest.mark.skipif(
     not FRAMEWORKS.exists(), reason="the frameworks are not installed: make install"
 )
@@ -21,7 +22,7 @@ def outcomes():
     """What each block said, by its page and line. One process imports all frameworks once."""
     ran = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_page.py"))],
-        env=os.environ | {"PYTHONPATH": str(FRAMEWORKS), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        env=os.environ | {"PYTHONPATH": PATHS, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         capture_output=True,
         text=True,
         timeout=300,
