@@ -17,7 +17,7 @@ import sys
 from headgate.sandbox import Sandbox
 from measure import table
 
-_RATE, _BURST = 20.0, 20
+RATE, BURST = 20.0, 20
 _THREADS = """
 import json, os, sys, urllib.error, urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -94,9 +94,9 @@ def _run(address: str, calls: int) -> dict[str, list[int]]:
     return seen
 
 
-def _round(calls: int, *, gateway: bool) -> tuple[dict[str, list[int]], float]:
+def race(calls: int, *, gateway: bool) -> tuple[dict[str, list[int]], float]:
     """What the programs saw, and the seconds between the first and the last call that the API admitted."""
-    with Sandbox("openai", requests=f"{_RATE * 60:.0f}/minute burst {_BURST}", refusals_count=False) as api:
+    with Sandbox("openai", requests=f"{RATE * 60:.0f}/minute burst {BURST}", refusals_count=False) as api:
         if not gateway:
             seen = _run(api.url, calls)
         else:
@@ -118,10 +118,10 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for name, gateway in (("without a gateway", False), ("one gateway", True)):
-        seen, took = _round(options.calls, gateway=gateway)
+        seen, took = race(options.calls, gateway=gateway)
         total = sum(map(len, seen.values()))
         refused = sum(status == 429 for statuses in seen.values() for status in statuses)
-        ideal = (total - _BURST) / _RATE
+        ideal = (total - BURST) / RATE
         over = f"{took / ideal:.3f}" if not refused else "–"
         rows.append((name, len(seen), total, refused, over))
     table(("", "programs", "calls", "429s that programs saw", "time over ideal"), rows)
