@@ -122,7 +122,8 @@ def main():
         said["not connected"] = type(error).__name__
     said["after it"] = {**counts(), "in_flight": dispatch.snapshot().in_flight}
 
-    for wrong in (object(), make(url, mode="adaptive")):
+    awaited = type("Client", (), {"__module__": "aiobotocore.client", "meta": client.meta})()
+    for wrong in (object(), make(url, mode="adaptive"), awaited):
         try:
             obey(wrong, dispatch)
         except InvalidConfig as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-FRAMEWORKS = Path(sys.prefix) / "integrations"
+from integrations.test_page import FRAMEWORKS, PATHS
+
 pytestmark = pytest.mark.skipif(
     not FRAMEWORKS.exists(), reason="the frameworks are not installed: make install"
 )
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 def said():
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", str(Path(__file__).with_name("bedrock.py"))],
-        env=os.environ | {"PYTHONPATH": str(FRAMEWORKS)},
+        env=os.environ | {"PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=120,
@@ -61,6 +62,7 @@ def test_a_call_that_was_never_sent_costs_nothing_and_holds_no_place(said):
 def test_other_objects_and_adaptive_retries_are_refused(said):
     assert "is not a client of boto3" in said["wrong"][0]
     assert "adaptive" in said["wrong"][1]
+    assert "block its event loop" in said["wrong"][2]
 
 
 def test_an_event_stream_settles_by_its_metadata(said):

@@ -46,6 +46,11 @@ def obey(
     meta: Any = getattr(client, "meta", None)
     if meta is None or not hasattr(meta, "events"):
         raise InvalidConfig(f"{client!r} is not a client of boto3; write obey(boto3.client(...), dispatch)")
+    if any(each.__module__.startswith("aiobotocore.") for each in type(client).__mro__):
+        raise InvalidConfig(
+            "a client of aiobotocore would block its event loop at the gate; "
+            "write `async with dispatch.admit(): await client.converse(...)` around its calls"
+        )
     service = meta.service_model.service_id.hyphenize()
     retries = getattr(meta.config, "retries", None) or {}
     if retries.get("mode") == "adaptive":
