@@ -38,7 +38,8 @@ def test_ten_failures_in_a_row_hold_all_jobs_and_are_not_the_jobs_own():
     assert all(judge(api, FAILED, job=job).own for job in range(9))
     tenth = judge(api, FAILED, job=9)
     assert not tenth.own
-    assert tenth.hold == pytest.approx(1.0, rel=0.3)
+    assert tenth.hold == pytest.approx(0.5, rel=0.3)
+    assert tenth.outage
 
 
 def test_a_success_between_failures_starts_the_count_again():
@@ -56,15 +57,29 @@ def test_ten_failures_before_any_success_end_the_run():
     assert all(judgement.own for judgement in judged[:-1])
 
 
-def test_holds_grow_while_the_api_is_unreachable_and_do_not_overlap():
-    api, now, holds = health(), 0.0, []
-    while len(holds) < 4:
-        hold = judge(api, UNREACHABLE, now=now).hold
-        assert judge(api, UNREACHABLE, job=2, now=now).hold is None
-        holds.append(hold)
-        now += hold
+def test_holds_grow_with_the_outage_and_do_not_overlap():
+    api, now, holds = ApiHealth("api.example.com", 3_600.0, proven=True), 0.0, []
+    for job in range(9):
+        judge(api, FAILED, job=job)
+    while now < 600:
+        judged = judge(api, FAILED, job=9, now=now)
+        assert judged.outage == (not holds)
+        assert judge(api, FAILED, job=10, now=now).hold is None
+        holds.append(judged.hold)
+        now += judged.hold
+        assert judged.hold <= now / 4 + 0.5  # the end of an outage is noticed within a fraction of it
     assert holds == sorted(holds)
-    assert holds[-1] > 4
+    assert holds[-1] == pytest.approx(30, rel=0.3)
+    assert len(holds) <= 40
+
+
+def test_an_api_that_cannot_be_reached_is_an_outage_which_the_gate_waits_out():
+    """It is told once, until a job succeeds."""
+    api = health()
+    assert judge(api, UNREACHABLE) == Judgement(outage=True)
+    assert judge(api, UNREACHABLE, job=2, now=1.0) == Judgement()
+    api.succeeded()
+    assert judge(api, UNREACHABLE, now=2.0).outage
 
 
 def test_patience_ends_the_run_also_if_the_api_asked_for_a_longer_wait():

@@ -85,7 +85,7 @@ def test_a_file_that_grows_while_it_is_read_is_never_more_than_done():
 )
 def test_why_it_waits_names_the_limit_and_the_time(binding, next_at, words):
     snapshot = DispatchSnapshot(binding=binding, next_at=next_at, **SNAPSHOT)
-    assert why_it_waits(snapshot, 10.0, "429: easy") == words
+    assert why_it_waits(snapshot, 10.0, "told to slow down (429: easy)") == words
 
 
 def test_the_end_of_a_long_wait_is_told():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.cli.run.replies import no_reply, read_reply
+from headgate.cli.run.replies import Trouble, no_reply, read_reply, said_by
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,9 @@ def test_the_kind_of_trouble_in_an_exception():
     assert no_reply(TimeoutError(), 5).trouble.message == "no answer within 5 s"
     assert no_reply(ConnectionRefusedError("refused"), 5).trouble.kind == "unreachable"
     assert no_reply(ConnectionResetError("reset"), 5).trouble.kind == "failed"
+
+
+def test_why_calls_are_held_back_after_a_trouble():
+    assert said_by(None) == "told to slow down"
+    assert said_by(Trouble("refused", "429: easy")) == "told to slow down (429: easy)"
+    assert said_by(Trouble("unreachable", "cannot connect: refused")) == "cannot connect: refused"

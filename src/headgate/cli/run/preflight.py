@@ -20,7 +20,7 @@ from ...sharing.pool.question import PoolLimits
 from ...sharing.pool.state import Pool
 from ...sharing.pool.view import view_of
 from ...sharing.store import open_store, plain_name
-from ...typing import Observer
+from ...typing import Clock, Observer
 from ..options import CommandError
 from .errors import BadJob
 from .errors_file import errors_beside
@@ -36,6 +36,7 @@ _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is s
 _LOOK_FOR_CHANGES = 2.0  # seconds for finding jobs that have changed
 _CONCURRENCY = 200
 _MOST_CONCURRENCY = 10_000
+_DELAY = 0.1  # seconds that a new connection may need: a request arrives that much after it left the gate
 _TO_BE_FIRST = "or be the first there and give the limits: --rate 500/minute"
 # For each host the environment variable that usually holds its key, and the header that carries it.
 _USUAL = {
@@ -195,7 +196,9 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
 # -- the limits
 
 
-def make_gate(options: RunOptions, host: str, observer: Observer | None) -> tuple[Dispatch, int]:
+def make_gate(
+    options: RunOptions, host: str, observer: Observer | None = None, *, clock: Clock = SYSTEM
+) -> tuple[Dispatch, int]:
     """The gate that all jobs go through, and how many may be in flight at once."""
     auto = options.learns
     if auto and len(options.rates) > 1:
@@ -213,7 +216,9 @@ def make_gate(options: RunOptions, host: str, observer: Observer | None) -> tupl
         byte_budget=None,
         pause=True,
         observer=observer,
+        clock=clock,
     )
+    gate.expect_delay(_DELAY)
     return gate, concurrency
 
 

@@ -181,15 +181,14 @@ def until(seconds: float, now: datetime | None = None) -> str:
     return f"{then:%H:%M:%S}" if then.date() == began.date() else f"{then:%Y-%m-%d %H:%M:%S}"
 
 
-def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "") -> str:
+def why_it_waits(now: DispatchSnapshot, at: float, trouble: str = "told to slow down") -> str:
     """What the next job waits for, in words; empty if no job waits."""
     if now.binding is None:
         return ""
     left = None if now.next_at is None else max(0.0, now.next_at - at)
     if now.binding == "window":
-        because = f" ({trouble})" if trouble else ""
         end = f", until {until(left)}" if left is not None and left >= LONG_WAIT else ""
-        return f"all jobs wait {soon(left or 0)}{end}: told to slow down{because}"
+        return f"all jobs wait {soon(left or 0)}{end}: {trouble}"
     if now.binding.endswith("concurrency"):
         return f"all {now.in_flight} places are taken: waiting for an answer"
     if now.binding == "bytes":

@@ -26,7 +26,8 @@ Kind = Literal[
     "certificate",  # the certificate of the host cannot be trusted
 ]
 _LONGEST_MESSAGE = 300
-_OUTAGE = Backoff(1, cap=60, jitter=("factor", 0.25))
+# A pause is a fraction of the time that an outage has lasted, so that its end is noticed soon after.
+_OUTAGE = Backoff(0.5, cap=30, factor=1.25, jitter=("factor", 0.25))
 # If this number of jobs fail one after the other, with no success between them, either the API is down or
 # something is wrong with all of them.
 _ALIKE = 10
@@ -40,6 +41,13 @@ class Trouble(NamedTuple):
     kind: Kind
     message: str
     retry_after: float | None = None
+
+
+def said_by(trouble: Trouble | None) -> str:
+    """Why calls are held back after this trouble, in words."""
+    if trouble is None or trouble.kind == "refused":
+        return "told to slow down" + (f" ({trouble.message})" if trouble else "")
+    return trouble.message
 
 
 class Reply(NamedTuple):
@@ -169,29 +177,32 @@ def _said(document: Any) -> str:
 class Judgement(NamedTuple):
     """What follows from a failure.
 
-    `own`: it is a failure of this job alone. Otherwise the job is tried again, after `hold` seconds in which
-    all jobs wait if that is given. `stop`: the run ends.
+    `own`: it is a failure of this job alone. Otherwise the job is tried again when the gate admits it, after
+    `hold` seconds in which all jobs wait if that is given. `outage`: no job succeeds any more, and this is
+    the first failure that shows it. `stop`: the run ends.
     """
 
     own: bool = False
     hold: float | None = None
     stop: Stop | None = None
+    outage: bool = False
 
 
 class ApiHealth:
     """What the failures since the last success say about the API. `proven`: a job has succeeded already.
 
-    `since` is the first failure after the last success, and `outage_until` how long all jobs wait.
+    `since` is the first failure after the last success.
     """
 
     def __init__(self, host: str, patience: float, *, proven: bool) -> None:
         self._host = host
         self._patience = patience
         self._proven = proven
-        self._outages = 0
-        self.outage_until = 0.0
+        self._held_until = 0.0
         # Since the last success:
         self.since: float | None = None
+        self._outage = False
+        self._holds = 0
         self._rejected: set[object] = set()  # jobs that failed for good
         self._failed: set[object] = set()  # jobs that may succeed the next time
         self._keys = 0  # times that the key was not accepted
@@ -203,7 +214,8 @@ class ApiHealth:
             self.since = None
             self._rejected.clear()
             self._failed.clear()
-            self._keys = self._outages = 0
+            self._keys = self._holds = 0
+            self._outage = False
 
     def judge(self, job: object, trouble: Trouble, now: float, random: float) -> Judgement:
         """Note that a job has failed, and say what follows. `random` is between 0 and 1."""
@@ -212,21 +224,21 @@ class ApiHealth:
         self._keys += trouble.kind in ("key", "forbidden")
         if (stop := self._hopeless(trouble)) is not None:
             return Judgement(stop=stop)
-        hold = None
-        if trouble.kind in ("unreachable", "certificate"):
-            hold = self._hold(now, random)
-        elif trouble.kind != "refused":
+        hold, outage = None, trouble.kind in ("unreachable", "certificate")
+        if not outage and trouble.kind != "refused":
             (self._failed if trouble.kind == "failed" else self._rejected).add(job)
             if not self._proven and len(self._failed | self._rejected) >= _ALIKE:
                 why = f"the first {_ALIKE} jobs failed, the last with {trouble.message}"
                 return Judgement(stop=Stop("refused", why, _JOBS_HINT))
             if trouble.kind != "failed" or len(self._failed) < _ALIKE:
                 return Judgement(own=True)
-            hold = self._hold(now, random)
+            hold, outage = self._hold(now, random), True
         if now > self.since + self._patience:
             why = f"no answer for {duration(now - self.since)}; the last was {trouble.message}"
             return Judgement(stop=Stop("unreachable", why))
-        return Judgement(hold=hold)
+        first = outage and not self._outage
+        self._outage = self._outage or outage
+        return Judgement(hold=hold, outage=first)
 
     def _hopeless(self, trouble: Trouble) -> Stop | None:
         """The reason to end the run at once, if this is one."""
@@ -244,11 +256,11 @@ class ApiHealth:
 
     def _hold(self, now: float, random: float) -> float | None:
         """How long all jobs wait; None if they wait already."""
-        if now < self.outage_until:
+        if now < self._held_until:
             return None
-        wait = _OUTAGE.delay_ns(self._outages, random, None) / 1e9
+        wait = _OUTAGE.delay_ns(self._holds, random, None) / 1e9
         if self.since is not None:  # the last try comes before the patience ends
-            wait = min(wait, max(1.0, 0.9 * (self.since + self._patience - now)))
-        self._outages += 1
-        self.outage_until = now + wait
+            wait = min(wait, max(0.5, 0.9 * (self.since + self._patience - now)))
+        self._holds += 1
+        self._held_until = now + wait
         return wait

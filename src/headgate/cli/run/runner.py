@@ -23,7 +23,7 @@ from .journal import Journal
 from .lines import Line, Lines, Pipe
 from .options import Settings
 from .progress import LONG_WAIT, RunView, Speed, Tally, Use, until, why_it_waits
-from .replies import ApiHealth, Reply
+from .replies import ApiHealth, Reply, Trouble, said_by
 from .seen import ANSWERED
 from .sender import Sender
 from .spending import NO_TOKENS, Spending, Tokens, UnknownPrice, likely_tokens
@@ -75,7 +75,7 @@ class Runner:
         self._gate = gate
         self._learns = learns  # the rates of the gate are those that the API tells
         self._spending = spending or Spending()
-        self._trouble = ""  # the last message of a failure
+        self._trouble: Trouble | None = None  # the last one
         self._target = target
         self._journal = journal
         self._settings = settings
@@ -133,7 +133,7 @@ class Runner:
         rates = self._counted.of(self._sender.counted)
         held = max(0.0, (now.next_at or at) - at) if now.binding == "window" else 0.0
         speed, tokens = tally.speed(paused=bool(held))
-        waits = why_it_waits(now, at, self._trouble)
+        waits = why_it_waits(now, at, said_by(self._trouble))
         if not waits and self._writer is not None and self._writer.busy and not self._journal.resumable:
             waits = f"waiting for the reader of {self._journal.name}"
         left = tally.left(speed)
@@ -227,12 +227,12 @@ class Runner:
                 asked = f"{self._target.host} asks to wait {duration(wait)}, until {until(wait)}"
                 if wait <= patience:
                     asked = f"no answer for {duration(without)}"
-                because = f": {self._trouble}" if self._trouble else ""
+                because = f": {self._trouble.message}" if self._trouble else ""
                 hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
                 self.stop(Stop("unreachable", f"{asked}, longer than --patience {patience:g}{because}", hint))
-            elif wait >= LONG_WAIT and not told and now.next_at > self._health.outage_until + 1:
+            elif wait >= LONG_WAIT and not told:
                 told = True
-                self._tell(why_it_waits(now, at, self._trouble))
+                self._tell(why_it_waits(now, at, said_by(self._trouble)))
 
     # -- one job after the other
 
@@ -275,7 +275,7 @@ class Runner:
             if trouble is None:
                 self._answer(job, reply)
                 return
-            self._trouble = trouble.message
+            self._trouble = trouble
             if trouble.kind == "refused":
                 self.tally.refused += 1
             judgement = self._health.judge(job.custom_id, trouble, self._clock.seconds(), default_random())
@@ -285,7 +285,8 @@ class Runner:
                 raise _Stopped
             if judgement.hold is not None:
                 self._gate.set_backoff(judgement.hold, reason=trouble.message)
-                self._tell(f"{trouble.message}; all jobs wait {judgement.hold:.1f} s")
+            if judgement.outage:
+                self._tell(f"{trouble.message}; all jobs wait, and single ones try again")
             if not judgement.own:
                 self.tally.retried += 1
                 continue

@@ -18,6 +18,7 @@ from ...responses.estimate import (
     reservation,
     settlement,
 )
+from ...responses.signals import Signal
 from ...retries.classify import never_sent
 from .jobs import Job
 from .replies import Reply, no_reply, read_reply
@@ -26,6 +27,7 @@ from .wire import Wire
 _COUNTED = (TOKENS, INPUT, OUTPUT)
 _NONE_USED = dict.fromkeys(_COUNTED, 0)
 _NOTHING: dict[str, int] = {}
+_NO_CONNECTION = Signal(should_retry=True, reason="server_error")
 
 
 class Sender:
@@ -72,7 +74,11 @@ class Sender:
                 raw.status, raw.headers, raw.content, pairs=raw.pairs, generates=shape.generates
             )
         except BaseException as error:
-            if never_sent(error):
+            unsent = never_sent(error)
+            # A slow answer says nothing of the others. A connection that fails does, as a 5xx would.
+            if isinstance(error, Exception) and (unsent or not isinstance(error, TimeoutError)):
+                gate.observe(_NO_CONNECTION, sent_at=sent_at)
+            if unsent:
                 permit.cancel()
             else:
                 self._count(reserved)
