@@ -20,6 +20,9 @@ STATED = read_signal(
         "x-ratelimit-remaining-tokens": "50000",
     },
 )
+STATED_REQUESTS = read_signal(
+    200, {"x-ratelimit-limit-requests": "900", "x-ratelimit-remaining-requests": "800"}
+)
 
 
 @asynccontextmanager
@@ -135,5 +138,29 @@ def test_rates_that_are_set_by_hand_replace_what_was_learned():
             other.set_rates("600/minute")
             await asyncio.sleep(0.05)
             assert limits(one) == limits(other) == {"requests/minute": 600}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_limits_that_a_process_configures_replace_what_others_learned_without_any(stay):
+    """Those that learned are still there, or left a moment ago."""
+
+    async def scenario(clock):
+        async with two_gates(clock, rates="auto") as gates:
+            await send(gates[0], clock, STATED_REQUESTS)
+            await asyncio.sleep(0.05)
+            store = gates[0].supply._pool._given
+            if not stay:
+                for gate in gates:
+                    gate.close()
+                await asyncio.sleep(0.5)
+            late = Dispatch("api", rates="300/minute", clock=clock, store=store)
+            for _ in range(3):
+                await asyncio.sleep(0.05)
+                await send(late, clock, STATED_REQUESTS)
+            for gate in [late, *(gates if stay else ())]:
+                assert limits(gate) == {"requests/minute": 300}
+            late.close()
 
     run(scenario)

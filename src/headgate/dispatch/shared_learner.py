@@ -22,6 +22,11 @@ else:
 _NO_PROBES, _OWN_PROBES = 0, 1
 
 
+def is_automatic(lesson: str) -> bool:
+    """Whether this was learned without configured rates; also for a pool in which nothing was learned yet."""
+    return bool(lesson) and json.loads(lesson)["configured"] is None
+
+
 class DispatchLearner:
     """A learner that learns together with those of other processes. It may be called from any thread."""
 
@@ -29,6 +34,11 @@ class DispatchLearner:
         self._gate = gate
         self._learner = learner
         self._held = Probes(FAR_OFF, 0, 0)  # while another process sends the probes
+
+    @property
+    def automatic(self) -> bool:
+        """Whether no rates are configured."""
+        return self._learner.automatic
 
     def lesson(self) -> tuple[str, tuple[Rate, ...], tuple[Rate, ...]]:
         """All that was learned as a text, the rates by it, and the rates before anything was learned."""
@@ -40,6 +50,10 @@ class DispatchLearner:
         """Go on from what another process learned so many nanoseconds ago."""
         saved = json.loads(text)
         self._gate.look(lambda now: self._learner.restore(saved, now - age))
+
+    def contradicts(self, text: str) -> bool:
+        """Whether limits are configured here, and none were for the process that learned this."""
+        return not self._learner.automatic and is_automatic(text)
 
     def take_successes(self) -> int:
         """How many calls went well since the last time, as far as that teaches something."""

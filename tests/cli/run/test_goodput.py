@@ -43,7 +43,7 @@ class RunDrive(Drive):
         self._clock, scenario = clock, self.scenario
         rates = (scenario.rates,) if scenario.rates == "auto" else (Rate.parse(scenario.rates),)
         options = RunOptions(jobs=(self._jobs,), to="http://api", rates=rates, concurrency=scenario.callers)
-        gate, concurrency = make_gate(options, "api", clock=clock)
+        gate, concurrency, learns = make_gate(options, "api", clock=clock)
         with closing(Journal(os.open(os.devnull, os.O_WRONLY), "nowhere")) as journal, closing(gate):
             source = Lines([self._jobs])
             self.runner = Runner(
@@ -53,7 +53,7 @@ class RunDrive(Drive):
                 journal,
                 self,
                 settings=Settings(concurrency=concurrency, patience=3_600.0),
-                learns=options.learns,
+                learns=learns,
                 clock=clock,
                 writer=InlineWriter,
             )

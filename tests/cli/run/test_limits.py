@@ -163,6 +163,32 @@ def test_the_default_store_key_is_the_host_with_its_port(api, jobs, store):
     assert pool_of(store, api.url.partition("//")[2])["rates"][0]["limit"] == 6000
 
 
+def test_two_runs_that_learn_find_the_limits_once_and_share_them(store, tmp_path):
+    """The second is not told to learn: it does as the pool does."""
+    jobs = write_jobs(tmp_path, 120)
+    files = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
+    with Sandbox("openai", requests=COUNTED) as api:
+        key = api.url.partition("//")[2]
+        runs = []
+        for path, rate in zip(files, (["--rate", "auto"], []), strict=True):
+            command = ["-m", "headgate", "run", jobs, "--to", api.url, "-o", path, "--store", store, *rate]
+            runs.append(
+                subprocess.Popen(
+                    [sys.executable, *map(str, command)], stderr=subprocess.PIPE, text=True, env=KEYLESS
+                )
+            )
+            eventually(lambda path=path: lines_in(path) > 0, "it has an answer")
+        limits = {rate["unit"]: rate["limit"] for rate in pool_of(store, key)["rates"]}
+        members = {member["name"] for member in pool_of(store, key)["members"]}
+        words = [process.communicate(timeout=30)[1] for process in runs]
+        report = api.report()
+    assert [process.returncode for process in runs] == [0, 0], words
+    assert limits == {"requests": 2_400}  # as the API says
+    assert len(members) == 2
+    assert [lines_in(path) for path in files] == [120, 120]
+    assert report.refused <= 2  # of 240
+
+
 def test_a_run_returns_its_places_when_it_ends(api, jobs, store):
     """What it held goes back when it ends, not when its lease does."""
     assert run(jobs, api, "--store", store, "--rate", "6000/minute", "--store-key", "left").exit_code == 0
@@ -232,23 +258,21 @@ def test_a_wrong_password_of_a_store_is_an_error_that_does_not_show_it(api, jobs
     assert "sesame" not in done.output
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "hint"),
-    [
-        (
-            [],
-            "knows no limits for 'unknown', and limits that are shared cannot be learned",
-            "--rate 500/minute",
-        ),
-        (["--rate", "auto"], "--rate auto cannot be shared", "give the rates"),
-    ],
-)
-def test_limits_that_cannot_be_shared_are_an_error(api, jobs, store, options, error, hint):
+def test_a_pool_that_no_process_has_made_is_an_error_without_rates(api, jobs, store):
     Dispatch("known", rates="6000/minute", store=store).close()  # there is a file
-    done = run(jobs, api, "--store", store, "--store-key", "unknown", *options)
-    said, advice = told(done)
-    assert error in said
-    assert hint in advice
+    error, hint = told(run(jobs, api, "--store", store, "--store-key", "unknown"))
+    assert "knows no limits for 'unknown'" in error
+    assert "--rate 500/minute" in hint
+    assert "--rate auto" in hint
+
+
+def test_rate_auto_is_an_error_where_limits_are_configured(api, jobs, store):
+    gate = Dispatch("known", rates="6000/minute", store=store)
+    error, hint = told(run(jobs, api, "--store", store, "--store-key", "known", "--rate", "auto"))
+    assert "limits are configured for 'known' in the store: 6000 requests/minute" in error
+    assert "leave out --rate" in hint
+    assert "--store-key" in hint
+    gate.close()
 
 
 def test_rates_that_count_other_units_than_the_pool_are_an_error(api, jobs, store):

@@ -46,7 +46,9 @@ def execute(options: RunOptions) -> int:
     total = check_jobs(options, target)
     reach(target)
     observer = _StoreObserver()
-    gate, concurrency = make_gate(options, target.host, observer if options.store is not None else None)
+    gate, concurrency, learns = make_gate(
+        options, target.host, observer if options.store is not None else None
+    )
     spending = Spending(max_tokens=options.max_tokens, max_cost=options.max_cost, prices=prices)
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
@@ -71,7 +73,7 @@ def execute(options: RunOptions) -> int:
             shape=options.format,
             changed=options.changed,
             only_failed=options.retry_failed,
-            learns=options.learns,
+            learns=learns,
         )
         make_wire = partial(_wire_to(target), target, timeout=options.settings.timeout, headers=headers)
         allow_connections(concurrency)

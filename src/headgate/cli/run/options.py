@@ -63,11 +63,6 @@ class RunOptions:
         return None
 
     @property
-    def learns(self) -> bool:
-        """Whether the rates are those that the API tells."""
-        return not self.rates or "auto" in self.rates
-
-    @property
     def answers(self) -> Path | None:
         """The file of answers; None for stdout."""
         return None if str(self.output) == "-" else self.output

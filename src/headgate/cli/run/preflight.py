@@ -10,9 +10,11 @@ import stat
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Literal, NamedTuple
 from urllib.request import getproxies, proxy_bypass
 
 from ...dispatch.dispatch import Dispatch
+from ...dispatch.shared_learner import is_automatic
 from ...errors import InvalidConfig, StoreError
 from ...gate.clock import SYSTEM
 from ...limits import Rate
@@ -37,7 +39,7 @@ _LOOK_FOR_CHANGES = 2.0  # seconds for finding jobs that have changed
 _CONCURRENCY = 200
 _MOST_CONCURRENCY = 10_000
 _DELAY = 0.1  # seconds that a new connection may need: a request arrives that much after it left the gate
-_TO_BE_FIRST = "or be the first there and give the limits: --rate 500/minute"
+_TO_BE_FIRST = "or be the first there: --rate 500/minute, or --rate auto to learn the limits"
 # For each host the environment variable that usually holds its key, and the header that carries it.
 _USUAL = {
     "api.openai.com": ("OPENAI_API_KEY", "authorization"),
@@ -196,18 +198,26 @@ def headers_for(options: RunOptions, target: Target) -> dict[str, str]:
 # -- the limits
 
 
+class RunGate(NamedTuple):
+    """The gate of all jobs, how many may be in flight at once, and whether the rates are learned."""
+
+    gate: Dispatch
+    concurrency: int
+    learns: bool
+
+
 def make_gate(
     options: RunOptions, host: str, observer: Observer | None = None, *, clock: Clock = SYSTEM
-) -> tuple[Dispatch, int]:
-    """The gate that all jobs go through, and how many may be in flight at once."""
-    auto = options.learns
-    if auto and len(options.rates) > 1:
+) -> RunGate:
+    """The gate for a run, by its options and by what the pool of its key knows."""
+    if "auto" in options.rates and len(options.rates) > 1:
         raise CommandError("--rate auto stands alone", "give the rates, or none of them")
     if options.store is not None:
         return _shared(options, options.store, options.store_key or host, observer)
     if options.store_key is not None:
         raise CommandError("--store-key needs a store", "write e.g. --store sqlite:///limits.db")
     concurrency = options.concurrency or _CONCURRENCY
+    auto = options.rates in ((), ("auto",))
     gate = Dispatch(
         host,
         rates="auto" if auto else options.rates,
@@ -219,19 +229,15 @@ def make_gate(
         clock=clock,
     )
     gate.expect_delay(_DELAY)
-    return gate, concurrency
+    return RunGate(gate, concurrency, auto)
 
 
-def _shared(options: RunOptions, store: str, key: str, observer: Observer | None) -> tuple[Dispatch, int]:
+def _shared(options: RunOptions, store: str, key: str, observer: Observer | None) -> RunGate:
     """A gate that shares the pool of this key. Limits that the command does not give stay as they are."""
     if store.partition(":")[0] == "memory":
         raise CommandError(
             "--store memory: is inside one process: no other could share it",
             "write sqlite:///limits.db for this machine, redis://host/0 or postgresql://host/db for several",
-        )
-    if "auto" in options.rates:
-        raise CommandError(
-            "--rate auto cannot be shared: each process would learn for itself", "give the rates"
         )
     try:
         pool = asyncio.run(_look(store, key))
@@ -243,15 +249,16 @@ def _shared(options: RunOptions, store: str, key: str, observer: Observer | None
         pool = None  # a file that does not exist yet; if it is worse, Dispatch raises it below
     if pool is None and not options.rates:
         raise CommandError(
-            f"{plain_name(store)} knows no limits for {key!r}, and limits that are shared cannot be learned",
+            f"{plain_name(store)} knows no limits for {key!r}",
             f"check --store and --store-key, {_TO_BE_FIRST}",
         )
     limits = PoolLimits(_CONCURRENCY, throttled_for=10_000_000) if pool is None else pool.limits
     concurrency = options.concurrency or limits.places or None
+    rates = _rates(options, pool, key)
     try:
         gate = Dispatch(
             key,
-            rates=_rates(options, pool, key),
+            rates=rates,
             concurrency=concurrency,
             throttled_concurrency=limits.throttled_places or ("adaptive" if concurrency else None),
             byte_budget=limits.bytes or None,
@@ -264,7 +271,8 @@ def _shared(options: RunOptions, store: str, key: str, observer: Observer | None
         file = store.startswith("sqlite:")
         hint = "it takes a file of its own, in a folder that exists" if file else "check --store, or start it"
         raise CommandError(str(error), hint) from None
-    return gate, min(concurrency or _CONCURRENCY, _MOST_CONCURRENCY)
+    gate.expect_delay(_DELAY)
+    return RunGate(gate, min(concurrency or _CONCURRENCY, _MOST_CONCURRENCY), rates == "auto")
 
 
 async def _look(url: str, key: str) -> Pool | None:
@@ -275,15 +283,22 @@ async def _look(url: str, key: str) -> Pool | None:
         await store.close()
 
 
-def _rates(options: RunOptions, pool: Pool | None, key: str) -> list[Rate]:
-    """The given rates, in the order of the rates in the pool; or the rates of the pool, if none are given."""
+def _rates(options: RunOptions, pool: Pool | None, key: str) -> list[Rate] | Literal["auto"]:
+    """The given rates, in the order of the rates in the pool; or those of the pool, if none are given."""
     given = [rate for rate in options.rates if not isinstance(rate, str)]
+    learn = "auto" in options.rates
     if pool is None:
-        return given
-    there = view_of(pool)
+        return "auto" if learn else given
+    there, learned = view_of(pool), is_automatic(pool.lesson.text)
     in_force = [level.rate for level in there.levels]
-    if not given:
-        return in_force
+    if not options.rates:
+        return "auto" if learned else in_force
+    if learn and not learned:
+        theirs = ", ".join(map(str, in_force)) or "no rates"
+        hint = "leave out --rate to go by the same, or write another --store-key"
+        raise CommandError(f"limits are configured for {key!r} in the store: {theirs}", hint)
+    if learn:
+        return "auto"
     units = [rate.unit for rate in in_force]
     if sorted(units) == sorted(rate.unit for rate in given):
         return sorted(given, key=lambda rate: units.index(rate.unit))

@@ -23,11 +23,18 @@ _MOST_SUCCESSES = 1 << 50
 class SharedLearner(Protocol):
     """What learns in the process of a member."""
 
+    @property
+    def automatic(self) -> bool:
+        """Whether no rates are configured."""
+
     def lesson(self) -> tuple[str, tuple[Rate, ...], tuple[Rate, ...]]:
         """All that was learned as a text, the rates by it, and the rates before anything was learned."""
 
     def hear_lesson(self, text: str, age: int) -> None:
         """Go on from what another member learned so many nanoseconds ago."""
+
+    def contradicts(self, text: str) -> bool:
+        """Whether limits are configured here, and none were for the member that learned this."""
 
     def take_successes(self) -> int:
         """How many calls went well since the last time, as far as that teaches something."""
@@ -88,12 +95,15 @@ class Lessons:
 
     def read(self, question: Question, answer: Answer) -> None:
         """Hear what others have learned."""
+        if answer["lesson"] and not self._version and self._learner.contradicts(answer["lesson"][1]):
+            self.note(by_hand=True)  # limits that are configured are never raised by what is learned
         if answer["lesson"] and not self._by_hand:
             age, text = answer["lesson"]
             self._learner.hear_lesson(text, age * NS_PER_US)
             self.due = self._cut = False
-        if self._version and not answer["lesson_version"]:
-            self.note()  # the store has lost the pool
+        # The store has lost the pool, or it does not show yet that its rates are learned.
+        if not answer["lesson_version"] and (self._version or self._learner.automatic):
+            self.note()
         self._version, self._episode = answer["lesson_version"], answer["lesson_episode"]
         if self._successes is not None:
             others = (answer["successes"] - self._successes - question["successes"]) % _MOST_SUCCESSES
