@@ -165,7 +165,7 @@ def test_the_default_store_key_is_the_host_with_its_port(api, jobs, store):
 
 def test_two_runs_that_learn_find_the_limits_once_and_share_them(store, tmp_path):
     """The second is not told to learn: it does as the pool does."""
-    jobs = write_jobs(tmp_path, 120)
+    jobs = write_jobs(tmp_path, 5_000)
     files = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
     with Sandbox("openai", requests=COUNTED) as api:
         key = api.url.partition("//")[2]
@@ -180,13 +180,15 @@ def test_two_runs_that_learn_find_the_limits_once_and_share_them(store, tmp_path
             eventually(lambda path=path: lines_in(path) > 0, "it has an answer")
         limits = {rate["unit"]: rate["limit"] for rate in pool_of(store, key)["rates"]}
         members = {member["name"] for member in pool_of(store, key)["members"]}
+        eventually(lambda: sum(map(lines_in, files)) > 150, "both go on")
+        for process in runs:
+            process.send_signal(signal.SIGINT)
         words = [process.communicate(timeout=30)[1] for process in runs]
         report = api.report()
-    assert [process.returncode for process in runs] == [0, 0], words
+    assert [process.returncode for process in runs] == [3, 3], words
     assert limits == {"requests": 2_400}  # as the API says
     assert len(members) == 2
-    assert [lines_in(path) for path in files] == [120, 120]
-    assert report.refused <= 2  # of 240
+    assert report.refused <= 0.02 * report.requests
 
 
 def test_a_run_returns_its_places_when_it_ends(api, jobs, store):
