@@ -1,7 +1,7 @@
 """Pictures on a terminal: how a run stands, and the pools of a store. No colour carries a meaning alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
@@ -14,8 +14,11 @@ from rich.text import Text
 from ..arguments import US_PER_S
 from ..sharing.pool.view import MemberView, PoolView, RateView, Use, why_fewer
 from ..words import duration, soon
-from .run.progress import Progress, RunView
+from .run.progress import Progress, RunView, percent
 from .watch import StoreView
+
+_GAP = 2  # spaces between two columns
+_SHORTEST_BAR = 4
 
 
 class Screen:
@@ -41,21 +44,43 @@ class Screen:
             self._live.stop()
 
 
-class Bars:
-    """A table of bars, each `width` characters long: a name, how full it is, and words."""
+class _Row(NamedTuple):
+    name: Text
+    part: float
+    words: Text
+    colour: str
 
-    def __init__(self, width: int) -> None:
+
+class Bars:
+    """Bars one below the other, each with a name and words, in a picture of that `width`.
+
+    The bars are `longest` characters long, and shorter where the words need the room.
+    """
+
+    def __init__(self, width: int, longest: int) -> None:
         self._width = width
-        words = Column(no_wrap=True, overflow="ellipsis")
-        name = Column(min_width=8, no_wrap=True)
-        self.table = Table.grid(name, Column(width=width), words, padding=(0, 2))
+        self._longest = longest
+        self._rows: list[_Row] = []
 
     def add(self, name: Text, part: float, words: Text, colour: str) -> None:
-        """A row whose bar is full when `part` is 1 or more."""
-        bar = ProgressBar(
-            total=1, completed=min(1.0, part), width=self._width, complete_style=colour, finished_style=colour
-        )
-        self.table.add_row(name, bar, words)
+        """A bar that is full when `part` is 1 or more."""
+        self._rows.append(_Row(name, part, words, colour))
+
+    @property
+    def table(self) -> Table:
+        names = max((8, *(row.name.cell_len for row in self._rows)))
+        words = max((0, *(row.words.cell_len for row in self._rows)))
+        length = min(self._longest, self._width - names - words - 2 * _GAP)
+        columns = [Column(width=names, no_wrap=True), Column(no_wrap=True, overflow="ellipsis")]
+        if length >= _SHORTEST_BAR:
+            columns.insert(1, Column(width=length))
+        table = Table.grid(*columns, padding=(0, _GAP))
+        for name, part, text, colour in self._rows:
+            bar = ProgressBar(
+                total=1, completed=min(1.0, part), width=length, complete_style=colour, finished_style=colour
+            )
+            table.add_row(name, *([bar] if length >= _SHORTEST_BAR else []), text)
+        return table
 
 
 # -- a run
@@ -84,19 +109,23 @@ class RunPicture(Progress):
 def run_picture(view: RunView, title: str, width: int) -> RenderableType:
     """How a run stands, in a few lines."""
     tally = view.tally
-    stopping = "   stopping: waiting for what is in flight" if view.stopping else ""
-    head = Text.assemble((title, "bold"), (f"   {duration(tally.seconds)}", "dim"), (stopping, "yellow"))
-    bars = Bars(max(16, min(width - 52, 48)))
+    time = f"   {duration(tally.seconds)}"
+    shown = Text(title, "bold")
+    shown.truncate(max(1, width - len(time)), overflow="ellipsis")
+    head = Text.assemble(shown, (time, "dim"), no_wrap=True)
+    bars = Bars(width, max(16, min(width - 52, 48)))
     done = Text(f"{tally.done:,}", "bold")
     if tally.total is not None:
-        left = "" if view.left is None else f"   {duration(view.left)} left"
+        left = "" if view.left is None else f"   {duration(max(1, view.left))} left"
         done = Text.assemble(
-            (f"{tally.done:,} of {tally.total:,}", "bold"), f"   {view.share or 0:.0%}{left}"
+            (f"{tally.done:,} of {tally.total:,}", "bold"), f"   {percent(view.share or 0)}{left}"
         )
     bars.add(Text("jobs", "bold"), view.share or 0, done, "green")
     for use in view.uses:
         part = use.now / use.limit if use.limit else 0.0
-        words = Text.assemble(f"{use.now:,.0f} of {use.limit:,}", (f" a {use.period}   {part:.0%}", "dim"))
+        words = Text.assemble(
+            f"{use.now:,.0f} of {use.limit:,}", (f" a {use.period}   {percent(part)}", "dim")
+        )
         bars.add(Text(use.unit.replace("_", " "), "dim"), part, words, "cyan")
     figures, used = Text(), 0
     for name, value, style in (
@@ -115,8 +144,15 @@ def run_picture(view: RunView, title: str, width: int) -> RenderableType:
                 used = 0
             figures.append("   " if used else "").append(f"{name} ", "dim").append(value, style)
             used += length + (3 if used else 0)
-    waits = Text(view.waits or " ", style="italic dim", no_wrap=True, overflow="ellipsis")
+    waits = Text(_in_one_line(view.waits, width) or " ", style="italic dim", no_wrap=True)
     return Group(head, bars.table, figures, waits)
+
+
+def _in_one_line(text: str, width: int) -> str:
+    """The text, or as many whole words of it as fit."""
+    if len(text) <= width:
+        return text
+    return text[: width - 1].rpartition(" ")[0] + " …"
 
 
 # -- a store
@@ -168,14 +204,14 @@ def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list
         head.append(f"no call waits; the next would for {'; '.join(pool.waits)}")
     return [
         head,
-        Padding(_bars(pool, max(10, min(40, width - 62))), (0, 0, 0, 2), expand=False),
+        Padding(_bars(pool, width - 2), (0, 0, 0, 2), expand=False),
         Padding(_members(pool.members, pool.bytes, most), (0, 0, 0, 2), expand=False),
     ]
 
 
 def _bars(pool: PoolView, width: int) -> Table:
     """A bar for each limit: a full one is what calls wait for."""
-    bars = Bars(width)
+    bars = Bars(width, max(10, min(40, width - 60)))
 
     def row(name: str, used: float, of: float, words: Text) -> None:
         bars.add(Text(name, "dim"), used / of if of else 1.0, words, "yellow" if used >= of else "cyan")

@@ -94,7 +94,7 @@ def _gate(gate: dict[str, Any], width: int) -> Iterator[RenderableType]:
     else:
         head.append("no call waits", "green")
     yield head
-    bars = Bars(max(10, min(40, width - 62)))
+    bars = Bars(width - 2, max(10, min(40, width - 62)))
     for rate in gate["rates"]:
         used = rate["burst"] - rate["level"]
         left = f"{max(0, rate['level']):,} of {rate['burst']:,} could go now"

@@ -20,7 +20,18 @@ from ..gate.first_free import FirstFree, FirstFreeAdmission
 from ..gate.gate import Gate
 from ..limits import read_cost
 from ..responses import read_signal
-from ..responses.estimate import INPUT, OUTPUT, TOKENS, RequestShape, read_shape, reservation, settlement
+from ..responses.estimate import (
+    COUNTED,
+    INPUT,
+    OUTPUT,
+    TOKENS,
+    RequestShape,
+    cost_of_error,
+    cost_of_usage,
+    read_shape,
+    reservation,
+    reserved_at,
+)
 from ..responses.head import head_of
 from ..responses.signals import Signal
 from ..responses.usage import Usage, unpacked
@@ -35,7 +46,6 @@ if TYPE_CHECKING:
     from ..budgets.budget import Reservation, TokenBudget
     from .exchange import GatedSender
 
-_COUNTED = (TOKENS, INPUT, OUTPUT)
 _NOTHING: Mapping[str, int] = {}  # stated about its cost
 
 # Seconds. A new connection and a busy client make some requests arrive later than others.
@@ -154,26 +164,16 @@ class Call:
         """What the request will probably cost; its caller may have stated the cost in some units."""
         unstated = self.gate.columns.unstated
         if unstated:
-            unknown = [unit for unit in unstated if unit not in stated and unit not in _COUNTED]
+            unknown = [unit for unit in unstated if unit not in stated and unit not in COUNTED]
             if unknown:
                 raise InvalidConfig(
                     f"a rate counts {unknown[0]}, and a request does not say how many it costs; give the "
                     "adapter a function of one request, e.g. "
                     f'estimate=lambda request: {{"{unknown[0]}": 1}}'
                 )
-        if counted.keys().isdisjoint(_COUNTED):
+        if counted.keys().isdisjoint(COUNTED):
             return {}
-        shape = self._shape or self._read_shape()
-        if shape.style == "free":
-            return {}
-        guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
-        for unit in _COUNTED:
-            if unit not in counted:
-                del guess[unit]
-            elif guess[unit] > counted[unit]:
-                # A guess above the largest possible cost is cut to it: the server may decide about it.
-                guess[unit] = counted[unit]
-        return guess
+        return reserved_at(counted, self._host, self._shape or self._read_shape(), self._sender.stats)
 
     # -- whether it may be sent again
 
@@ -295,12 +295,10 @@ class Call:
             text = unpacked(error_body, answer.headers.get("content-encoding") or "")
         signal = read_signal(status, self._pairs, text)
         self._observe(signal, status)
-        if status >= 500 and not signal.limited:
-            permit.settle()  # it may have run, so the estimate stands
-        else:
-            permit.settle(cost={unit: 0 for unit in self.gate.largest_cost() if unit in _COUNTED})
-            if self.reservation is not None:
-                self.reservation.refund()
+        cost = cost_of_error(self.gate.largest_cost(), status, limited=signal.limited)
+        permit.settle(cost=cost)
+        if cost is not None and self.reservation is not None:
+            self.reservation.refund()
         if not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
@@ -361,15 +359,10 @@ class Call:
         if self.reservation is not None and usage.final:
             self.reservation.settle(usage.input + usage.output)
         counted = self.gate.largest_cost()
-        if self._shape is None and counted.keys().isdisjoint(_COUNTED):
+        if self._shape is None and counted.keys().isdisjoint(COUNTED):
             return None
         shape = self._shape or self._read_shape()
-        self._sender.stats.learn(self._host, shape.model, shape.input, usage)
-        costs = settlement(shape.style, self._reserved, usage)
-        for unit in _COUNTED:
-            if unit not in counted:
-                del costs[unit]
-        return costs
+        return cost_of_usage(counted, self._host, shape, self._sender.stats, self._reserved, usage)
 
 
 def _digits(headers: Mapping[str, str], name: str) -> int:

@@ -228,6 +228,53 @@ def settlement(style: Style, reserved: Mapping[str, int], usage: Usage) -> dict[
     return {TOKENS: total, INPUT: own, OUTPUT: output}
 
 
+# -- in the units that a gate counts; `counted` has the largest possible cost in each of them
+
+COUNTED = (TOKENS, INPUT, OUTPUT)
+
+
+def reserved_at(
+    counted: Mapping[str, int], host: str, shape: RequestShape, stats: TokenStats
+) -> dict[str, int]:
+    """What a request will probably cost. A guess above the largest possible cost is cut to it.
+
+    The server may decide about such a request.
+    """
+    if shape.style == "free" or counted.keys().isdisjoint(COUNTED):
+        return {}
+    guess = reservation(shape, *stats.expect(host, shape.model, shape.max_output))
+    for unit in COUNTED:
+        if unit not in counted:
+            del guess[unit]
+        elif guess[unit] > counted[unit]:
+            guess[unit] = counted[unit]
+    return guess
+
+
+def cost_of_usage(
+    counted: Mapping[str, int],
+    host: str,
+    shape: RequestShape,
+    stats: TokenStats,
+    reserved: Mapping[str, int],
+    usage: Usage,
+) -> dict[str, int]:
+    """What a response says that its request has cost; the next estimates are better for it."""
+    stats.learn(host, shape.model, shape.input, usage)
+    costs = settlement(shape.style, reserved, usage)
+    for unit in COUNTED:
+        if unit not in counted:
+            del costs[unit]
+    return costs
+
+
+def cost_of_error(counted: Mapping[str, int], status: int, *, limited: bool) -> dict[str, int] | None:
+    """What a request cost that was answered by an error; None: it may have run, so the estimate stands."""
+    if status >= 500 and not limited:
+        return None
+    return {unit: 0 for unit in counted if unit in COUNTED}
+
+
 # Of counted to estimated tokens.
 _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
 

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from cli.run.job_files import InlineWriter, Network, answered_ids, answers_of, job_ids, write_jobs
+from cli.run.job_files import InlineWriter, answered_ids, answers_of, job_ids, write_jobs
+from cli.run.virtual_run import SETTINGS, Run, until
 from headgate import Dispatch
 from headgate.cli.run.errors import Stop
-from headgate.cli.run.errors_file import ErrorsFile
 from headgate.cli.run.journal import Journal
 from headgate.cli.run.lines import Lines
 from headgate.cli.run.options import Settings
@@ -19,90 +19,7 @@ from headgate.cli.run.spending import Spending
 from headgate.cli.run.target import Target
 from headgate.cli.run.wire import AiohttpWire, RawReply
 from headgate.sandbox import Sandbox
-from headgate.testing import FakeProvider, run
-
-SETTINGS = {"concurrency": 16, "retries": 3, "timeout": 20.0, "patience": 60.0}
-
-
-class Run:
-    """One run of a file of jobs, with all its results.
-
-    `before(run)` may plan faults of the API, and `during(run)` is a coroutine beside the run.
-    """
-
-    def __init__(
-        self,
-        tmp_path,
-        count=40,
-        *,
-        api=None,
-        rates="100_000/minute",
-        spending=None,
-        before=None,
-        during=None,
-        more=None,
-        **settings,
-    ):
-        self.path = tmp_path / "answers.jsonl"
-        self.errors = tmp_path / "errors.jsonl"
-        self.jobs = tmp_path / "jobs.jsonl"
-        if not self.jobs.exists():
-            write_jobs(self.jobs, count)
-        self.failures, self.told = [], []
-        self._options = (api or {}, rates, spending or Spending(), before, during)
-        self._settings = Settings(**{**SETTINGS, **settings})
-        self._more = more or {}
-        run(self._main)
-
-    async def _main(self, clock):
-        api, rates, spending, before, during = self._options
-        concurrency = self._settings.concurrency
-        self.api = FakeProvider("openai", clock=clock, **api)
-        self.network = Network(self.api, self._settings.timeout)
-        self.gate = Dispatch(
-            "api",
-            rates=rates,
-            concurrency=concurrency,
-            pause=True,
-            throttled_concurrency="adaptive",
-            clock=clock,
-        )
-        journal, source = Journal.open(self.path), Lines([self.jobs])
-        errors = ErrorsFile(self.errors, self.path)
-        self.runner = Runner(
-            source,
-            Target("http://api.example.com"),
-            self.gate,
-            journal,
-            self.network,
-            settings=self._settings,
-            errors=errors,
-            spending=spending,
-            tell=self.told.append,
-            learns=rates == "auto",
-            clock=clock,
-            writer=InlineWriter,
-            **self._more,
-        )
-        self.tally = self.runner.tally
-        if before is not None:
-            before(self.api)
-        script = None if during is None else asyncio.create_task(during(self))
-        self.stop = await self.runner.run()
-        if script is not None:
-            await script
-        self.seconds = self.tally.seconds
-        if self.errors.exists():
-            self.failures = [json.loads(line) for line in self.errors.read_text().splitlines()[1:]]
-        errors.close()
-        journal.close()
-        source.close()
-
-
-async def until(condition):
-    while not condition():  # noqa: ASYNC110 - figures have no events
-        await asyncio.sleep(0.005)
-
+from headgate.testing import run
 
 # -- all is well
 
@@ -464,3 +381,16 @@ def test_the_budget_includes_requests_in_flight_and_is_never_passed(tmp_path):
     assert 900 < used <= 1_000
     assert used == done.tally.tokens
     assert "of 1,000 tokens are used" in done.stop.why
+
+
+def test_a_job_that_the_limits_can_never_admit_has_failed_and_the_others_go_on(tmp_path):
+    write_jobs(tmp_path / "jobs.jsonl", 5)
+    long = {"model": "m", "messages": [{"role": "user", "content": "x" * 30_000}]}
+    with (tmp_path / "jobs.jsonl").open("a") as file:
+        print(json.dumps({"custom_id": "long", "url": "/v1/chat/completions", "body": long}), file=file)
+    done = Run(tmp_path, rates="20_000 bytes/minute")
+    assert done.stop is None
+    assert answered_ids(done.path) == job_ids(5)
+    (failure,) = done.failures
+    assert failure["custom_id"] == "long"
+    assert "can never fit a limit of 20000 (bytes/minute)" in failure["error"]["message"]

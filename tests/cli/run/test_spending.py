@@ -20,7 +20,8 @@ def test_money_is_counted_by_its_prices():
     assert not spending.reserve(Tokens(0, 90_000))
     assert spending.reserve(Tokens(0, 80_000))
     assert not spending.reserve(Tokens(0, 1))
-    assert "0.2000 of 1 is spent" in spending.why_not(Tokens(0, 1))
+    why = spending.why_not(Tokens(0, 1))
+    assert why == "0.200000 of 1 is spent, and the next job may cost 0.000010"
     spending.settle(Tokens(0, 80_000), Usage(input=0, output=10_000, final=True))
     assert spending.cost == pytest.approx(0.3)
     assert spending.reserve(Tokens(0, 70_000))

@@ -53,7 +53,7 @@ def execute(options: RunOptions) -> int:
     with ExitStack() as stack:
         stack.enter_context(closing(gate))
         journal, errors = _files(options, spending, stack)
-        check_changed(options, journal.known)
+        kept = check_changed(options, journal.known)
         # The progress shows what headgate's warnings would say.
         logging.getLogger("headgate").addFilter(_is_an_error)
         stack.callback(logging.getLogger("headgate").removeFilter, _is_an_error)
@@ -70,6 +70,7 @@ def execute(options: RunOptions) -> int:
             errors=errors,
             spending=spending,
             total=None if options.retry_failed else total,
+            kept=None if options.retry_failed else kept,
             shape=options.format,
             changed=options.changed,
             only_failed=options.retry_failed,

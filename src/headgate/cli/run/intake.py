@@ -29,7 +29,7 @@ class Intake:
 
     `known` has what earlier runs have answered. `failed`: only jobs with these ids are sent. `changed`: what
     happens to jobs whose line has changed since they were answered; without it ChangedJob is raised. Bad
-    lines are given to `bad`.
+    lines are given to `bad`. `counts_kept`: whether the tally counts jobs that have an answer as they come.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Intake:
         bad: Callable[[Line, BadJob], None],
         failed: SeenIds | None = None,
         changed: Changed | None = None,
+        counts_kept: bool = True,
     ) -> None:
         self._source = source
         self._lines: Iterator[Line] | None = iter(source) if isinstance(source, Lines) else None
@@ -49,6 +50,7 @@ class Intake:
         self._known = known
         self._before = bool(len(known))
         self._tally = tally
+        self._counts_kept = counts_kept
         self._bad = bad
         self._failed = failed
         self._changed = changed
@@ -84,9 +86,9 @@ class Intake:
                 if self._left_out(custom_id):
                     return None
                 before = known.get(custom_id)
-                if before.marks == ANSWERED and self._has_answer(line, custom_id, before):
+                if before.marks & (ANSWERED | READ) == ANSWERED and self._has_answer(line, custom_id, before):
                     known.add(custom_id, READ)
-                    self._tally.kept += 1
+                    self._tally.kept += self._counts_kept
                     return None
         try:
             job = read_job(line, self._target)
@@ -99,7 +101,7 @@ class Intake:
             self._bad(line, error)
             return None
         if before.marks & ANSWERED and self._has_answer(line, job.custom_id, before):
-            self._tally.kept += 1
+            self._tally.kept += self._counts_kept
             return None
         return job
 

@@ -31,7 +31,7 @@ from .jobs import Job, digest_of, quick_id, read_jobs
 from .lines import Lines
 from .options import RunOptions
 from .packing import packing_of
-from .seen import NEVER_SEEN, SeenIds
+from .seen import ANSWERED, FOUND, SeenIds
 from .target import Target
 
 _LOOK_AHEAD = 0.4  # seconds for finding bad lines before the first request is sent
@@ -131,23 +131,37 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
     return jobs
 
 
-def check_changed(options: RunOptions, known: SeenIds, seconds: float = _LOOK_FOR_CHANGES) -> None:
-    """Raise CommandError if jobs have answers to other lines with the same ids."""
-    if options.from_stdin or options.changed is not None or not len(known):
-        return
+def check_changed(options: RunOptions, known: SeenIds, seconds: float = _LOOK_FOR_CHANGES) -> int | None:
+    """Raise CommandError if jobs have answers to other lines with the same ids.
+
+    The number of jobs that have an answer; None if that is not known after these seconds.
+    """
+    if not len(known):
+        return 0
+    if options.from_stdin or options.changed is not None:
+        return None
+    answered: int | None = 0
     changed, first, late = 0, "", SYSTEM.seconds() + seconds
     with closing(Lines(options.jobs)) as lines:
         for number, line in enumerate(lines, 1):
             custom_id = quick_id(line.content)
-            seen = NEVER_SEEN if custom_id is None else known.get(custom_id)
+            if custom_id is None:
+                answered = None  # until the whole line is read
+                continue
+            seen = known.get(custom_id)
+            if seen.marks == ANSWERED:
+                known.add(custom_id, FOUND)
+                answered = None if answered is None else answered + 1
             if seen.digest is not None and seen.digest != digest_of(line.content):
                 changed += 1
                 first = first or f"the first is {custom_id!r}, {line.where}"
             if not number % 256 and SYSTEM.seconds() > late:
+                answered = None
                 break
     if changed:
         jobs = f"{changed:,} jobs were" if changed > 1 else "a job was"
         raise CommandError(f"{jobs} answered when the line was another one; {first}", CHOICES)
+    return answered
 
 
 def reach(target: Target) -> None:

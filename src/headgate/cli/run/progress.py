@@ -14,6 +14,7 @@ from ...typing import Clock
 from ...words import duration, soon
 
 _JOBS_OVER = 30.0  # seconds over which the speed of the run is measured
+_FIRST_ESTIMATE = 2.0  # seconds: before that, the speed is that of a few jobs
 LONG_WAIT = 5.0  # seconds: a wait whose end is told
 _LINE_EVERY, _OBJECT_EVERY = 5.0, 1.0  # seconds
 _COUNTERS = ("seconds", "total", "done", "kept", "answered", "failed", "sent", "refused", "retried", "tokens")
@@ -98,8 +99,8 @@ class Tally:
         return speed.get("jobs", 0.0), speed.get("tokens", 0.0)
 
     def left(self, speed: float) -> float | None:
-        """Seconds to go at `speed` jobs a second; None if that cannot be told."""
-        if self.total is None or speed <= 0:
+        """Seconds to go at `speed` jobs a second; None if that cannot be told, also in the beginning."""
+        if self.total is None or speed <= 0 or self.seconds < _FIRST_ESTIMATE:
             return None
         return max(0, self.total - self.done) / speed
 
@@ -131,8 +132,8 @@ class RunView(NamedTuple):
     stopping: bool
 
     def at_the_end(self) -> Self:
-        """The same, where nothing waits and no time is left."""
-        return self._replace(waits="", left=None)
+        """The same, where nothing is under way or waits, and no time is left."""
+        return self._replace(waits="", left=None, stopping=False)
 
     @property
     def share(self) -> float | None:
@@ -153,10 +154,10 @@ class RunView(NamedTuple):
     def line(self) -> str:
         """The same in one line."""
         tally = self.tally
-        share = "   ?" if self.share is None else f"{self.share:4.0%}"
+        share = "?" if self.share is None else percent(self.share)
         total = "?" if tally.total is None else f"{tally.total:,}"
         parts = [
-            f"{share}  {tally.done:,}/{total}",
+            f"{share:>4}  {tally.done:,}/{total}",
             f"{self.speed:.1f}/s",
             *([] if self.counts_tokens else [f"{self.tokens_per_minute:,.0f} tokens/min"]),
             f"{self.in_flight} in flight",
@@ -164,10 +165,19 @@ class RunView(NamedTuple):
             f"{tally.failed} failed",
         ]
         if self.left is not None and tally.done != tally.total:
-            parts.append(f"{duration(self.left)} left")
+            parts.append(f"{duration(max(1, self.left))} left")
         if self.waits:
             parts.append(self.waits)
         return "  ".join(parts)
+
+
+def percent(part: float) -> str:
+    """A part in whole percent, rounded down: 100 % is all of it.
+
+    >>> percent(0.29), percent(0.996), percent(1)
+    ('29%', '99%', '100%')
+    """
+    return f"{int(part * 100 + 1e-9)}%"
 
 
 def until(seconds: float, now: datetime | None = None) -> str:

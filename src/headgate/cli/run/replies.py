@@ -34,7 +34,7 @@ _ALIKE = 10
 # If the API does not accept the key for this number of jobs in a row, it was revoked.
 _REVOKED = 5
 _KEY_HINT = "name the variable that holds it: --key-env NAME"
-_JOBS_HINT = "nothing has succeeded yet, so it is not this one job: check --to, and the file"
+_JOBS_HINT = "it is not one job, so check --to, and the file"
 
 
 class Trouble(NamedTuple):
@@ -117,6 +117,11 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
         else:
             message = f"the connection broke: {message}"
     return Reply(None, "", b"", None, None, Trouble(kind, message[:_LONGEST_MESSAGE]))
+
+
+def never_fits(error: Exception) -> Reply:
+    """The gate can never admit the job: nothing was sent."""
+    return Reply(None, "", b"", None, None, Trouble("rejected", str(error)[:_LONGEST_MESSAGE]))
 
 
 def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
@@ -228,7 +233,7 @@ class ApiHealth:
         if not outage and trouble.kind != "refused":
             (self._failed if trouble.kind == "failed" else self._rejected).add(job)
             if not self._proven and len(self._failed | self._rejected) >= _ALIKE:
-                why = f"the first {_ALIKE} jobs failed, the last with {trouble.message}"
+                why = f"none of the first {_ALIKE} jobs succeeded; the last: {trouble.message}"
                 return Judgement(stop=Stop("refused", why, _JOBS_HINT))
             if trouble.kind != "failed" or len(self._failed) < _ALIKE:
                 return Judgement(own=True)

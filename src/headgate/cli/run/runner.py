@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from ...backoff import Backoff
 from ...dispatch.dispatch import Dispatch
+from ...errors import CostTooLarge
 from ...gate.clock import SYSTEM, default_random
 from ...typing import Clock
 from ...words import duration
@@ -23,7 +24,7 @@ from .journal import Journal
 from .lines import Line, Lines, Pipe
 from .options import Settings
 from .progress import LONG_WAIT, RunView, Speed, Tally, Use, until, why_it_waits
-from .replies import ApiHealth, Reply, Trouble, said_by
+from .replies import ApiHealth, Reply, Trouble, never_fits, said_by
 from .seen import ANSWERED
 from .sender import Sender
 from .spending import NO_TOKENS, Spending, Tokens, UnknownPrice, likely_tokens
@@ -46,7 +47,10 @@ class _Stopped(Exception):
 
 
 class Runner:
-    """One run. `tell` is given a text for everything that people should hear at once."""
+    """One run. `tell` is given a text for everything that people should hear at once.
+
+    `total` is the number of jobs and `kept` the number of those that have an answer, if they are known.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Runner:
         spending: Spending | None = None,
         tell: Callable[[str], None] | None = None,
         total: int | None = None,
+        kept: int | None = None,
         shape: Format = "openai",
         changed: Changed | None = None,
         only_failed: bool = False,
@@ -71,6 +76,7 @@ class Runner:
         self._clock = clock
         self.tally = Tally(clock)
         self.tally.total = total
+        self.tally.kept = kept or 0
         self.abandoned = False
         self._gate = gate
         self._learns = learns  # the rates of the gate are those that the API tells
@@ -83,7 +89,7 @@ class Runner:
         self._shape = shape
         self._tell = tell or (lambda _text: None)
         self._wire = wire
-        self._sender = Sender(gate, wire, target.host, timeout=settings.timeout)
+        self._sender = Sender(gate, wire, target.host, timeout=settings.timeout, learns=learns)
         self._counted = Speed(clock, _LIMITS_OVER)
         self._health = ApiHealth(target.host, settings.patience, proven=bool(len(journal.known)))
         self._intake = Intake(
@@ -94,6 +100,7 @@ class Runner:
             bad=self._bad_line,
             failed=errors.failed if only_failed and errors is not None else None,
             changed=changed,
+            counts_kept=kept is None,
         )
         self._make_writer = writer
         self._writer: Writer | None = None
@@ -136,7 +143,10 @@ class Runner:
         waits = why_it_waits(now, at, said_by(self._trouble))
         if not waits and self._writer is not None and self._writer.busy and not self._journal.resumable:
             waits = f"waiting for the reader of {self._journal.name}"
-        left = tally.left(speed)
+        if self.stopping:
+            waits = "stopping: waiting for what is in flight" if now.in_flight else ""
+        left = None if self.stopping else tally.left(speed)
+        knows_limits = not self._learns or tally.done > tally.kept or bool(tally.refused)
         return RunView(
             tally=tally,
             in_flight=now.in_flight or 0,
@@ -152,7 +162,7 @@ class Runner:
                     min(rates.get(rate.unit, 0.0) * rate.per, float(rate.limit)),
                     rate.limit,
                 )
-                for rate in now.rates
+                for rate in (now.rates if knows_limits else ())
             ),
             waits=waits,
             stopping=self.stopping,
@@ -302,15 +312,15 @@ class Runner:
         """Send a job when the gate admits it. Only a worker at the gate leaves when the run stops."""
         if self.stopping:
             raise _Stopped
-        sender = self._sender
-        reserved = sender.reserved(job.shape)
         self._at_the_gate.add(worker)
         try:
-            permit = await sender.admitted(job, reserved)
+            admitted = await self._sender.admitted(job)
+        except CostTooLarge as error:
+            return never_fits(error)
         finally:
             self._at_the_gate.discard(worker)
         self.tally.sent += 1
-        return await sender.send(job, permit, reserved)
+        return await self._sender.send(admitted)
 
     async def _reserve(self, job: Job) -> Tokens:
         """Wait until the budget has room for the job; stop the run if it never will."""
@@ -319,7 +329,7 @@ class Runner:
         model = job.shape.model
         while not self._has_room(wanted, model):
             if not spending.in_flight:
-                self.stop(Stop("budget", spending.why_not(wanted, model), "to go on, give more"))
+                self.stop(Stop("budget", spending.why_not(wanted, model)))
                 raise _Stopped
             spending.changed.clear()
             await spending.changed.wait()

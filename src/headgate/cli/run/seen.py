@@ -3,8 +3,8 @@
 from hashlib import blake2b
 from typing import NamedTuple
 
-# What is known of an id.
-ANSWERED, READ, FAILED = 1, 2, 4
+# What is known of an id: FOUND is that of a line that was looked at before the start.
+ANSWERED, READ, FAILED, FOUND = 1, 2, 4, 8
 
 _ENTRY = 16
 _REST = 11  # bytes of the hash in an entry; two more say in which bucket it is

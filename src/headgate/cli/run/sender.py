@@ -6,17 +6,19 @@ the runner: whatever happens to a request is a Reply.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ...dispatch.dispatch import Dispatch
+from ...errors import CostTooLarge
 from ...gate.admission import Permit
 from ...responses.estimate import (
-    INPUT,
-    OUTPUT,
     TOKENS,
     RequestShape,
     TokenStats,
-    reservation,
-    settlement,
+    cost_of_error,
+    cost_of_usage,
+    reserved_at,
 )
 from ...responses.signals import Signal
 from ...retries.classify import never_sent
@@ -24,48 +26,64 @@ from .jobs import Job
 from .replies import Reply, no_reply, read_reply
 from .wire import Wire
 
-_COUNTED = (TOKENS, INPUT, OUTPUT)
-_NONE_USED = dict.fromkeys(_COUNTED, 0)
-_NOTHING: dict[str, int] = {}
 _NO_CONNECTION = Signal(should_retry=True, reason="server_error")
+_ANY_TOKENS = {TOKENS: 1 << 62}
+
+
+class Admitted(NamedTuple):
+    """A job that may be sent now, and the tokens that were reserved for it."""
+
+    job: Job
+    permit: Permit
+    reserved: dict[str, int]
 
 
 class Sender:
     """Sends the jobs of a run by a wire, no faster than the gate admits.
 
-    `counted` has what went through the gate, by unit, as the limits count it. `stats` is what is known about
-    the tokens of jobs so far.
+    `learns`: limits of tokens may become known while jobs wait. `counted` has what went through the gate, by
+    unit, as the limits count it. `stats` is what is known about the tokens of jobs so far.
     """
 
-    def __init__(self, gate: Dispatch, wire: Wire, host: str, *, timeout: float) -> None:
+    def __init__(
+        self, gate: Dispatch, wire: Wire, host: str, *, timeout: float, learns: bool = False
+    ) -> None:
         self._gate = gate
         self._wire = wire
         self._host = host
         self._timeout = timeout
+        self._learns = learns
         self.stats = TokenStats()
         self.counted: Counter[str] = Counter()
 
-    def reserved(self, shape: RequestShape) -> dict[str, int]:
-        """The tokens that a job is likely to use, in the units that the gate counts."""
-        counted = self._gate.largest_cost()
-        if shape.style == "free" or counted.keys().isdisjoint(_COUNTED):
-            return _NOTHING
-        output = self.stats.output(self._host, shape.model, shape.max_output)
-        guess = reservation(shape, self.stats.ratio(self._host, shape.model), output)
-        # A guess above the largest possible cost is cut to it: the server may decide about such a request.
-        return {unit: min(guess[unit], counted[unit]) for unit in _COUNTED if unit in counted}
+    def _reserved(self, shape: RequestShape) -> dict[str, int]:
+        """The tokens that a job is likely to use, in the units that the gate counts or may count soon."""
+        counted: Mapping[str, int] = self._gate.largest_cost()
+        if self._learns:
+            counted = {**_ANY_TOKENS, **counted}
+        return reserved_at(counted, self._host, shape, self.stats)
 
-    async def admitted(self, job: Job, reserved: dict[str, int]) -> Permit:
-        """Wait at the gate until the job may be sent. The time is not limited."""
-        if not reserved:
-            return await self._gate.admit(bytes=len(job.body)).enter_async()
-        cost = {unit: amount for unit, amount in reserved.items() if unit != TOKENS}
-        tokens = reserved.get(TOKENS, 0)
-        return await self._gate.admit(bytes=len(job.body), tokens=tokens, cost=cost or None).enter_async()
+    async def admitted(self, job: Job) -> Admitted:
+        """Wait at the gate until the job may be sent. The time is not limited.
 
-    async def send(self, job: Job, permit: Permit, reserved: dict[str, int]) -> Reply:
+        Raises CostTooLarge for a job that the limits can never admit.
+        """
+        reserved = self._reserved(job.shape)
+        while True:
+            units = {unit: amount for unit, amount in reserved.items() if unit != TOKENS} or None
+            tokens = reserved.get(TOKENS, 0)
+            try:
+                admission = self._gate.admit(bytes=len(job.body), tokens=tokens, cost=units)
+                return Admitted(job, await admission.enter_async(), reserved)
+            except CostTooLarge:  # the limits are lower than they were, or have just become known
+                before, reserved = reserved, self._reserved(job.shape)
+                if reserved == before:
+                    raise
+
+    async def send(self, admitted: Admitted) -> Reply:
         """Send a job that was admitted, and read the reply."""
-        gate, shape = self._gate, job.shape
+        (job, permit, reserved), gate = admitted, self._gate
+        shape = job.shape
         self.counted["requests"] += 1
         sent_at = gate.clock.seconds()
         try:
@@ -81,7 +99,7 @@ class Sender:
             if unsent:
                 permit.cancel()
             else:
-                self._count(reserved)
+                self.counted.update(reserved)
                 permit.settle()  # it may have run, so the estimate stands
             if not isinstance(error, Exception):
                 raise
@@ -89,22 +107,11 @@ class Sender:
         signal, usage = reply.signal, reply.usage
         assert signal is not None
         gate.observe(signal, sent_at=sent_at, status=raw.status)
+        cost, counted = None, gate.largest_cost()
         if usage is not None:
-            self.stats.learn(self._host, shape.model, shape.input, usage)
-            cost = self._of_the_gate(settlement(shape.style, reserved, usage)) if reserved else None
-        elif raw.status < 400 or (raw.status >= 500 and not signal.limited):
-            cost = None  # the estimate stands
-        else:
-            cost = self._of_the_gate(_NONE_USED) if reserved else None
-        if reserved:
-            self._count(reserved if cost is None else cost)
-        permit.settle(cost=cost)
+            cost = cost_of_usage(counted, self._host, shape, self.stats, reserved, usage)
+        elif raw.status >= 400:
+            cost = cost_of_error(counted, raw.status, limited=signal.limited)
+        self.counted.update(reserved if cost is None else cost)
+        permit.settle(cost=cost or None)
         return reply
-
-    def _of_the_gate(self, costs: dict[str, int]) -> dict[str, int]:
-        """Those of the costs that the gate counts."""
-        counted = self._gate.largest_cost()
-        return {unit: cost for unit, cost in costs.items() if unit in counted}
-
-    def _count(self, costs: dict[str, int]) -> None:
-        self.counted.update(costs)

@@ -9,6 +9,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import floor, log10
 from typing import NamedTuple
 
 from ...responses.estimate import RequestShape, TokenStats
@@ -34,6 +35,15 @@ def likely_tokens(shape: RequestShape, host: str, stats: TokenStats) -> Tokens:
     if output is None:
         output = stats.output(host, shape.model, None) if shape.generates else 0
     return Tokens(own, output)
+
+
+def decimals(cost: float) -> int:
+    """With how many decimals an amount of money is shown: four, or as many as show two digits of it.
+
+    >>> decimals(12.5), decimals(0.0123), decimals(0.0000345)
+    (4, 4, 6)
+    """
+    return 4 if cost <= 0 else min(12, max(4, 1 - floor(log10(cost))))
 
 
 class UnknownPrice(Exception):
@@ -123,6 +133,7 @@ class Spending:
         if self.max_cost is not None:
             price = self._price(wanted, model)
             if self._cost + self._reserved_cost + price > self.max_cost:
-                used = f"{self._cost:.4f} of {self.max_cost:g} is spent"
-                return f"{used}, and the next job may cost {price:.4f}"
+                digits = decimals(price)
+                used = f"{self._cost:,.{digits}f} of {self.max_cost:g} is spent"
+                return f"{used}, and the next job may cost {price:.{digits}f}"
         return ""

@@ -44,7 +44,8 @@ class Ending(NamedTuple):
         if stop is not None:
             hint = f"{stop.hint}. " if stop.hint else ""
             if self.before is not None:
-                hint += "Run the same command again to go on: what has an answer is not sent again"
+                larger = " with a larger budget" if stop.reason == "budget" else ""
+                hint += f"Run the same command again{larger} to go on: what has an answer is not sent again"
             if hint:
                 yield f"hint: {hint.removesuffix('. ')}"
 
