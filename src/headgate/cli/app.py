@@ -1,11 +1,13 @@
 """`headgate`: the group of all commands, and the entry point."""
 
+from typing import Any
+
 import click
 
 from .demo.command import demo
 from .doctor import doctor
 from .exec import exec_command
-from .options import Command
+from .options import Command, wrong_usage
 from .run.command import run
 from .sandbox import sandbox
 from .serve import serve
@@ -20,8 +22,22 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            return super().parse_args(ctx, args)  # shows the help
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise wrong_usage(error, ctx) from None
 
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise wrong_usage(error, ctx) from None
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS, epilog="headgate COMMAND --help explains a command.")
 @click.version_option(None, "-V", "--version", package_name="headgate", prog_name="headgate")
 def main() -> None:
     """One gate for everything that calls a rate-limited API.

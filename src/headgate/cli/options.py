@@ -33,6 +33,17 @@ class CommandError(click.ClickException):
             click.echo("\n" + click.style("hint: ", fg="cyan") + self.hint, file=out)
 
 
+def wrong_usage(error: click.UsageError, ctx: click.Context) -> CommandError:
+    """The same error; where something is missing, with an example from the help of the command."""
+    said = " ".join(error.format_message().split()).removesuffix(".")
+    hint = f"{ctx.command_path} --help explains it"
+    if isinstance(error, click.MissingParameter):
+        lines = (line.strip() for line in (ctx.command.help or "").splitlines())
+        example = next((line for line in lines if line.startswith(f"{ctx.command_path} ")), None)
+        hint = hint if example is None else f"write e.g. {example}; {hint}"
+    return CommandError(said[:1].lower() + said[1:], hint)
+
+
 # -- options in sections
 
 
@@ -49,6 +60,12 @@ class _Option(click.Option):
 
 class Command(click.Command):
     """A command whose help lists the options by section, and which Ctrl-C ends with status 130."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise wrong_usage(error, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         if threading.current_thread() is threading.main_thread():

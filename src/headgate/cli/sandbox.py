@@ -69,7 +69,9 @@ def sandbox(**options: Any) -> None:
     try:
         provider = Provider(options.pop("style"), **options)
     except InvalidLimit as error:
-        raise CommandError(str(error)) from None
+        name, equals, rest = str(error).partition("=")  # as an argument is written in Python
+        said = f"--{name.replace('_', '-')} {rest}" if equals and name in options else str(error)
+        raise CommandError(said) from None
 
     def started(url: str) -> None:
         for fault in faults:  # the seconds of a fault count from here

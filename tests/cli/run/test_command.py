@@ -8,13 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from urllib.request import urlopen
 
 import pytest
 
 from cli.commands import BODY, KEYLESS, headgate, headgate_alone, on_a_terminal, start, told
+from headgate.cli.run.packing import packing_of
 from headgate.sandbox import Sandbox
 from patience import eventually
+
+has_zstd = find_spec("backports.zstd" if sys.version_info < (3, 14) else "compression.zstd") is not None
 
 
 def batch(count, **more):
@@ -279,6 +283,94 @@ def test_answers_in_the_shape_of_other_providers_are_known_to_the_next_run(api, 
     assert "20 answers were in" in headgate(*command).stderr
 
 
+def test_a_file_that_is_not_utf8_is_an_error_that_says_so(api, jobs, answers):
+    jobs.write_bytes(batch(2).encode("utf-16"))
+    assert told(headgate("run", jobs, "--to", api.url, "-o", answers)) == (
+        "error: jobs.jsonl, line 1: not UTF-8", "save the file as UTF-8"
+    )  # fmt: skip
+
+
+def test_lines_of_windows_programs_are_read_as_any_others(api, jobs, answers):
+    jobs.write_bytes(b"\xef\xbb\xbf" + batch(3).replace("\n", "\r\n").encode())
+    assert headgate("run", jobs, "--to", api.url, "-o", answers).returncode == 0
+    assert len(read(answers)) == 3
+    jobs.write_text(batch(3))  # the same jobs, for answers have their digests
+    assert "3 answers were in" in headgate("run", jobs, "--to", api.url, "-o", answers).stderr
+
+
+def test_a_pipe_without_jobs_is_told(api, answers):
+    done = headgate_alone("run", "-", "--to", api.url, "-o", answers, stdin="\n")
+    assert done.returncode == 0
+    assert "stdin had no jobs" in done.stderr
+
+
+def test_jobs_of_a_pipe_that_have_an_answer_are_not_sent_again(api, answers):
+    before = api.report().requests
+    for count in (4, 6):
+        done = headgate_alone("run", "-", "--to", api.url, "-o", answers, stdin=batch(count))
+        assert done.returncode == 0, done.stderr
+    assert len(read(answers)) == 6
+    assert api.report().requests == before + 6
+
+
+@pytest.mark.skipif(not has_zstd, reason="backports.zstd is not installed")
+def test_files_packed_by_zstd_in_and_out(api, tmp_path):
+    jobs, answers = tmp_path / "jobs.jsonl.zst", tmp_path / "answers.jsonl.zst"
+    jobs.write_bytes(packing_of(jobs).pack(batch(5).encode()))
+    for told_of in ("answered  5", "5 answers were in"):
+        done = headgate("run", jobs, "--to", api.url, "-o", answers)
+        assert done.returncode == 0, done.stderr
+        assert told_of in done.stderr
+    with packing_of(answers).open(answers) as file:
+        assert len(file.readlines()) == 5
+
+
+def test_a_list_of_prices_replaces_the_one_that_is_shipped(api, jobs, answers, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"date": "2026-01-01", "models": {"m": [1_000, 1_000]}}))
+    options = ("--prices", prices, "--max-cost", 0.4, "--concurrency", 1)
+    done = headgate("run", jobs, "--to", api.url, "-o", answers, *options)
+    assert done.returncode == 3
+    used = sum(answer["response"]["body"]["usage"]["total_tokens"] for answer in read(answers))
+    assert 0.2 < used / 1_000 <= 0.4
+    assert f"cost      {used / 1_000:.4f}" in done.stderr
+    assert "with a larger budget" in told(done)[1]
+
+
+def test_retry_failed_sends_the_jobs_that_failed_and_no_others(jobs, answers):
+    with Sandbox("openai") as api:
+        api.fault("error", status=400, count=3)
+        assert headgate("run", jobs, "--to", api.url, "-o", answers, "--concurrency", 1).returncode == 1
+        jobs.write_text(batch(30))
+        before = api.report().requests
+        done = headgate("run", jobs, "--to", api.url, "-o", answers, "--retry-failed")
+        assert done.returncode == 0, done.stderr
+        assert api.report().requests == before + 3
+    assert "100%  3/3" in done.stderr
+    assert len(read(answers)) == 20
+
+
+def test_a_wait_of_a_year_ends_the_run_at_once_and_is_told_in_quiet_too(jobs, answers):
+    with Sandbox("openai") as api:
+        api.fault("storm", count=1, retry_after=366 * 86_400)
+        done = headgate("run", jobs, "--to", api.url, "-o", answers, "-q")
+    assert done.returncode == 3
+    error, hint = told(done)
+    assert re.search(
+        r"127\.0\.0\.1:\d+ asks to wait a month or longer, longer than --patience 600: 429", error
+    )
+    assert "run it again then" in hint
+
+
+def test_a_long_wait_is_told_once_in_quiet_too(jobs, answers):
+    with Sandbox("openai") as api:
+        api.fault("storm", count=1, retry_after=5.5)
+        done = headgate("run", jobs, "--to", api.url, "-o", answers, "-q")
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"all jobs wait 5\.\d s, until \d\d:\d\d:\d\d: told to slow down \(429: .*\)", line)
+
+
 def test_retry_failed_needs_failures(api, jobs, answers):
     done = headgate("run", jobs, "--to", api.url, "-o", answers, "--retry-failed")
     assert "no job has failed" in told(done)[0]
@@ -291,6 +383,9 @@ def test_retry_failed_needs_failures(api, jobs, answers):
     ("change", "options", "error", "hint"),
     [
         ("oops\n", {}, "jobs.jsonl, line 21: not JSON", "a line is"),
+        ("[\n", {}, "jobs.jsonl, line 21: not JSON", "jq -c '.[]'"),
+        ("{\n", {}, "jobs.jsonl, line 21: not JSON", "on one line of its own"),
+        ("", {"-o": "/proc/x.jsonl"}, "no such file or directory", "another file"),
         (batch(1), {}, "`custom_id` 'job-0' has been used before", "one of its own"),
         ("", {"--to": "127.0.0.1:80"}, "does not say how to get there", "http://127.0.0.1:80"),
         ("", {"--to": "api.x.ai"}, "does not say how to get there", "https://api.x.ai"),

@@ -155,7 +155,7 @@ def test_a_wrong_address_is_an_error_that_says_what_to_write(to, hint):
         (b"[" * 100_000, "not JSON"),
         (b'"text"', "not an object"),
         (b"{}", "empty"),
-        (b"\xff\xfe\x00", "not JSON"),
+        (b"\xff\xfe\x00", "not UTF-8"),
         (line(custom_id="a"), "neither `body` nor `params`"),
         (line(custom_id="", url="/x", body={}), "`custom_id` is"),
         (line(custom_id=5, url="/x", body={}), "`custom_id` is 5"),

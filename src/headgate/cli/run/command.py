@@ -19,36 +19,44 @@ _FORMATS = click.Choice(["openai", "anthropic", "gemini"])
 _CHANGED = click.Choice(["send", "keep"])
 _RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto, as answers tell]"
 _MAX_TOKENS = "Stop before more tokens are used, by all runs of the command together."
+_CHANGES = "send or keep: what happens to jobs that have changed since they were answered."
 _STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0, postgresql://host/db."
 
 
 @click.command(cls=Command, short_help="Send a file of requests, as fast as the limits allow.")
 @click.argument("jobs", type=_FILE_OR_DASH, nargs=-1, required=True)
-@_where("--to URL", "The API. Paths of jobs are joined to it.", required=True)
+@_where("--to URL", "The API, e.g. https://api.openai.com; paths of jobs are joined to it.", required=True)
 @_where("-o, --output FILE", "Answers, one a line. With none: stdout, if piped.", _FILE_OR_DASH)
 @_where("--errors FILE", "Jobs that failed.  [default: OUTPUT.errors.jsonl]", _FILE)
 @_where(
     "--header 'NAME: VALUE'", "Sent with every request. Repeatable.", HEADER, name="headers", multiple=True
 )
 @_where("--key-env NAME", "The environment variable that holds the key. Well-known APIs have a usual one.")
-@_where("--format SHAPE", "The shape of answers.", _FORMATS, default="openai")
+@_where("--format SHAPE", "The shape of answers: openai, anthropic or gemini.", _FORMATS, default="openai")
 @_limits("--rate RATE", _RATES, RATE, name="rates", multiple=True)
 @_limits("--concurrency N", "Requests in flight at once, at most.  [default: 200]", click.IntRange(1, 10_000))
 @_limits("--store URL", _STORE)
 @_limits("--store-key NAME", "The name to share them under.  [default: the host of --to]")
 @_limits("--max-tokens N", _MAX_TOKENS, click.IntRange(1))
-@_limits("--max-cost AMOUNT", "Stop before it costs more.", _MORE_THAN_ZERO)
-@_limits("--price IN/OUT", "Of a million tokens, e.g. 0.15/0.60.", PRICE)
+@_limits("--max-cost AMOUNT", "Stop before it costs more than this.", _MORE_THAN_ZERO)
+@_limits("--price IN/OUT", "Prices of a million tokens, e.g. 0.15/0.60.", PRICE)
 @_limits("--prices FILE", "Prices by model, as JSON.  [default: those that are shipped]", _FILE)
 @_trouble(
     "--retries N", "Tries after the first for a job that fails by itself.", click.IntRange(0, 100), default=5
 )
 @_trouble("--timeout SECONDS", "For one answer, from sending to its last byte.", _UP_TO_A_DAY, default=600)
 @_trouble(
-    "--patience SECONDS", "Without a single success before the run stops.", _MORE_THAN_ZERO, default=600
+    "--patience SECONDS",
+    "The longest wait, without a success or because the API asks for it.",
+    _MORE_THAN_ZERO,
+    default=600,
 )
 @_trouble("--skip-invalid", "Count bad lines as failed jobs instead of refusing to start.")
-@_trouble("--changed CHOICE", "What happens to jobs that have changed since they were answered.", _CHANGED)
+@_trouble(
+    "--changed CHOICE",
+    _CHANGES,
+    _CHANGED,
+)
 @_trouble("--retry-failed", "Send only the jobs that failed in earlier runs.")
 @_showing("--dry-run", "Check every line, estimate tokens, time and cost, and send nothing.")
 @_showing("--json", "Progress as JSON lines on stderr; the estimate as JSON on stdout.", name="as_json")

@@ -173,6 +173,8 @@ async def _run(
         progress.end(view, ending.facts() if ended else {})
     with suppress(OSError):
         journal.sync()
+    if options.from_stdin and stop is None and not runner.tally.read:
+        progress.tell("stdin had no jobs")
     if not options.as_json:
         for line in ending.lines(quiet=options.quiet):
             progress.tell(line)

@@ -28,6 +28,9 @@ _SHAPES = (
     'a line is {"custom_id", "method", "url", "body"}, {"custom_id", "params"}, {"key", "request"}, '
     "or the body of a request by itself"
 )
+_ONE_A_LINE = (
+    "every job is one object on one line of its own: jq -c '.[]' makes them of an array, jq -c . of objects"
+)
 _FIRST_ID = re.compile(rb'\s*\{\s*"(?:custom_id|key)"\s*:\s*"([^"\\]{1,512})"\s*,')
 _USUAL = re.compile(
     r'\{"custom_id": ?"([^"\\\x00-\x1f]{1,512})", ?"method": ?"([A-Z]+)", ?'
@@ -110,10 +113,14 @@ class _Reader:
         self.digest = crc32(line.content.strip())
         try:
             self._text = line.content.decode()
+        except UnicodeDecodeError:
+            raise self._bad("not UTF-8", "save the file as UTF-8") from None
+        try:
             self._parts = _parts(self._text)
         except (ValueError, RecursionError) as error:
             why = str(error) if isinstance(error, ValueError) else "nested too deeply"
-            raise self._bad(why if why.startswith("not an") else f"not JSON ({why})", _SHAPES) from None
+            hint = _ONE_A_LINE if self._text.strip()[:1] == "[" or self._text.strip() == "{" else _SHAPES
+            raise self._bad(why if why.startswith("not an") else f"not JSON ({why})", hint) from None
 
     def job(self) -> Job:
         parts = self._parts

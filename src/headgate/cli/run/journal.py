@@ -217,7 +217,7 @@ def words(error: OSError) -> str:
 
 
 def _what_to_do(error: OSError, path: Path) -> str:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and not path.parent.is_dir():
         return f"there is no folder {path.parent}; make it first: mkdir -p {path.parent}"
     if isinstance(error, IsADirectoryError):
         return f"name a file in it, e.g. -o {path / 'answers.jsonl'}"

@@ -127,7 +127,7 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
                 raise
             raise CommandError(f"{options.name} cannot be unpacked: {error}", "pack it again") from None
     if not jobs:
-        raise CommandError(f"{options.name} has no jobs", "it is empty")
+        raise CommandError(f"{options.name} has no jobs", "a file of jobs has one request a line")
     return jobs
 
 

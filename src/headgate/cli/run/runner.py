@@ -38,6 +38,7 @@ _SYNC_EVERY = 2.0
 _LIMITS_OVER = 15.0  # seconds over which the use of a limit is measured
 _LOOK_EVERY = 0.25  # how often it is looked what jobs wait for
 _LAST_WRITES = 1.0  # seconds for a pipe to take what is left, if the run stops at once
+_MONTH = 30 * 86_400.0
 _KEY = ("key", "forbidden")
 _MAKE_ROOM = "make room, and go on"
 
@@ -234,11 +235,14 @@ class Runner:
             wait, patience = now.next_at - at, self._settings.patience
             without = at - (self._health.since or at)  # a success
             if wait > patience or without > patience:
-                asked = f"{self._target.host} asks to wait {duration(wait)}, until {until(wait)}"
-                if wait <= patience:
+                host = self._target.host
+                asked = f"{host} asks to wait {duration(wait)}, until {until(wait)}"
+                hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
+                if wait > _MONTH:  # what it asks for may be longer, and is cut off where it is read
+                    asked, hint = f"{host} asks to wait a month or longer", "run it again then"
+                elif wait <= patience:
                     asked = f"no answer for {duration(without)}"
                 because = f": {self._trouble.message}" if self._trouble else ""
-                hint = f"run it again then, or give --patience {max(wait, without) + 60:.0f}"
                 self.stop(Stop("unreachable", f"{asked}, longer than --patience {patience:g}{because}", hint))
             elif wait >= LONG_WAIT and not told:
                 told = True
