@@ -1,6 +1,7 @@
 """Writes lines in a thread, because a slow disk, or a reader that stops, must not stop the event loop.
 
-Lines that come while others are being written are written together after them.
+Lines are gathered for a moment and written together. When enough of them have come, they do not wait for the
+end of that moment, nor for the lines before them to be written.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
-# Seconds in which lines are gathered: to wake the thread costs more than to write a line.
+# Seconds in which lines are gathered, and how many are enough: to wake the thread costs more than to write one.
 _GATHER = 0.005
+_ENOUGH = 24
 
 Written: TypeAlias = Callable[[bytes, OSError | None], object]
 
@@ -46,6 +48,7 @@ class Writer:
         self._waiting: list[_Line] = []
         self._batches: queue.SimpleQueue[list[_Line] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         # A daemon thread does not keep the process from ending while the reader of a pipe has stopped.
@@ -58,10 +61,12 @@ class Writer:
     def put(self, sink: Sink, content: bytes, written: Written) -> None:
         """Have a line written as soon as the lines before it are."""
         self.unwritten += 1
+        self._idle.clear()
         self._waiting.append(_Line(sink, content, written))
-        if self._idle.is_set():
-            self._idle.clear()
-            self._loop.call_later(_GATHER, self._hand_over)
+        if len(self._waiting) >= _ENOUGH:
+            self._hand_over()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_GATHER, self._hand_over)
 
     async def room(self, most: int) -> None:
         """Wait until fewer than `most` lines are unwritten."""
@@ -77,6 +82,9 @@ class Writer:
         self._batches.put(None)
 
     def _hand_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._batches.put(self._waiting)
         self._waiting = []
 
@@ -85,9 +93,7 @@ class Writer:
         self._room.set()
         for line, error in zip(batch, errors, strict=True):
             line.written(line.content, error)
-        if self._waiting:
-            self._loop.call_later(_GATHER, self._hand_over)
-        else:
+        if not self.unwritten:
             self._idle.set()
 
     def _work(self) -> None:

@@ -1,0 +1,99 @@
+"""Writer: lines are written in their order by a thread, and nothing waits for it longer than it must."""
+
+import asyncio
+import threading
+
+import pytest
+
+from headgate.cli.run.writer import Writer
+
+
+class Sink:
+    """Keeps what is written. While `stuck` is set, it does not take anything."""
+
+    takes_back = False
+
+    def __init__(self):
+        self.writes = []
+        self.free = threading.Event()
+        self.free.set()
+        self.error = None
+
+    def write(self, lines):
+        self.free.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.writes.append(lines)
+
+
+def line(number):
+    return b"%d\n" % number
+
+
+def use(scenario):
+    """Run `scenario(writer, sink, written)`; `written` are the lines that were reported, and their errors."""
+
+    async def main():
+        writer, sink, written = Writer(), Sink(), []
+        try:
+            await scenario(writer, sink, written)
+        finally:
+            sink.free.set()
+            writer.close()
+        return sink, written
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [1, 23, 24, 500])
+def test_lines_are_written_in_their_order_and_many_together(count):
+    async def scenario(writer, sink, written):
+        for number in range(count):
+            writer.put(sink, line(number), lambda content, error: written.append((content, error)))
+        await writer.drained()
+        assert not writer.busy
+        assert writer.unwritten == 0
+
+    sink, written = use(scenario)
+    assert b"".join(sink.writes) == b"".join(map(line, range(count)))
+    assert written == [(line(number), None) for number in range(count)]
+    assert len(sink.writes) <= 1 + count // 20
+
+
+def test_a_few_lines_are_written_within_a_moment():
+    async def scenario(writer, sink, written):
+        writer.put(sink, line(1), lambda *_: written.append(asyncio.get_running_loop().time()))
+        began = asyncio.get_running_loop().time()
+        await writer.drained()
+        assert written[0] >= began
+
+    assert use(scenario)[0].writes == [line(1)]
+
+
+def test_room_is_made_when_lines_are_written_and_not_before():
+    async def scenario(writer, sink, written):
+        sink.free.clear()
+        for number in range(60):
+            writer.put(sink, line(number), lambda content, _error: written.append(content))
+        waiting = asyncio.create_task(writer.room(40))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert writer.busy
+        assert written == []
+        sink.free.set()
+        await asyncio.wait_for(waiting, 5)
+        await writer.drained()
+
+    assert b"".join(use(scenario)[0].writes) == b"".join(map(line, range(60)))
+
+
+def test_the_error_of_a_line_that_could_not_be_written_is_reported():
+    async def scenario(writer, sink, written):
+        sink.error = OSError("no room")
+        for number in range(30):
+            writer.put(sink, line(number), lambda _content, error: written.append(error))
+        await writer.drained()
+
+    sink, written = use(scenario)
+    assert sink.writes == []
+    assert written == [sink.error] * 30
