@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from headgate import BackoffWindow, Dispatch
+from headgate.gate.clock import SYSTEM
 from headgate.testing import ManualClock, Recorder, run
 from patience import eventually
 
@@ -172,6 +173,23 @@ def test_tasks_that_wait_for_nothing_are_reported_instead_of_hanging():
 
     with pytest.raises(RuntimeError, match="nothing can ever happen"):
         run(main)
+
+
+def test_the_thread_that_keeps_timers_counts_as_none_that_may_wake_a_task():
+    asked = threading.Event()
+
+    def ask_for_the_thread():
+        threading.current_thread()  # from now on `threading` lists the thread of the timers
+        asked.set()
+
+    later = SYSTEM.call_at(SYSTEM.now() + 3_600_000_000_000, lambda: None)  # keeps the thread
+    SYSTEM.call_at(SYSTEM.now(), ask_for_the_thread)
+    assert asked.wait(10)
+    try:
+        with pytest.raises(RuntimeError, match="nothing is due"):
+            run(lambda _clock: asyncio.Event().wait())
+    finally:
+        later.cancel()
 
 
 def test_a_thread_may_complete_a_future_of_a_virtual_loop():

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from .arguments import SECOND, moment_to_ns, seconds_to_ns
 from .events import Event
-from .gate.clock import OWN_THREADS, SystemTimer
+from .gate.clock import SystemTimer, is_own_thread
 from .gate.parking import LoopParker, ThreadParker, in_trio
 from .sandbox.fake import FakeProvider
 from .sharing.memory import MemoryStore
@@ -252,7 +252,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if due is not None:
             clock.advance_to_ns(due)
             return ready
-        others = [thread for thread in threading.enumerate() if not thread.name.startswith(OWN_THREADS)]
+        others = [thread for thread in threading.enumerate() if not is_own_thread(thread.name, thread.ident)]
         if len(others) > 1:  # one of them may still wake the loop; threads of headgate do so only when asked
             return super().select(None)
         ready = super().select(0)  # a thread that has just ended may have woken the loop

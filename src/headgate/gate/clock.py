@@ -6,7 +6,7 @@ through a clock, so that a test can hand in one that it moves by itself.
 
 from __future__ import annotations
 
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
@@ -107,7 +107,8 @@ class _Timers:
     a queue that the thread reads, and only the thread touches the heap.
     """
 
-    __slots__ = ("__weakref__", "_added", "_latch", "_on_duty")
+    __slots__ = ("__weakref__", "_added", "_latch", "_on_duty", "thread")
+    thread: int  # the identity of the last one that began
 
     def __init__(self) -> None:
         self.after_fork()
@@ -123,6 +124,7 @@ class _Timers:
 
     def after_fork(self) -> None:
         """In a forked child: the thread and its timers stayed with the parent."""
+        self.thread = 0
         self._added: deque[SystemTimer] = deque()
         self._on_duty: dict[str, object] = {}  # one entry while the thread runs; writing it is one step
         self._latch = allocate_lock()
@@ -148,6 +150,7 @@ class _Timers:
             pass  # nudged already
 
     def _keep(self) -> None:
+        self.thread = get_ident()
         heap: list[SystemTimer] = []
         compact_at = 64
         while True:
@@ -180,6 +183,15 @@ class _Timers:
 
 SYSTEM = SystemClock()
 _TIMERS = _Timers()
+
+
+def is_own_thread(name: str, identity: int | None) -> bool:
+    """Is a thread of that name and identity one of headgate?
+
+    The thread that keeps the timers has no name of its own. `threading` calls it "Dummy-1" as soon as what a
+    timer does asks for the current thread.
+    """
+    return name.startswith(OWN_THREADS) or identity == _TIMERS.thread
 
 
 def sleep(clock: Clock, duration: int) -> None:
