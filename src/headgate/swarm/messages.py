@@ -24,6 +24,7 @@ ALL, LEADERS, GREETERS = "all", "leaders", "greeters"
 # Limits beyond which a message was not written by this library.
 MOST_MEMBERS = 100_000
 _LONGEST_MESSAGE = 8 * 1024 * 1024  # a handover lists all members
+_DEEPEST = 100  # lists and objects inside each other
 _LONGEST_KEY = 256
 _LONGEST_PAUSE = 86_400 * SECOND
 _LARGEST = 1 << 62
@@ -285,7 +286,20 @@ def read_object(data: bytes, longest: int = _LONGEST_MESSAGE) -> dict[str, Any]:
         raise ValueError("it is nested too deep") from None
     if not isinstance(read, dict):
         raise ValueError("it is not an object")  # noqa: TRY004 - about a message, not about an argument
+    if data.count(b"[") + data.count(b"{") > _DEEPEST and _is_deeper(read, _DEEPEST):
+        raise ValueError("it is nested too deep")
     return read
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Are more than `depth` lists and objects inside each other? Python 3.13 reads thousands of them."""
+    level: list[Any] = [value]
+    for _ in range(depth):
+        inside = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [value for values in inside for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _written(fields: Mapping[str, Any]) -> bytes:
