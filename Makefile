@@ -4,27 +4,54 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/integrations/.ready
+SITE   := $(VENV)/.ready-docs
+TOOLS  := $(VENV)/.ready-quality
 EXTRAS := redis,postgres,nats,httpx,httpx2,aiohttp,requests,cli,gateway,tenacity,plot,otel,prometheus
 # Real servers and a browser for the tests that have no wheel on PyPI. Those tests are skipped where the programs are missing.
 DEBIAN := postgresql pgbouncer redis-server prometheus chromium
 PROGRAMS := /usr/lib/postgresql/*/bin/postgres /usr/sbin/pgbouncer /usr/bin/redis-server /usr/bin/promtool /usr/bin/chromium
 
-.PHONY: install servers test search lint types demo bench docs clean
+# The versions that the tests have passed with. `make clean install PINNED=no` takes the newest instead, and after a
+# `make test PINNED=no` that passed, `make pins` writes them down.
+PINNED ?= yes
+ifeq ($(PINNED),yes)
+PINS := --constraint constraints/test.txt
+FRAMEWORK_PINS := --constraint constraints/integrations.txt
+endif
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: install pins servers test search lint types demo bench docs quality coverage mutants package clean
 
 install: $(READY) $(FRAMEWORKS) servers
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints/test.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]" --group test --group bench
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/openai2 \
+	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) $(PINS) --editable ".[$(EXTRAS)]" --group test --group bench
+	$(PIP) $(FRAMEWORK_PINS) --upgrade --no-deps --target $(VENV)/openai2 \
 	    "openai<3" distro tqdm   # litellm and openai-agents ask for openai 2; the rest of what it needs is there
 	touch $@
 
 # Several frameworks ask for an older openai than the tests do, so they are in a folder of their own.
-$(FRAMEWORKS): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/integrations --group integrations
+$(FRAMEWORKS): $(READY) constraints/integrations.txt
+	$(PIP) $(FRAMEWORK_PINS) --upgrade --target $(VENV)/integrations --group integrations
 	touch $@
+
+# Only `make docs` and `make quality` need these.
+$(SITE): $(READY)
+	$(PIP) $(PINS) --group docs
+	touch $@
+
+$(TOOLS): $(READY)
+	$(PIP) $(PINS) --group quality
+	touch $@
+
+LISTED := $(BIN)/python -m pip list --disable-pip-version-check --format=freeze --exclude-editable
+WRITTEN := \# Versions that the tests have passed with, written by `make pins`.
+pins: install $(SITE) $(TOOLS)
+	$(PIP) $(PINS) --group release
+	(echo '$(WRITTEN)'; $(LISTED) --exclude pip --exclude setuptools) > constraints/test.txt
+	(echo '$(WRITTEN)'; $(LISTED) --path $(VENV)/openai2 --path $(VENV)/integrations | sort -u -f) > constraints/integrations.txt
 
 # As root on Debian: installs what is missing, and starts none of the services.
 servers:
@@ -58,8 +85,24 @@ demo: $(READY)
 bench: install
 	$(BIN)/python bench/run.py
 
-docs: $(READY)
-	$(BIN)/python -m pytest tests/test_docs.py
+# The site, in build/site, with warnings as errors; the pages tell the truth, and no link of the built pages is broken.
+docs: $(READY) $(SITE)
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_reference.py
+	$(BIN)/python docs/make_site.py build/site
+
+# How much of the pure rules the tests reach, and how many wrong versions of them the tests notice.
+quality: coverage mutants
+
+coverage: $(TOOLS)
+	$(BIN)/python bench/quality.py coverage
+
+mutants: $(TOOLS)
+	$(BIN)/python bench/quality.py mutants
+
+# What is published: the sdist and the wheel, in dist/.
+package: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .retries.loop import retry, retry_with_backoff, retry_with_backoff_async, retrying
     from .swarm import CapacityUpdate, DistributedLimiter
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Acquisition",

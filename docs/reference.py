@@ -1,0 +1,180 @@
+"""What the reference shows: every public name on one page, as users import it.
+
+`docs/make_site.py` writes the pages from this, and `tests/test_reference.py` checks that no public name is
+left out, that each has a docstring and an example, and that the lists here name what exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page: names by the module from which users import them."""
+
+    file: str
+    title: str
+    about: str
+    names: dict[str, str] = field(default_factory=dict)  # module -> names
+
+    def entries(self) -> list[tuple[str, str]]:
+        return [(module, name) for module, names in self.names.items() for name in names.split()]
+
+
+PAGES = [
+    Page(
+        "gates",
+        "Gates",
+        "What callers wait at. The guide is [Dispatch](../dispatch.md).",
+        {
+            "headgate": (
+                "Dispatch Admission Permit Rate DispatchSnapshot RateLevel Totals call_options "
+                "FirstFree map map_async "
+                "BackoffWindow WindowRegistry publish observe_all parse_retry_after"
+            )
+        },
+    ),
+    Page(
+        "limiters",
+        "Limiters",
+        "A rate for one function, for a million users, or for a swarm of agents. The guides are "
+        "[Limiters](../limiters.md) and [Swarms](../swarm.md).",
+        {"headgate": "RateLimiter MemoryLimiter Acquisition Capacity DistributedLimiter CapacityUpdate"},
+    ),
+    Page(
+        "resilience",
+        "Retries, breakers and budgets",
+        "The guides are [Retrying](../retrying.md), [Circuit breaker](../circuit-breaker.md), "
+        "[Budgets](../budgets.md) and [ResilientClient](../resilient-client.md).",
+        {
+            "headgate": (
+                "retry retrying retry_with_backoff retry_with_backoff_async RetryBudget Backoff "
+                "CircuitBreaker CircuitState "
+                "BreakerRegistry TokenBudget BudgetBook Reservation ResilientClient ResilienceConfig"
+            )
+        },
+    ),
+    Page(
+        "errors",
+        "Errors",
+        "What each means, and what to do about it, is in [the guide](../errors.md).",
+        {
+            "headgate": (
+                "HeadgateError InvalidLimit InvalidCapacity InvalidWindow InvalidConfig "
+                "UnknownResource UnknownName Refused "
+                "WaitTimeout LineFull CostTooLarge CapacityExhausted CircuitBreakerOpen "
+                "BudgetExceeded Closed StoreError"
+            )
+        },
+    ),
+    Page(
+        "http",
+        "HTTP clients and frameworks",
+        "Each module needs its library. The guides are [HTTP](../http.md) and "
+        "[Frameworks](../integrations.md).",
+        {
+            "headgate.http.httpx": "client async_client Transport AsyncTransport",
+            "headgate.http.aiohttp": "middleware",
+            "headgate.http.requests": "Adapter",
+            "headgate.http.anthropic": "middleware middleware_async",
+            "headgate.http.boto3": "obey",
+            "headgate.http": (
+                "per_host per_model per_credential read_signal refusal_of Signal Scope Request Target"
+            ),
+            "headgate.integrations.fastapi": "admit",
+            "headgate.integrations.asgi": "RateLimit by_client by_header",
+            "headgate.tenacity": (
+                "wait_for_window wait_retry_after wait_backoff stop_when_open retry_if_transient"
+            ),
+        },
+    ),
+    Page(
+        "events",
+        "Events and observers",
+        "What an observer is told. The guides are [Events](../events.md) and "
+        "[Observability](../observability.md).",
+        {
+            "headgate.observers": "prometheus opentelemetry logs together",
+            "headgate.events": (
+                "Event Waiting LongWait Admitted Cancelled Refused Settled ResponseObserved Retuned "
+                "WindowEvent WindowSet "
+                "WindowExtended WindowCleared WindowEnded Retrying CircuitEvent CircuitOpened "
+                "CircuitProbing CircuitClosed "
+                "StoreAsked StoreLost StoreRegained StoreForgot CapacityReduced CapacityChanged "
+                "UpdateIgnored DuplicateAgent "
+                "BusLost BusRegained"
+            ),
+        },
+    ),
+    Page(
+        "testing",
+        "Testing and the sandbox",
+        "The guides are [Testing](../testing.md) and [Sandbox](../sandbox.md).",
+        {
+            "headgate.testing": "ManualClock Recorder run MemoryStore UnreliableBus",
+            "headgate.sandbox": "Sandbox FakeProvider Provider Fault Reply Report serve",
+        },
+    ),
+    Page(
+        "typing",
+        "Types",
+        "For annotations of your own code.",
+        {"headgate.typing": "Clock Timer Store Bus RedisClient Rates Seconds Jitter Observer AnyStore"},
+    ),
+]
+
+# Methods that other rooms of headgate call. They have no underscore, because no room reaches into private
+# names, and they are not for users.
+_OF_GATES = (
+    "abandon after_fork at_full_length callers change claim close_if demand detach follow_observers "
+    "follow_rules give_back "
+    "grant hear_window join largest_cost learn leave look look_again pauses recover ring "
+    "set_rate_rules settle share take "
+    "tell_admitted tell_left tell_retuned ticket told totals is_idle check_may_block clock line "
+    "guard observer lock"
+)
+INNER = {
+    "headgate.Admission": "enter enter_async",
+    "headgate.Backoff": "delay_ns",
+    "headgate.BackoffWindow": "hear identify notice_end reentry signal watch",
+    "headgate.BudgetExceeded": "",
+    "headgate.CircuitBreaker": "abandoned after_fork apply begin come_out enter go_in keep_in is_idle share",
+    "headgate.Dispatch": _OF_GATES,
+    "headgate.DistributedLimiter": "after_fork follow_observers",
+    "headgate.FirstFree": "order took among",
+    "headgate.MemoryLimiter": "after_fork follow_observers",
+    "headgate.Permit": "leave cost generation mode taken_at ticket wait_ns",
+    "headgate.Rate": "of_ns most_debt",
+    "headgate.RateLimiter": "after_fork follow_observers",
+    "headgate.RetryBudget": "after_fork begin_attempt checked earn end_attempt refund spend",
+    "headgate.TokenBudget": "remember",
+    "headgate.WindowRegistry": "after_fork keep let_go",
+    "headgate.ResilienceConfig": "",
+    "headgate.testing.ManualClock": "parking_for parking threads_park quantum",
+    "headgate.http.requests.Adapter": "send",
+}
+
+# Public names without an example of their own, each with the reason.
+_AN_ERROR = "an error: the guide to errors shows when it is raised"
+_AN_EVENT = "an event: an example of Recorder shows how events are read"
+_A_RESULT = "a value that users get and do not make: the example is where they get it"
+_A_PROTOCOL = "a protocol: what implements it has the examples"
+WITHOUT_EXAMPLE = {
+    **{
+        f"{module}.{name}": _AN_ERROR
+        for page in PAGES
+        if page.file == "errors"
+        for module, name in page.entries()
+    },
+    **{
+        f"{module}.{name}": _AN_EVENT
+        for page in PAGES
+        if page.file == "events"
+        for module, name in page.entries()
+        if module == "headgate.events"
+    },
+    **dict.fromkeys(
+        (f"headgate.typing.{name}" for name in ("Clock", "Timer", "Store", "Bus", "RedisClient")), _A_PROTOCOL
+    ),
+}

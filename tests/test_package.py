@@ -1,0 +1,192 @@
+"""What is published is what was tested: the sdist, the wheel, and the wheel in environments of its own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import headgate
+from headgate.sandbox import Sandbox
+from test_docs import python_blocks
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "headgate"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Those that draw charts and sign requests take longest to install.
+INSTALLED_EXTRAS = ",".join(sorted(PROJECT["optional-dependencies"].keys() - {"plot", "boto3"}))
+BRANCH = {"bin": "Scripts"} if os.name == "nt" else {}
+
+pytestmark = pytest.mark.xdist_group("package")
+
+
+def run(*command, **options):
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(sdist, wheel), the wheel built from the sdist as `python -m build` does it."""
+    place = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", place, cwd=ROOT)
+    (sdist,) = place.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, place)  # `filter=` of tarfile came with Python 3.11.4
+    unpacked = place / sdist.name.removesuffix(".tar.gz")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place, cwd=unpacked)
+    (wheel,) = place.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def bare(built, tmp_path_factory):
+    """The Python of an environment that has the wheel and nothing else."""
+    python = environment(tmp_path_factory.mktemp("bare"))
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", built[1])
+    return python
+
+
+@pytest.fixture(scope="module")
+def full(built, tmp_path_factory):
+    """The Python of an environment that has the wheel with its extras, and what the README imports."""
+    python = environment(tmp_path_factory.mktemp("full"))
+    others = [] if needed_by_readme() <= {"headgate"} else sorted(needed_by_readme() - {"headgate"})
+    constraints = ["-c", ROOT / "constraints" / "test.txt"]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    run(*pip, *constraints, f"{built[1]}[{INSTALLED_EXTRAS}]", *others)
+    return python
+
+
+def environment(place):
+    venv.create(place, with_pip=True)
+    return place / BRANCH.get("bin", "bin") / "python"
+
+
+def program(python, source, **variables):
+    """Run a program where neither this repository nor the environment of the tests can be imported."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return run(python, "-I", "-c", source, env={**clean, **variables}, cwd=python.parent)
+
+
+def readme_block():
+    return python_blocks(ROOT / "README.md")[0][1]
+
+
+def needed_by_readme():
+    """The packages that the first block of the README imports."""
+    roots = re.findall(r"^\s*(?:from|import) (\w+)", readme_block(), flags=re.MULTILINE)
+    return set(roots) - set(sys.stdlib_module_names)
+
+
+# -- what is in them
+
+
+def test_the_version_is_one_that_can_be_published():
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", headgate.__version__)
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {headgate.__version__} (" in text, "the changelog has no heading for this version"
+
+
+def test_the_wheel_has_every_file_of_the_source_and_no_other(built):
+    with zipfile.ZipFile(built[1]) as packed:
+        files = {name for name in packed.namelist() if ".dist-info/" not in name}
+    expected = {
+        path.relative_to(SOURCE.parent).as_posix()
+        for path in SOURCE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert files == expected
+    assert {
+        "headgate/py.typed",
+        "headgate/cli/run/prices.json",
+        "headgate/gateway/page/page.html",
+        "headgate/sharing/scripts/pool.lua",
+    } <= files
+
+
+def test_the_sdist_has_what_it_takes_to_test_headgate_and_nothing_else(built):
+    with tarfile.open(built[0]) as packed:
+        files = {name.partition("/")[2] for name in packed.getnames()}
+    roots = {name.partition("/")[0] for name in files}
+    folders = {"src", "tests", "docs", "examples", "bench", "constraints"}
+    texts = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    assert roots == folders | texts | {"Makefile", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert not [name for name in files if name.startswith("bench/") and not name.endswith(".py")]
+    assert not [name for name in files if re.search(r"\.venv|__pycache__|\.pyc$|_build|\.egg-info", name)]
+    for test in (ROOT / "tests").rglob("*.py"):
+        assert test.relative_to(ROOT).as_posix() in files
+
+
+def test_every_classifier_of_a_python_is_one_that_the_workflow_tests():
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    tested = set(re.findall(r'"(3\.\d+)"', workflow))
+    told = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    assert told <= tested
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in tested
+
+
+# -- the wheel in an environment of its own
+
+
+def test_without_extras_the_core_works_and_a_command_says_what_to_install(bare):
+    shown = program(bare, "import headgate, sys; print(headgate.__file__); print(headgate.Dispatch('api'))")
+    assert str(bare.parent.parent) in shown
+    for name in headgate.__all__:
+        program_of_all = f"import headgate; headgate.{name}"
+        assert compile(program_of_all, name, "exec")
+    program(bare, "import headgate\nfor name in headgate.__all__: getattr(headgate, name)")
+    assert run(bare, "-m", "pip", "list", "--format=freeze").count("headgate") == 1
+    done = subprocess.run([bare.parent / "headgate", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "headgate[cli]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_extras_a_store_in_a_file_works(bare, tmp_path):
+    source = f"""
+from headgate import Dispatch
+with Dispatch("api", rates="600/minute", store="sqlite:///{tmp_path}/limits.db") as api:
+    with api.admit(timeout=10):
+        print("admitted")
+"""
+    assert program(bare, source) == "admitted\n"
+
+
+def test_with_extras_every_module_can_be_imported(full):
+    program(full, """
+import importlib, pkgutil, headgate
+frameworks = {f"headgate.integrations.{name}" for name in ("fastapi", "langchain", "llama_index")}
+frameworks.add("headgate.http.boto3")
+for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
+    if module.name not in frameworks and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+""")  # fmt: skip
+
+
+def test_with_extras_the_commands_start(full):
+    version = run(full.parent / "headgate", "--version")
+    assert headgate.__version__ in version
+    for command in ("run", "serve", "exec", "watch", "sandbox", "doctor", "demo"):
+        assert "Usage" in run(full.parent / "headgate", command, "--help")
+
+
+def test_the_first_block_of_the_readme_runs_from_the_wheel_against_the_sandbox(full):
+    with Sandbox("openai", requests="600/minute", tokens="100_000/minute") as api:
+        program(
+            full,
+            readme_block(),
+            OPENAI_BASE_URL=f"{api.url}/v1" if not api.url.endswith("/v1") else api.url,
+            OPENAI_API_KEY="any",
+        )
+        if "openai" in needed_by_readme():
+            assert api.report().answered >= 1
