@@ -127,18 +127,15 @@ PAGES = [
 # Methods that other rooms of headgate call. They have no underscore, because no room reaches into private
 # names, and they are not for users.
 _OF_GATES = (
-    "abandon after_fork at_full_length callers change claim close_if demand detach follow_observers "
-    "follow_rules give_back "
-    "grant hear_window join largest_cost learn leave look look_again pauses recover ring "
-    "set_rate_rules settle share take "
-    "tell_admitted tell_left tell_retuned ticket told totals is_idle check_may_block clock line "
-    "guard observer lock"
+    "abandon after_fork at_full_length callers change check_may_block claim close_if demand detach "
+    "follow_observers follow_rules give_back grant hear_window is_idle join largest_cost learn leave "
+    "look look_again pauses recover ring set_rate_rules settle share take tell_admitted tell_left "
+    "tell_retuned ticket told totals"
 )
 INNER = {
     "headgate.Admission": "enter enter_async",
     "headgate.Backoff": "delay_ns",
     "headgate.BackoffWindow": "hear identify notice_end reentry signal watch",
-    "headgate.BudgetExceeded": "",
     "headgate.CircuitBreaker": "abandoned after_fork apply begin come_out enter go_in keep_in is_idle share",
     "headgate.Dispatch": _OF_GATES,
     "headgate.DistributedLimiter": "after_fork follow_observers",
@@ -150,8 +147,12 @@ INNER = {
     "headgate.RetryBudget": "after_fork begin_attempt checked earn end_attempt refund spend",
     "headgate.TokenBudget": "remember",
     "headgate.WindowRegistry": "after_fork keep let_go",
-    "headgate.ResilienceConfig": "",
-    "headgate.testing.ManualClock": "parking_for parking threads_park quantum",
+    "headgate.testing.ManualClock": "loop_parker thread_parker quantum",
+    "headgate.testing.MemoryStore": "after_fork ask close keys listen look swap",
+    "headgate.sandbox.FakeProvider": "on_clock",
+    "headgate.sandbox.Sandbox": "on_clock",
+    "headgate.http.httpx.Transport": "close handle_request",
+    "headgate.http.httpx.AsyncTransport": "aclose handle_async_request",
     "headgate.http.requests.Adapter": "send",
 }
 

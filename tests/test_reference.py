@@ -34,7 +34,7 @@ ENTRIES = [
 ]
 NAMES = [f"{module}.{name}" for module, name in ENTRIES]
 # What is documented where it stands, and not by a docstring.
-ALIASES = {f"headgate.typing.{name}" for name in "AnyStore Jitter Observer Rates Seconds".split()}
+ALIASES = {f"headgate.typing.{name}" for name in ["AnyStore", "Jitter", "Observer", "Rates", "Seconds"]}
 
 
 def thing(name):
@@ -79,14 +79,8 @@ def test_no_name_is_on_two_pages():
     assert len(NAMES) == len(set(NAMES))
 
 
-def test_what_is_listed_as_not_for_users_exists():
-    for name, inner in reference.INNER.items():
-        if name.startswith(WITH_FRAMEWORKS):
-            continue
-        for word in inner.split():
-            assert hasattr(thing(name), word) or word in inspect.getsource(thing(name)), f"{name}.{word}"
-    for name in reference.WITHOUT_EXAMPLE:
-        assert name in NAMES, name
+def test_what_is_excused_from_an_example_exists():
+    assert set(reference.WITHOUT_EXAMPLE) <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ALIASES])

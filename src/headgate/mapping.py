@@ -90,7 +90,14 @@ async def map_async(
     workers: int | None = None,
     progress: Any = None,
 ) -> Results:
-    """Call `fn` with every item as `map` does, in tasks of the running event loop or in threads."""
+    """Call `fn` with every item as `map` does, in tasks of the running event loop or in threads.
+
+    >>> import asyncio, headgate
+    >>> async def double(n):
+    ...     return 2 * n
+    >>> asyncio.run(headgate.map_async(double, [1, 2, 3], gate=headgate.Dispatch("api")))
+    [2, 4, 6]
+    """
     return await _Work(fn, items, gate, cost, workers, progress).run()
 
 

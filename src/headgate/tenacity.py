@@ -44,7 +44,12 @@ class wait_for_window(wait_base):  # noqa: N801 - spelled like the strategies of
 
 
 class wait_retry_after(wait_base):  # noqa: N801 - as above
-    """Wait a little longer than the far side said, and at least as long as `otherwise` says."""
+    """Wait a little longer than the far side said, and at least as long as `otherwise` says.
+
+    >>> import tenacity
+    >>> @tenacity.retry(wait=wait_retry_after(), retry=retry_if_transient())
+    ... def ask(): ...
+    """
 
     def __init__(
         self, otherwise: WaitBaseT | None = None, *, random: Callable[[], float] = default_random
@@ -62,7 +67,12 @@ class wait_retry_after(wait_base):  # noqa: N801 - as above
 
 
 class wait_backoff(wait_base):  # noqa: N801 - as above
-    """Wait as a Backoff says, jitter included."""
+    """Wait as a Backoff says, jitter included.
+
+    >>> import tenacity
+    >>> @tenacity.retry(wait=wait_backoff(Backoff(0.5, cap=10)))
+    ... def ask(): ...
+    """
 
     def __init__(self, backoff: Backoff, *, random: Callable[[], float] = default_random) -> None:
         if not isinstance(backoff, Backoff):
@@ -76,7 +86,12 @@ class wait_backoff(wait_base):  # noqa: N801 - as above
 
 
 class stop_when_open(stop_base):  # noqa: N801 - as above
-    """Stop as soon as the circuit is open, because it would refuse the next attempt."""
+    """Stop as soon as the circuit is open, because it would refuse the next attempt.
+
+    >>> import tenacity
+    >>> @tenacity.retry(stop=stop_when_open(CircuitBreaker()) | tenacity.stop_after_attempt(5))
+    ... def ask(): ...
+    """
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
@@ -86,7 +101,12 @@ class stop_when_open(stop_base):  # noqa: N801 - as above
 
 
 class retry_if_transient(retry_base):  # noqa: N801 - as above
-    """Retry lost connections, timeouts, "slow down" and failures of the far side, and nothing else."""
+    """Retry lost connections, timeouts, "slow down" and failures of the far side, and nothing else.
+
+    >>> import tenacity
+    >>> @tenacity.retry(retry=retry_if_transient(), stop=tenacity.stop_after_attempt(3))
+    ... def ask(): ...
+    """
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         error = _error_of(retry_state)

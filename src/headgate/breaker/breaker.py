@@ -48,7 +48,11 @@ _SHORTEST_LEASE = 30 * SECOND
 
 
 class CircuitState(Enum):
-    """The state of a circuit breaker."""
+    """The state of a circuit breaker: `headgate.CircuitBreaker().state`.
+
+    >>> CircuitBreaker().state is CircuitState.CLOSED
+    True
+    """
 
     CLOSED = "closed"
     OPEN = "open"

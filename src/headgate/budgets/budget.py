@@ -220,6 +220,12 @@ class Reservation:
 
     Leaving the `with` block does not settle it: the estimate stays charged, also after an exception, because
     the call may have been billed. If you know that it was not, call `refund()`.
+
+    >>> budget = TokenBudget(1000)
+    >>> with budget.reserve(400) as reservation:
+    ...     reservation.settle(250)
+    >>> budget.remaining_budget
+    750
     """
 
     __slots__ = ("_budget", "_charge", "_levels", "_open")

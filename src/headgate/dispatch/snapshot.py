@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class RateLevel(Frozen):
-    """How one rate stands: `level` units could go now (negative: in debt), of `burst` at most."""
+    """How one rate stands: `level` units could go now (negative: in debt), of `burst` at most.
+
+    >>> from headgate import Dispatch
+    >>> (rate,) = Dispatch("api", rates="600/minute").snapshot().rates
+    >>> rate.name, rate.level, rate.burst
+    ('requests/minute', 10, 10)
+    """
 
     __slots__ = ("burst", "level", "limit", "name", "per", "unit")
     name: str
@@ -31,6 +37,13 @@ class Totals(Frozen):
     Of `admitted` calls `waited` had to wait, `seconds_waited` together. `refused` calls got an error of
     headgate, `cancelled` ones were given up while they waited. Of `responses` that were given to `observe`,
     `limited` ones said "slow down". `windows` counts the backoff windows that started.
+
+    >>> from headgate import Dispatch
+    >>> api = Dispatch("api")
+    >>> with api.admit():
+    ...     pass
+    >>> api.snapshot().totals.admitted
+    1
     """
 
     __slots__ = (
@@ -59,6 +72,13 @@ class DispatchSnapshot(Frozen):
     `binding` is the rule the first in line waits for and `next_at` the moment, on the clock
     of the Dispatch, at which it looks again; None if a call has to finish first. `window_remaining` is how
     many seconds its backoff window lasts, `waiting_by_priority` has pairs of a priority and how many wait.
+
+    >>> from headgate import Dispatch
+    >>> api = Dispatch("api", concurrency=1)
+    >>> with api.admit():
+    ...     now = api.snapshot()
+    >>> now.in_flight, now.waiting, now.binding
+    (1, 0, None)
     """
 
     __slots__ = (

@@ -34,6 +34,13 @@ class Permit:
 
     `waited` is how many seconds the caller waited for it, `throttled` whether it was given under the
     tighter rules that follow a backoff signal.
+
+    >>> from headgate import Dispatch
+    >>> api = Dispatch("api", rates="200_000 tokens/minute")
+    >>> with api.admit(tokens=1200) as permit:
+    ...     permit.settle(tokens=900)
+    >>> permit.waited, permit.throttled
+    (0.0, False)
     """
 
     __slots__ = ("cost", "generation", "mode", "taken_at", "ticket", "wait_ns")
@@ -49,6 +56,7 @@ class Permit:
 
     @property
     def waited(self) -> float:
+        """How many seconds the caller waited."""
         return getattr(self, "wait_ns", 0) / 1e9
 
     @property
@@ -58,6 +66,7 @@ class Permit:
 
     @property
     def throttled(self) -> bool:
+        """Whether it was given under the tighter rules that follow a backoff signal."""
         return abs(self.mode) == THROTTLED
 
     def settle(
@@ -184,7 +193,14 @@ IN_USE = "this admission is in use already; call admit() once for every call"
 
 
 class Admission:
-    """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task."""
+    """What `admit()` returns: enter it with `with` in a thread, with `async with` in a task.
+
+    >>> from headgate import Dispatch
+    >>> admission = Dispatch("api").admit(timeout=5)
+    >>> with admission as permit:
+    ...     print(permit)
+    <Permit of 'api', running, waited 0.000 s>
+    """
 
     __slots__ = ("gate", "permit", "price", "priority", "tenant", "timeout")
     gate: Gate

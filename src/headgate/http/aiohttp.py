@@ -24,6 +24,16 @@ def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMidd
     """A middleware that sends no faster than the gate admits.
 
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
+
+    >>> import aiohttp
+    >>> async def ask(url):
+    ...     async with aiohttp.ClientSession(middlewares=[middleware()]) as session:
+    ...         async with session.get(url) as response:
+    ...             return await response.text()
+    >>> from headgate.sandbox import Sandbox
+    >>> import asyncio
+    >>> with Sandbox("plain") as api:
+    ...     answer = asyncio.run(ask(api.url))
     """
     sender = GatedSender(gate, **options)
 

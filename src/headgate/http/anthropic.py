@@ -29,6 +29,9 @@ def middleware(
 
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
     The SDK does not tell a middleware the `base_url` of the client: if you set one, give a gate.
+
+    >>> from anthropic import Anthropic
+    >>> claude = Anthropic(api_key="any", middleware=[middleware()])
     """
     sender = _sender(gate, **options)
 
@@ -48,7 +51,11 @@ def middleware(
 def middleware_async(
     gate: Gates = None, **options: Unpack[SendOptions]
 ) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """A middleware for AsyncAnthropic; the arguments are those of `middleware`."""
+    """A middleware for AsyncAnthropic; the arguments are those of `middleware`.
+
+    >>> from anthropic import AsyncAnthropic
+    >>> claude = AsyncAnthropic(api_key="any", middleware=[middleware_async()])
+    """
     sender = _sender(gate, **options)
 
     async def gated(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -42,6 +42,10 @@ def obey(
     `gate` and the options are those of `headgate.http.httpx.Transport`; botocore retries, not headgate. Leave
     its retries at `Config(retries={"mode": "standard"})`: its adaptive mode limits the rate by itself, and
     sleeps after the request has been signed.
+
+    >>> import boto3
+    >>> place = {"region_name": "eu-west-1", "aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    >>> bedrock = obey(boto3.client("bedrock-runtime", **place))
     """
     meta: Any = getattr(client, "meta", None)
     if meta is None or not hasattr(meta, "events"):

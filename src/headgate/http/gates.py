@@ -20,6 +20,10 @@ class Request:
 
     `host` includes the port unless it is the usual one. `headers` have lower-case names. `body` is None if
     it is not in memory, `model` if the request names none.
+
+    >>> url = "https://api.example/"
+    >>> Request(method="GET", url=url, host="api.example", headers={}, body=None, model=None)
+    <Request GET https://api.example/, model None>
     """
 
     method: str
@@ -75,17 +79,31 @@ Choose: TypeAlias = Callable[[Dispatch], Target]
 
 
 def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
-    """A gate for every host: `make("api.openai.com")` is called for the first request, its Dispatch kept."""
+    """A gate for every host: `make("api.openai.com")` is called for the first request, its Dispatch kept.
+
+    >>> from headgate.http.httpx import client
+    >>> http_client = client(per_host(lambda host: Dispatch(host, rates="auto", pause=True)))
+    """
     return _by_key(make, lambda request: request.host)
 
 
 def per_model(make: Callable[[str], Dispatch]) -> ChooseGate:
-    """A gate for every model: `make("gpt-5")`, or `make("default")` for a request that names none."""
+    """A gate for every model: `make("gpt-5")`, or `make("default")` for a request that names none.
+
+    >>> gate_of = per_model(lambda model: Dispatch(model, rates="500/minute"))
+    >>> chat = dict(method="POST", url="https://api.example/", host="api.example", headers={}, body=None)
+    >>> gate_of(Request(**chat, model="small"))
+    <Dispatch 'small': 500 requests/minute burst 8, 0 waiting>
+    """
     return _by_key(make, lambda request: request.model or "default")
 
 
 def per_credential(make: Callable[[str], Dispatch]) -> ChooseGate:
-    """A gate for every API key. `make` is given a digest of the key, which may appear in logs."""
+    """A gate for every API key. `make` is given a digest of the key, which may appear in logs.
+
+    >>> from headgate.http.httpx import client
+    >>> http_client = client(per_credential(lambda digest: Dispatch(digest, rates="auto", pause=True)))
+    """
     return _by_key(make, _credential)
 
 

@@ -95,6 +95,11 @@ class Transport(_Gated[InnerTransport], _Sync):
     is the exception. `refusals="raise"` and `refusals="respond"` decide it for all requests.
 
     The other options are those of `headgate.http.exchange.SendOptions`.
+
+    >>> import httpx
+    >>> from headgate import Dispatch
+    >>> with httpx.Client(transport=Transport(Dispatch("api", rates="500/minute"))) as http:
+    ...     pass  # http.get(...) waits at the gate
     """
 
     _kind = "HTTPTransport"
@@ -138,7 +143,11 @@ class Transport(_Gated[InnerTransport], _Sync):
 
 
 class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
-    """A transport for async clients; the arguments are those of `Transport`."""
+    """A transport for async clients; the arguments are those of `Transport`.
+
+    >>> import httpx
+    >>> http = httpx.AsyncClient(transport=AsyncTransport())
+    """
 
     _kind = "AsyncHTTPTransport"
 
@@ -206,7 +215,11 @@ def async_client(
     refusals: Refusals = "auto",
     **options: Unpack[SendOptions],
 ) -> Any:
-    """An async client that waits at a gate: `AsyncOpenAI(http_client=async_client())`. See `client`."""
+    """An async client that waits at a gate: `AsyncOpenAI(http_client=async_client())`. See `client`.
+
+    >>> async_client().follow_redirects
+    True
+    """
     transport = AsyncTransport(gate, inner=inner, refusals=refusals, **options)
     return _installed(library).AsyncClient(transport=transport, follow_redirects=True)
 

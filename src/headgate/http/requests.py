@@ -26,6 +26,10 @@ class Adapter(BaseAdapter):
     """Sends by `inner`, an HTTPAdapter unless you give another, no faster than the gate admits.
 
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
+
+    >>> import requests
+    >>> with requests.Session() as session:
+    ...     session.mount("https://", Adapter())
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Adapter(BaseAdapter):
         return response
 
     def close(self) -> None:
+        """Close the adapter that sends."""
         self._inner.close()
 
     def __repr__(self) -> str:

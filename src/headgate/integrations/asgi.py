@@ -24,13 +24,21 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def by_client(scope: Scope) -> str:
-    """The user is the address that the request comes from."""
+    """The user is the address that the request comes from.
+
+    >>> by_client({"type": "http", "client": ("10.0.0.7", 50123)})
+    '10.0.0.7'
+    """
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 
 
 def by_header(name: str) -> Callable[[Scope], str]:
-    """The user is the value of a header, e.g. an API key; the address, if it is missing."""
+    """The user is the value of a header, e.g. an API key; the address, if it is missing.
+
+    >>> by_header("X-API-Key")({"type": "http", "headers": [(b"x-api-key", b"ann")]})
+    'ann'
+    """
     wanted = name.lower().encode("latin-1")
 
     def user(scope: Scope) -> str:
@@ -50,6 +58,10 @@ class RateLimit:
 
     Calls that a request makes through adapters of headgate belong to its user: they share fairly with those
     of others.
+
+    >>> from headgate import MemoryLimiter
+    >>> async def app(scope, receive, send): ...
+    >>> app = RateLimit(app, MemoryLimiter(rates="5/s burst 10"), user=by_header("X-API-Key"), wait=2)
     """
 
     def __init__(

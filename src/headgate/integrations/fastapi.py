@@ -34,6 +34,15 @@ def admit(
     The arguments are those of `headgate.integrations.asgi.RateLimit`; `user` is a function of the request. A
     refused request raises an HTTPException with `Retry-After`; an admitted one gets the fields `RateLimit`
     and `RateLimit-Policy`, and its calls through adapters of headgate belong to the user.
+
+    >>> from typing import Annotated
+    >>> from fastapi import Depends, FastAPI
+    >>> from headgate import MemoryLimiter
+    >>> app = FastAPI()
+    >>> by_user = admit(MemoryLimiter(rates="5/s burst 10"), wait=2)
+    >>> @app.get("/")
+    ... async def greet(user: Annotated[str, Depends(by_user)]):
+    ...     return {"hello": user}
     """
     must_be_plain(user, "user", "a request")
     door = Door(limiter, wait=wait, status=status)

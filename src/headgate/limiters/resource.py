@@ -15,6 +15,13 @@ class Capacity(Frozen):
     """The state of one resource: `available` of `total` tokens could be taken now; `window` is in seconds.
 
     `share` is the part of the total that this process may use, which is all of it unless agents share it.
+
+    >>> from headgate import MemoryLimiter
+    >>> limiter = MemoryLimiter(rates="5/s")
+    >>> limiter.set_capacity("api", 60, 60)
+    >>> capacity = limiter.get_capacity("api")
+    >>> capacity.total, capacity.window
+    (60, 60.0)
     """
 
     __slots__ = ("available", "in_flight", "resource", "share", "total", "window")
@@ -31,6 +38,12 @@ class Acquisition(Frozen):
 
     If not, `rule` is the limit that has too little, and `retry_after` the number of seconds after which
     another try could succeed, or None if no clock can tell.
+
+    >>> from headgate import RateLimiter
+    >>> limiter = RateLimiter(1)
+    >>> first, second = limiter.ask(), limiter.ask()
+    >>> bool(first), bool(second), second.rule
+    (True, False, 'requests/minute')
     """
 
     __slots__ = ("acquired", "retry_after", "rule")

@@ -46,6 +46,9 @@ def opentelemetry(meter: Any = None, tracer: Any = None, *, tenants: bool = Fals
 
     Without a meter or a tracer, those of the global providers are used, by the name `headgate`. A span is a
     child of the span in which the caller waited. `tenants` as for `prometheus`.
+
+    >>> import headgate
+    >>> api = headgate.Dispatch("api", observer=headgate.observers.opentelemetry())
     """
     from .to_opentelemetry import OpenTelemetryObserver  # noqa: PLC0415 - it needs opentelemetry
 
@@ -58,6 +61,9 @@ def logs(logger: Logger | None = None, *, slow_after: Seconds | None = 30.0) -> 
     The logger is `headgate` unless another one is given. Without this observer headgate writes windows, lost
     stores and other limits at INFO there. A line has its facts as fields too, in `extra`: `headgate_event`,
     `headgate_key`, `headgate_rule` and so on. With `slow_after=None` no caller waits too long.
+
+    >>> import headgate
+    >>> api = headgate.Dispatch("api", observer=headgate.observers.logs(slow_after=5))
     """
     from .to_logs import LogObserver  # noqa: PLC0415 - it loads logging
 

@@ -16,6 +16,9 @@ def parse_retry_after(headers: object, *, default: float = 1.0, now: float | Non
 
     Dates are measured from the Date header of the response, so that a wrong local clock does not matter;
     *now*, in seconds since 1970, is used where that header is missing.
+
+    >>> parse_retry_after({"Retry-After": "7"}), parse_retry_after({}, default=2.0)
+    (7.0, 2.0)
     """
     retry_after = retry_after_of(headers, time.time() if now is None else now)
     return default if retry_after is None else retry_after
@@ -33,6 +36,9 @@ def read_signal(
 
     *headers* is a mapping, an iterable of pairs or the headers object of any client library; *body* is
     bytes, text or parsed JSON. *provider* helps where two providers use one name differently (`"groq"`).
+
+    >>> read_signal(429, {}, {"error": {"type": "insufficient_quota"}}).should_retry
+    False
     """
     present = time.time() if now is None else now
     if body is None and provider is None and type(status) is int and status < 400:

@@ -15,7 +15,12 @@ from .wire import Document, Fields, Present, amount, at, entries, readings
 
 
 class Scope(NamedTuple):
-    """One budget that a server keeps for its caller; None stands for a figure it did not state."""
+    """One budget that a server keeps for its caller; None stands for a figure it did not state.
+
+    >>> from headgate.http import read_signal
+    >>> read_signal(200, {"x-ratelimit-limit-tokens": "9000", "x-ratelimit-remaining-tokens": "8000"}).scopes
+    (Scope(name='tokens', limit=9000, remaining=8000, reset_after=None),)
+    """
 
     name: str
     limit: float | None = None

@@ -38,6 +38,11 @@ class Signal(NamedTuple):
     `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server
     stated none. `should_retry` is None when the response alone cannot tell. `from_reset` says that the wait
     is the reset of a used-up budget, because the server did not say when to come back.
+
+    >>> from headgate.http import read_signal
+    >>> signal = read_signal(429, {"Retry-After": "7"})
+    >>> signal.limited, signal.retry_after, signal.reason
+    (True, 7.0, 'rate_limited')
     """
 
     limited: bool = False

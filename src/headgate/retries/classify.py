@@ -99,6 +99,12 @@ def refusal_of(error: object) -> Refused | None:
     """The refusal of a gate that an SDK turned into an error of its own; None if the server was asked.
 
     A refusal is returned as it is, and so is that of a response.
+
+    >>> from headgate import LineFull
+    >>> refusal_of(LineFull("too many wait", rule="line"))
+    LineFull('too many wait (line)')
+    >>> refusal_of(ValueError("from the server")) is None
+    True
     """
     if isinstance(error, Refused):
         return error

@@ -134,7 +134,14 @@ async def retry_with_backoff_async(
     backoff: Backoff | None = None,
     **options: Unpack[RetryOptions],
 ) -> T:
-    """Call a function and await its result, and again if it fails. The options are those of `retry`."""
+    """Call a function and await its result, and again if it fails. The options are those of `retry`.
+
+    >>> import asyncio
+    >>> async def ask():
+    ...     return "answer"
+    >>> asyncio.run(retry_with_backoff_async(ask, max_retries=5))
+    'answer'
+    """
     backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
     is_async(func, "retry_with_backoff_async")  # refuses generators and what cannot be called

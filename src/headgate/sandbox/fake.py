@@ -34,6 +34,10 @@ class Reply(Closing):
 
     A plain answer is all there. A streamed one is iterated over, `for` or `async for`, and stays in flight
     until it is read to the end or closed; `with` and `async with` close it.
+
+    >>> reply = FakeProvider("plain").call("GET", "/greeting")
+    >>> reply.status, len(reply.body) > 0
+    (200, True)
     """
 
     def __init__(self, scenario: LiveScenario, head: Head) -> None:

@@ -70,6 +70,10 @@ class Provider:
     continues with `tokens_per_second` (None: at once), in pieces of `piece_tokens` if it is streamed. It has
     the number of tokens that the request states in `metadata.sandbox_output_tokens` or
     `x-sandbox-output-tokens`, else `reply_tokens` on average. `seed` determines all random numbers.
+
+    >>> from headgate.sandbox import Sandbox
+    >>> with Sandbox(Provider("anthropic", requests="50/minute", output_tokens="8000/minute")) as api:
+    ...     pass  # Anthropic(base_url=api.url, api_key="any")
     """
 
     def __init__(
@@ -221,6 +225,7 @@ class Provider:
     # -- Faults
 
     def fault(self, fault: Fault, now: int) -> None:
+        """Misbehave like this from now on."""
         self._faults = [planned for planned in self._faults if not planned.is_over(now)]
         self._faults.append(Planned(fault, now))
 
@@ -229,11 +234,13 @@ class Provider:
         return [planned.fault for planned in self._faults if not planned.is_over(now)]
 
     def clear_faults(self) -> None:
+        """Misbehave no longer."""
         self._faults = []
 
     # -- What was seen
 
     def report(self) -> Report:
+        """What happened since the start or the last reset."""
         return self.account()()
 
     def account(self) -> Callable[[], Report]:

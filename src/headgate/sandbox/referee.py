@@ -23,7 +23,14 @@ _INSTANT = SECOND // 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What happened since the start or the last reset. Times are seconds."""
+    """What happened since the start or the last reset. Times are seconds.
+
+    >>> from headgate.sandbox import FakeProvider
+    >>> api = FakeProvider("plain", requests="1/minute")
+    >>> statuses = [api.call("GET", "/").status for _ in range(3)]
+    >>> api.report().admitted, api.report().refused
+    (1, 2)
+    """
 
     requests: int  # that arrived, including refused and broken ones
     admitted: int  # requests that the limits allowed

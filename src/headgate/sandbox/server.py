@@ -285,7 +285,17 @@ async def serve(
     *,
     started: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until cancelled. `started` is called with the address."""
+    """Serve until cancelled. `started` is called with the address.
+
+    >>> async def for_a_moment():
+    ...     async with asyncio.timeout(0.05):
+    ...         await serve(Provider("plain"), started=addresses.append)
+    >>> addresses = []
+    >>> with suppress(TimeoutError):
+    ...     asyncio.run(for_a_moment())
+    >>> addresses[0].startswith("http://127.0.0.1:")
+    True
+    """
     await _serve(Live(provider), host, _port(port), started)
 
 

@@ -50,7 +50,16 @@ class _Expiring(Generic[K, V]):
 
 
 class MemoryStore:
-    """Pools and records in this process, by the clock that is given."""
+    """A store in this process, by the clock that is given: `store="memory:"` for tests on virtual time.
+
+    >>> from headgate import Dispatch
+    >>> from headgate.testing import ManualClock
+    >>> clock = ManualClock()
+    >>> store = MemoryStore(clock)
+    >>> with Dispatch("api", rates="5/s", store=store, clock=clock) as one:
+    ...     one.key
+    'api'
+    """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock

@@ -57,6 +57,7 @@ class CapacityUpdate(Frozen):
 
     @property
     def timestamp(self) -> datetime:
+        """When it was sent, in UTC."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
 
     def to_json(self, extra: Mapping[str, Any] | None = None) -> bytes:
