@@ -11,7 +11,6 @@ version = release = headgate.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["examples/*.md"]
 
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
 myst_enable_extensions = ["colon_fence"]

@@ -26,6 +26,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 # Pages from outside of docs/, by their place on the site.
 OTHERS = {
+    "README.md": "Overview",
     "CHANGELOG.md": "Changelog",
     "CONTRIBUTING.md": "Contributing",
     "SECURITY.md": "Security",
@@ -39,32 +40,31 @@ def stage(place: Path) -> None:
     for path in DOCS.rglob("*"):
         inside = path.relative_to(DOCS)
         if path.is_file() and inside.parts[0] not in ("_static", "__pycache__") and path.suffix != ".py":
-            copy(path, place / inside)
+            copy(path, place, inside)
     for name in OTHERS:
         if (ROOT / name).exists():
-            copy(ROOT / name, place / name)
-    shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    for picture in (ROOT / "bench").glob("*.png"):
-        copy(picture, place / "bench" / picture.name)
+            copy(ROOT / name, place, Path(name))
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, place: Path, inside: Path) -> None:
+    target = place / inside
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != ".md":
         shutil.copy(source, target)
         return
-    target.write_text(LINK.sub(lambda link: moved(link, source), source.read_text("utf-8")), encoding="utf-8")
+    text = LINK.sub(lambda link: moved(link, source, place), source.read_text("utf-8"))
+    target.write_text(text, encoding="utf-8")
 
 
-def moved(link: re.Match[str], page: Path) -> str:
-    """A link of a page, to where its target is on the site."""
+def moved(link: re.Match[str], page: Path, place: Path) -> str:
+    """A link of a page, to where its target is on the site; a file that is no page is brought along."""
     path, mark, heading = link[2].partition("#")
     target = (page.parent / path).resolve()
-    at = place_of(page)
     there = place_of(target)
-    if there == Path("README.md"):
-        there = Path("index.md")
-    steps = "../" * len(at.parent.parts)
+    if target.suffix != ".md" and target.is_file():
+        (place / there).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(target, place / there)
+    steps = "../" * len(place_of(page).parent.parts)
     return f"{link[1]}{steps}{there.as_posix()}{mark}{heading}{link[3]}"
 
 
@@ -77,23 +77,25 @@ def navigation(place: Path) -> None:
     """Append to the front page a table of contents, from its own headings and links."""
     index = place / "index.md"
     text = index.read_text("utf-8")
-    parts = [("Guides", text.partition("\n## ")[0])]
+    parts = [("Start", text.partition("\n## ")[0])]
     parts += [(part.partition("\n")[0], part) for part in text.split("\n## ")[1:]]
-    seen, trees = {"index.md"}, []
+    seen, trees = {"index.md", "README.md"}, []
     for title, part in parts:
         pages = [link for _, link, _ in LINK.findall(part)]
         pages = list(dict.fromkeys(p.partition("#")[0] for p in pages if p.partition("#")[0].endswith(".md")))
         pages = [page for page in pages if page not in seen and page not in OTHERS]
         seen |= set(pages)
         trees.append((title.removeprefix("The ").capitalize(), [(None, page) for page in pages]))
+    trees[0][1].insert(0, (OTHERS["README.md"], "README.md"))
     rest = sorted(
         path.relative_to(place).as_posix()
         for path in place.rglob("*.md")
-        if path.relative_to(place).parts[0] not in ("reference", "examples")
+        if path.relative_to(place).parts[0] != "reference"
     )
     trees.append(("More", [(None, page) for page in rest if page not in seen and page not in OTHERS]))
     trees.append(("Reference", [(None, f"reference/{page.file}.md") for page in PAGES]))
-    trees.append(("Project", [(title, name) for name, title in OTHERS.items() if (place / name).exists()]))
+    project = [(title, name) for name, title in OTHERS.items() if (place / name).exists()]
+    trees.append(("Project", project[1:]))
     for caption, pages in trees:
         if pages:
             lines = [f"{title} <{page[:-3]}>" if title else page[:-3] for title, page in pages]
@@ -140,7 +142,7 @@ def for_models(place: Path, site: Path) -> None:
     lists, full = {"Guides": [], "Reference": []}, [index]
     for path in sorted(place.rglob("*.md")):
         page = path.relative_to(place)
-        if page.parts[0] == "examples" or page.name == "index.md":
+        if page.name == "index.md":
             continue
         text = path.read_text("utf-8")
         if page.parts[0] == "reference":
