@@ -18,6 +18,7 @@ import tempfile
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from typing import is_typeddict
 from urllib.parse import unquote, urlsplit
 
 from reference import INNER, PAGES
@@ -178,6 +179,8 @@ def reference_text(file: str) -> str:
 def members(module: str, name: str) -> list[tuple[str, object]]:
     """The methods and properties of a public class that are for users."""
     thing = getattr(import_module(module), name)
+    if is_typeddict(thing):
+        return []
     hidden = set(INNER.get(f"{module}.{name}", "").split())
     return [
         (method, inner)

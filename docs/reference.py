@@ -79,6 +79,7 @@ PAGES = [
             "headgate.http.requests": "Adapter",
             "headgate.http.anthropic": "middleware middleware_async",
             "headgate.http.boto3": "obey",
+            "headgate.http.exchange": "SendOptions",
             "headgate.http": (
                 "per_host per_model per_credential read_signal refusal_of Signal Scope Request Target"
             ),
@@ -159,9 +160,10 @@ INNER = {
 # Public names without an example of their own, each with the reason.
 _AN_ERROR = "an error: the guide to errors shows when it is raised"
 _AN_EVENT = "an event: an example of Recorder shows how events are read"
-_A_RESULT = "a value that users get and do not make: the example is where they get it"
+_OPTIONS = "options that other names take"
 _A_PROTOCOL = "a protocol: what implements it has the examples"
 WITHOUT_EXAMPLE = {
+    "headgate.http.exchange.SendOptions": _OPTIONS,
     **{
         f"{module}.{name}": _AN_ERROR
         for page in PAGES
