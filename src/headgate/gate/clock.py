@@ -6,7 +6,7 @@ through a clock, so that a test can hand in one that it moves by itself.
 
 from __future__ import annotations
 
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import allocate_lock, start_new_thread
 from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 
@@ -108,7 +108,7 @@ class _Timers:
     """
 
     __slots__ = ("__weakref__", "_added", "_latch", "_on_duty", "thread")
-    thread: int  # the identity of the last one that began
+    thread: int  # the identity of the last one that was started
 
     def __init__(self) -> None:
         self.after_fork()
@@ -134,7 +134,7 @@ class _Timers:
         mine = object()
         try:
             if self._on_duty.setdefault("thread", mine) is mine:
-                start_new_thread(self._keep, ())
+                self.thread = start_new_thread(self._keep, ())
         except BaseException as error:
             # If Ctrl-C struck after the start, another thread will start: two of them do no harm.
             if self._on_duty.get("thread") is mine:
@@ -150,7 +150,6 @@ class _Timers:
             pass  # nudged already
 
     def _keep(self) -> None:
-        self.thread = get_ident()
         heap: list[SystemTimer] = []
         compact_at = 64
         while True:
