@@ -15,10 +15,10 @@ import pytest
 
 import headgate
 from headgate.sandbox import Sandbox
-from test_docs import python_blocks
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headgate"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Those that draw charts and sign requests take longest to install.
 INSTALLED_EXTRAS = ",".join(sorted(PROJECT["optional-dependencies"].keys() - {"plot", "boto3"}))
@@ -88,7 +88,8 @@ def program(python, source, **variables):
 
 
 def readme_block():
-    return python_blocks(ROOT / "README.md")[0][1]
+    """The first block of Python in the README."""
+    return re.search(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)[1]
 
 
 def needed_by_readme():
