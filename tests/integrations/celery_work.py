@@ -21,7 +21,11 @@ TASKS = 12  # of each pattern
 
 app = celery.Celery("celery_work", broker="filesystem://", backend=f"file://{FOLDER}/results")
 app.conf.update(
-    broker_transport_options={"data_folder_in": f"{FOLDER}/queue", "data_folder_out": f"{FOLDER}/queue"},
+    broker_transport_options={
+        "data_folder_in": f"{FOLDER}/queue",
+        "data_folder_out": f"{FOLDER}/queue",
+        "control_folder": f"{FOLDER}/control",
+    },
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
 )
