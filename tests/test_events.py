@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pickle
+import threading
 
 import pytest
 
@@ -12,6 +13,46 @@ from headgate.observers import together
 from headgate.responses import read_signal
 from headgate.testing import ManualClock, Recorder, run
 from headgate.verdict import Verdict, throttled
+from patience import PATIENCE
+
+
+def test_totals_are_exact_whichever_way_calls_go():
+    """At once, after a wait, not at all; while the rules change."""
+    clock = ManualClock()
+    api = Dispatch("api", concurrency=4, rates="1_000_000/s", clock=clock)
+    admitted = [0] * 4
+    start = threading.Barrier(5)
+
+    def visit(number):
+        start.wait(PATIENCE)
+        for turn in range(300):
+            permit = api.try_admit()
+            if permit is None:
+                with api.admit():
+                    admitted[number] += 1
+            else:
+                admitted[number] += 1
+                if turn % 3:
+                    permit.settle()
+                else:
+                    permit.cancel()
+
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    start.wait(PATIENCE)
+    for rates in ("2_000_000/s", ["1_000_000/s", "1_000_000 tokens/s"], ()):
+        api.set_rates(rates)
+    for thread in threads:
+        thread.join(PATIENCE)
+    held = [api.try_admit() for _ in range(4)]
+    assert api.try_admit() is None
+    with pytest.raises(CapacityExhausted), api.admit(timeout=0):
+        pass
+    for permit in held:
+        permit.settle()
+    totals = api.snapshot().totals
+    assert (totals.admitted, totals.refused) == (sum(admitted) + 4, 1)
 
 
 def test_a_call_that_goes_at_once_is_admitted_and_settled():

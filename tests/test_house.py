@@ -288,6 +288,9 @@ def test_importing_headgate_loads_the_standard_library_only_and_little_of_it():
         "inspect",
         "socket",
         "random",
+        "collections",
+        "types",
+        "weakref",
     }
     for room in (
         "http",
@@ -302,6 +305,12 @@ def test_importing_headgate_loads_the_standard_library_only_and_little_of_it():
     ):
         assert f"headgate.{room}" not in loaded
     assert "headgate.testing" not in loaded
+
+
+def test_a_dispatch_that_nothing_is_told_and_at_which_no_call_waits_loads_no_learner_and_no_parker():
+    program = "from headgate import Dispatch; Dispatch('api', rates='5/s').try_admit().settle()"
+    needless = ("backoff", "dispatch.learning", "dispatch.stated", "events", "gate.parking", "gate.seam")
+    assert not {f"headgate.{name}" for name in needless} & loaded_by(program)
 
 
 def test_the_package_is_typed():

@@ -1,11 +1,16 @@
 """What a Dispatch learns from responses: windows, rates and levels."""
 
+import threading
+
 import pytest
 
 from headgate import Dispatch, Rate, WaitTimeout
 from headgate import events as ev
+from headgate.dispatch.learning import Learner
 from headgate.http import read_signal
+from headgate.light import LazyModule
 from headgate.testing import ManualClock, Recorder
+from patience import PATIENCE
 
 RATE_LIMITED = '{"error": {"code": "rate_limit_exceeded", "message": "slow"}}'
 
@@ -303,6 +308,30 @@ def test_auto_uses_the_limits_stated_in_headers_for_every_unit():
         ("tokens", 90_000),
     ]
     dispatch.try_admit(tokens=500).settle()
+
+
+def test_threads_that_observe_the_first_responses_at_once_learn_together(monkeypatch):
+    """What learns is made when the first response teaches something: of two that are made one is kept."""
+    both, made = threading.Barrier(2), []
+
+    def learner(*given):
+        made.append(given)
+        both.wait(PATIENCE)
+        return Learner(*given)
+
+    monkeypatch.setattr("headgate.dispatch.learning.Learner", learner)
+    monkeypatch.setattr("headgate.dispatch.dispatch.learning", LazyModule("headgate.dispatch.learning"))
+    dispatch = api(ManualClock(), rates=["600/minute", "90_000 tokens/minute"])
+    told = [headers(60, 59, "1s"), headers(9_000, 8_000, "1s", unit="tokens")]
+    threads = [
+        threading.Thread(target=lambda said=said: dispatch.observe(read_signal(200, said))) for said in told
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(made) == 2
+    assert [level.limit for level in dispatch.snapshot().rates] == [60, 9_000]
 
 
 def test_responses_to_calls_sent_before_the_newest_one_are_ignored():
