@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from faults.postgres import PostgresServer
 from faults.referee import worst_excess
 from faults.rig import Proxy, Server
+from faults.wire import Wire
 from stores.processes import Processes
 
 pytestmark = pytest.mark.alone
@@ -76,6 +78,22 @@ def test_processes_far_from_the_store_stay_within_the_rate_and_do_not_lose_it(pr
     assert worst_excess(times, 200, 200) <= 0
     assert [result["lost"] for result in results] == [0, 0]
     assert len([at for at in times if at >= begin + seconds - 2]) >= 0.6 * 200 * 2
+
+
+def test_processes_far_from_a_database_stay_within_the_rate_and_do_not_lose_it():
+    """40 ms for each of the two trips of a question to PostgreSQL."""
+    with PostgresServer() as server, Wire(server.port) as wire:
+        url = wire.through(server.url)
+        processes = Processes(
+            "sharer.py", [{"tasks": 50, "store": url, "rates": ["200/s burst 100"], "key": "far"}] * 2
+        )
+        wire.delay = 0.02
+        processes.tell_all(3)
+        results = processes.results()
+    times = times_of(results)
+    assert worst_excess(times, 200, 100) <= 0
+    assert [result["lost"] for result in results] == [0, 0]
+    assert len([at for at in times if at >= processes.begin + 1]) >= 0.6 * 200 * 2
 
 
 def test_processes_that_were_quiet_stay_within_the_rate_when_the_store_dies():

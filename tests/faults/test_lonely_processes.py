@@ -45,12 +45,13 @@ def test_a_process_in_a_black_hole_goes_by_what_on_loss_says_and_the_other_one_u
         assert both[mode].excess <= 0
         assert both[mode].most_inside <= PLACES
     # Its part is a half: with all of the other one that is 1.5 times the limit, and no more.
-    assert judge(teams["share"].logs, 1.5 * RATE, BURST, {}).excess <= 0
+    assert judge(teams["share"].logs, 1.5 * RATE, 1.5 * BURST, {}).excess <= 0
     assert both["share"].most_inside <= 1.5 * PLACES
     assert both["open"].most_inside <= 2 * PLACES
     for mode in MODES:
-        assert (said[mode][0]["lost"], said[mode][1]["lost"]) == (1, 0)
-        assert said[mode][0]["regained"] == 1
+        assert said[mode][0]["lost"] == said[mode][0]["regained"] == 1
+        # In a database the other one waits until the server has ended the transaction of the lonely one.
+        assert said[mode][1]["lost"] == said[mode][1]["regained"] <= (kind is PostgresServer)
         # The other one uses what the lonely one does not, once its lease is over.
         assert others[mode].excess <= 0
         assert others[mode].between(at + SILENT, at + BACK) >= 0.35 * RATE * (BACK - SILENT)
@@ -77,7 +78,7 @@ def test_a_connection_that_one_end_has_closed_is_given_up_for_another_one(kind, 
                 assert given["starts"] == [0]
                 async with asyncio.timeout(20):
                     await news.wait()
-                assert await asyncio.to_thread(wire.half_close, whom) >= 2
+                assert await asyncio.to_thread(wire.half_close, whom) >= 1
                 await asyncio.sleep(0.05)
                 news.clear()
             await direct.ask("k", question("b", 1, window=1_000_000))
