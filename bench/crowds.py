@@ -76,7 +76,6 @@ def main(*, quick=False):
         (1_000, 10, 0.0),
         (100, 10, 1 / 920),
         (300, 10, 1 / 240),
-        (1_000, 1, 1 / 180),
     ]
     for many, each, takes in rows[:3] if quick else rows:
         found = one_key(many, each, takes=takes, seconds=2 if quick else 10, settle=2 if quick else 8)

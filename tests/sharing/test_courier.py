@@ -105,3 +105,22 @@ def test_a_forked_child_has_a_courier_of_its_own_although_the_lock_was_held():
     with COURIER._lock:
         assert in_a_child(child) == 0
     COURIER.wait_for(nothing, PATIENCE)
+
+
+def test_a_finalizer_may_leave_an_errand_while_the_same_thread_starts_the_courier(monkeypatch):
+    """Garbage is collected at any moment: a store that was dropped is then closed by the courier."""
+    courier, first, second = Courier(), threading.Event(), threading.Event()
+    new_event_loop = asyncio.new_event_loop
+
+    def new_event_loop_and_garbage():
+        monkeypatch.undo()
+        courier.soon(second.set)
+        return new_event_loop()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop_and_garbage)
+    thread = threading.Thread(target=lambda: courier.soon(first.set), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert first.wait(PATIENCE)
+    assert second.wait(PATIENCE)
+    courier.retire()

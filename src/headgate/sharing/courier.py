@@ -35,7 +35,7 @@ class Courier:
         reset_in_child(self, first=True)
 
     def _start_clean(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -79,18 +79,26 @@ class Courier:
         return threading.current_thread() is self._thread
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is not None:
+            return loop
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                # The threads in which asyncio looks up host names.
-                self._loop.set_default_executor(
-                    ThreadPoolExecutor(thread_name_prefix=f"{OWN_THREADS}lookups")
-                )
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name=f"{OWN_THREADS}courier", daemon=True
-                )
-                self._thread.start()
+            if self._loop is not None:
+                return self._loop
+            loop = asyncio.new_event_loop()
+            # The threads in which asyncio looks up host names.
+            loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=f"{OWN_THREADS}lookups"))
+            return self._adopt(loop)
+
+    def _adopt(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        """Run this loop, unless a finalizer in this thread has left an errand meanwhile, and started one."""
+        thread = threading.Thread(target=loop.run_forever, name=f"{OWN_THREADS}courier", daemon=True)
+        if self._loop is not None:
+            loop.close()
             return self._loop
+        self._loop, self._thread = loop, thread
+        thread.start()
+        return loop
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._errands.discard(task)
