@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ...dispatch.dispatch import Dispatch
 from ...gate.clock import SYSTEM
+from ...limits import Rate
 from ...responses import parse_retry_after
 from ...sandbox.live import Live as LiveApi
 from ...sandbox.live import Options
@@ -28,7 +28,8 @@ from ...sandbox.server import Sandbox
 from ...typing import Clock
 from ..run.journal import Journal
 from ..run.lines import Lines
-from ..run.options import Settings
+from ..run.options import RunOptions, Settings
+from ..run.preflight import make_gate
 from ..run.progress import Tally
 from ..run.runner import Runner
 from ..run.target import Target
@@ -148,21 +149,14 @@ class Gated(Way):
     does = "as `headgate run`, with --rate for requests and for tokens"
 
     async def _send_all(self, jobs: Path, target: Target, wire: Wire) -> None:
-        gate = Dispatch(
-            "demo",
-            rates=[f"{REQUESTS}/minute", f"{TOKENS} tokens/minute"],
-            concurrency=_WORKERS,
-            throttled_concurrency="adaptive",
-            pause=True,
-            byte_budget=None,
-            clock=self._clock,
-            random=self._random,
-        )
+        rates = (Rate.parse(f"{REQUESTS}/minute"), Rate.parse(f"{TOKENS} tokens/minute"))
+        options = RunOptions(jobs=(jobs,), to=target.whole, rates=rates, concurrency=_WORKERS)
+        gate, concurrency, _ = make_gate(options, target.host, clock=self._clock)
         journal, source = Journal.open(jobs.with_suffix(".answers.jsonl")), Lines([jobs])
-        with closing(journal), closing(source):
+        with closing(gate), closing(journal), closing(source):
             runner = Runner(
                 *(source, target, gate, journal, wire),
-                settings=Settings(concurrency=_WORKERS),
+                settings=Settings(concurrency=concurrency),
                 clock=self._clock,
                 writer=self._writer,
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
-# Seconds in which lines are gathered, and how many are enough: to wake the thread costs more than to write one.
+# Seconds in which lines are gathered, and how many are enough: to wake the thread costs more than a line.
 _GATHER = 0.005
 _ENOUGH = 24
 
