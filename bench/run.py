@@ -33,6 +33,7 @@ PARTS = {
     "programs": "Four programs in three languages behind one gateway",
     "resilience": "Retries and circuit breakers, when nothing fails",
     "bulk": "`headgate run` beside bare aiohttp",
+    "command": "`headgate run` through a limited API",
     "sharing": "A shared limit that is far away",
     "ceilings": "How far each store carries",
     "crowds": "A thousand members of one key, and a hundred thousand keys",

@@ -5,12 +5,16 @@ The runner, and the gate as the command makes it, stand in front of the API by w
 """
 
 import asyncio
+import json
 import os
 from contextlib import closing
+from itertools import repeat
 
 import pytest
 
+from cli.commands import start
 from cli.run.job_files import InlineWriter, write_jobs
+from goodput.api import Limits, ideal_end
 from goodput.rig import Call, Drive, between
 from goodput.scenarios import OUTAGES, SCENARIOS, STATED, outage
 from headgate.arguments import SECOND
@@ -22,6 +26,8 @@ from headgate.cli.run.runner import Runner
 from headgate.cli.run.target import Target
 from headgate.cli.run.wire import RawReply
 from headgate.limits import Rate
+from headgate.sandbox import Sandbox
+from patience import eventually
 
 ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}}'
 ERROR = b'{"error": {"message": "not now"}}'
@@ -134,3 +140,41 @@ def test_the_end_of_an_outage_lets_the_jobs_back_at_the_rate_at_once(tmp_path):
     soon = [call for call in drive.calls if back <= call.arrived < back + 5 * SECOND]
     assert len(soon) >= 0.95 * 20 * 5
     assert all(call.status == 200 for call in soon)
+
+
+# -- the command itself, in real time; how far it may be from the ideal is what a busy machine needs
+
+
+LIMIT, JOBS = "1200/minute burst 20", 80
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("rate", "situation"),
+    [
+        (["--rate", "1200/minute"], {}),
+        (["--rate", "auto"], {}),
+        (["--rate", "auto"], {"empty": True}),
+        (["--rate", "1200/minute"], {"outages": ((1.0, 3.0, 503),)}),
+        (["--rate", "1200/minute"], {"changes": ((1.0, "600/minute burst 10"), (3.0, LIMIT))}),
+    ],
+    ids=["known", "unknown", "unknown, empty at the start", "outage", "cut"],
+)
+def test_the_command_sends_jobs_as_soon_as_the_api_lets_it(tmp_path, rate, situation):
+    limits = Limits(LIMIT, **situation)
+    jobs, answers = write_jobs(tmp_path / "jobs.jsonl", JOBS), tmp_path / "answers.jsonl"
+    with Sandbox("openai", requests=LIMIT, start_empty=limits.empty, first_token=0.1) as api:
+        run = start("run", jobs, "--to", api.url, "-o", answers, "--json", *rate)
+        eventually(lambda: api.report().requests, "it has begun")
+        for begin, end, status in limits.outages:
+            api.fault("error", status=status, after=begin, duration=end - begin)
+        if limits.changes:
+            (begin, limit), (end, _) = limits.changes
+            api.set_limits(requests=limit, after=begin, duration=end - begin)
+        _, words = run.communicate(timeout=60)
+        report = api.report()
+    end = json.loads(words.splitlines()[-1])
+    assert (end["answered"], end["stopped"]) == (JOBS, None)
+    ideal = ideal_end(limits, JOBS, callers=200, services=repeat(SECOND // 10)) / SECOND
+    assert ideal * 0.98 <= end["seconds"] <= ideal * 1.1 + 1.0
+    assert report.refused <= 0.05 * JOBS
