@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 install: $(READY) $(FRAMEWORKS) servers
 
 $(READY): pyproject.toml constraints/test.txt
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) $(PINS) --editable ".[$(EXTRAS)]" --group test --group bench
 	$(PIP) $(FRAMEWORK_PINS) --upgrade --no-deps --target $(VENV)/openai2 \
