@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
+from headgate.dispatch.episodes import Edges, Episodes
 from headgate.dispatch.learning import Learner
 from headgate.dispatch.ramp import Ramp
 from headgate.dispatch.stated import figures_of, unit_of
@@ -214,3 +215,83 @@ def test_no_response_raises_an_error_or_a_configured_rate(scopes, sent_at):
     automatic = Learner(None, 0)
     hear(automatic, scopes, sent_at)
     assert automatic.rates
+
+
+def accepted_until(ramp, now, seconds, limit):
+    """Calls go at the rate, and the API accepts `limit` a minute of them; the time after them."""
+    for _ in range(seconds):
+        now += SECOND
+        for _ in range(min(ramp.rate, limit) // 60):
+            ramp.succeeded(now, ramp.rate)
+    return now
+
+
+def refused(ramp, now, **facts):
+    assert ramp.congested(now, now, now, **facts)
+    return now
+
+
+def test_what_is_accepted_between_two_episodes_is_the_limit_if_it_was_found_twice():
+    ramp = Ramp(0, 1_500)
+    now = refused(ramp, accepted_until(ramp, 0, 60, 1_200))
+    for _ in range(2):
+        now = refused(ramp, accepted_until(ramp, now, 100, 1_200))
+    assert ramp.rate < 1_200
+    now = accepted_until(ramp, now, 60, 1_200)
+    assert 1_150 < ramp.rate <= 1_200  # and not what was refused, which was more
+
+
+def test_calls_that_are_under_way_count_as_accepted_when_the_limit_is_found():
+    """The answers to the calls of the last ten seconds, 200 of them, have not come when the refusal does."""
+    ramp = Ramp(0, 1_500)
+    now = refused(ramp, accepted_until(ramp, 0, 60, 1_200))
+    now = refused(ramp, accepted_until(ramp, now, 100, 1_200))
+    heard = accepted_until(ramp, now, 90, 1_200)
+    now = refused(ramp, heard + 10 * SECOND, in_flight=200)
+    again = Ramp.restored(ramp.saved(now), now)
+    accepted_until(ramp, now, 60, 1_200)
+    accepted_until(again, now, 60, 1_200)
+    assert 1_150 < ramp.rate == again.rate <= 1_200
+
+
+def test_in_fixed_windows_the_rate_is_not_cut_below_what_was_found_and_grows_slowly_at_first():
+    ramp = Ramp(0, 1_500)
+    now = refused(ramp, accepted_until(ramp, 0, 60, 1_200))
+    for _ in range(2):
+        now = refused(ramp, accepted_until(ramp, now, 60, 1_200), period=MINUTE)
+    found = ramp.rate
+    assert 1_150 < found <= 1_200
+    now = accepted_until(ramp, now, 60, 1_200)
+    assert ramp.rate <= found * 104 // 100
+    accepted_until(ramp, now, 240, 10_000)  # the limit has been raised
+    assert ramp.rate > 3 * found
+
+
+def test_a_refusal_of_a_call_that_was_sent_before_the_success_that_ended_an_episode_is_old():
+    episodes = Episodes()
+    assert episodes.refused(0, SECOND, gap=SECOND // 10, stated=None)
+    assert not episodes.refused(2 * SECOND, 3 * SECOND, gap=SECOND // 10, stated=None)  # a probe
+    assert episodes.succeeded(5 * SECOND)
+    assert episodes.is_echo(4 * SECOND)  # its refusal took long
+    assert not episodes.is_echo(6 * SECOND)
+
+
+def test_the_end_of_a_fixed_window_is_found_by_answers_that_come_after_the_episode_too():
+    """Each episode ends somewhere in half a minute, as first told; late answers say more."""
+    edges = Edges()
+    for minute in (1, 2, 3):
+        edge = minute * MINUTE
+        edges.ended(edge - 20 * SECOND, edge + 10 * SECOND)
+        assert edges.period is None
+        edges.narrow(edge - 2 * SECOND, refused=True)
+        edges.narrow(edge + minute * SECOND, refused=False)
+    assert edges.period == MINUTE
+    asked = 4 * MINUTE - 10 * SECOND
+    assert edges.pause(asked, asked) == pytest.approx(10 * SECOND, abs=2 * SECOND)
+
+
+def test_after_a_refusal_that_took_until_the_next_window_a_call_goes_at_once():
+    edges = Edges()
+    for minute in (1, 2, 3):
+        edges.ended(minute * MINUTE - SECOND // 10, minute * MINUTE + SECOND // 10)
+    assert edges.pause(4 * MINUTE + 5 * SECOND, 4 * MINUTE - SECOND) == SECOND // 10

@@ -21,12 +21,14 @@ _LONGEST_OUTAGE_PAUSE = 30 * SECOND
 # One failure of the far side among successes is not an outage.
 _FAILURES = 3
 _SHORTEST_PATIENCE = SECOND // 50
+_MOST_ENDS = 5
 
 
 class Episodes:
     """The episode of refusals that is under way, if any."""
 
     __slots__ = (
+        "_ended_by",
         "_failing_since",
         "_failures",
         "_outage",
@@ -43,7 +45,8 @@ class Episodes:
         self.pause = 0  # the last one
         self.edges = Edges()
         self._outage = False  # the far side fails, instead of refusing
-        self._paused_at: int | None = None  # refusals of calls sent before are echoes
+        self._paused_at: int | None = None  # refusals of calls sent before are echoes ...
+        self._ended_by: int | None = None  # ... as those of calls sent before the success that ended the last
         self._refused_sent = 0  # when the last call was sent that was refused
         self._took = 0  # the longest time that a refusal of this episode took
         self._failures = 0  # in a row ...
@@ -55,8 +58,17 @@ class Episodes:
         return self.started_at is None and not self._failures
 
     def is_echo(self, sent: int) -> bool:
-        """Whether a call sent then could not know of the last refusal."""
-        return self._paused_at is not None and sent <= self._paused_at
+        """Whether a refusal of a call sent then is old: the last refusal or a later success is news to it."""
+        if self._paused_at is None:
+            return False
+        return sent <= self._paused_at or (self._ended_by is not None and sent <= self._ended_by)
+
+    def hear_echo(self, sent: int) -> None:
+        """A call sent then was refused, too, and that is not news: it tells until when calls were refused."""
+        if self.started_at is None:
+            self.edges.narrow(sent, refused=True)
+        else:
+            self._refused_sent = max(self._refused_sent, sent)
 
     def refused(self, sent: int, now: int, *, gap: int, stated: int | None) -> bool:
         """A call was told to slow down, for `stated` if it was told for how long. True: a new episode.
@@ -71,7 +83,7 @@ class Episodes:
         else:
             pause = max(stated or 0, min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause)))
             if stated is None:  # the first probe has shown that the end of the window is worth waiting for
-                pause = self.edges.pause(now) or pause
+                pause = self.edges.pause(now, sent) or pause
         self._pause_for(pause, sent, now, outage=False)
         return began
 
@@ -94,7 +106,8 @@ class Episodes:
             self._took = 0
         self._took = max(self._took, now - sent)
         self._paused_at = now
-        self._refused_sent = sent
+        self._refused_sent = max(self._refused_sent, sent)
+        self._ended_by = None
         self._outage = outage
         self.pause = pause
 
@@ -110,12 +123,15 @@ class Episodes:
         paused = None if self._paused_at is None else now - self._paused_at
         started = None if self.started_at is None else now - self.started_at
         refused, failing = now - self._refused_sent, now - self._failing_since
-        facts = (self.pause, int(self._outage), self._took, self._failures)
+        ended = None if self._ended_by is None else now - self._ended_by
+        facts = (self.pause, int(self._outage), self._took, self._failures, ended)
         return [started, paused, refused, failing, *facts, self.edges.saved(now)]
 
     def restore(self, saved: list[Any], now: int) -> None:
         """Go on from what another process saved."""
-        started, paused, refused, failing, self.pause, outage, self._took, self._failures, edges = saved
+        started, paused, refused, failing, self.pause, outage, took, failures, ended, edges = saved
+        self._took, self._failures = took, failures
+        self._ended_by = None if ended is None else now - ended
         self.started_at = None if started is None else now - started
         self._paused_at = None if paused is None else now - paused
         self._refused_sent, self._failing_since = now - refused, now - failing
@@ -126,10 +142,14 @@ class Episodes:
         """A call sent then went well. True: that ended an episode."""
         if sent > self._failing_since:
             self._failures = 0
-        if self.started_at is None or sent <= self.started_at:
+        if self.started_at is None:
+            self.edges.narrow(sent, refused=False)
+            return False
+        if sent <= self.started_at:
             return False
         if not self._outage:
             self.edges.ended(self._refused_sent, sent)
+            self._ended_by = sent
         self.started_at = None
         self._outage = False
         return True
@@ -158,11 +178,9 @@ class Edges:
 
     def ended(self, refused_sent: int, success_sent: int) -> None:
         """An episode ended between these moments."""
+        self._ends = [*self._ends[-_MOST_ENDS:], (refused_sent, success_sent)]
         if self.period is not None:
             self._refine(refused_sent, success_sent, self.period)
-            return
-        self._ends = [*self._ends[-2:], (refused_sent, success_sent)]
-        if len(self._ends) < 3:
             return
         for period in (60 * SECOND, 3600 * SECOND):
             edge = _common(self._ends, period)
@@ -170,6 +188,13 @@ class Edges:
                 self.period = period
                 self._low, self._high = edge
                 return
+
+    def narrow(self, sent: int, *, refused: bool) -> None:
+        """A call sent then was refused or went well; it is told late, when the last episode is over."""
+        if not self._ends or not self._ends[-1][0] < sent < self._ends[-1][1]:
+            return
+        low, high = self._ends.pop()
+        self.ended(sent if refused else low, high if refused else sent)
 
     def _refine(self, low: int, high: int, period: int) -> None:
         turns = round(((low + high) - (self._low + self._high)) / 2 / period)
@@ -180,25 +205,30 @@ class Edges:
             self.period = None
             self._ends = []
 
-    def pause(self, now: int) -> int | None:
-        """How long until the window ends; None if it is not known to."""
+    def pause(self, now: int, sent: int) -> int | None:
+        """How long until the window ends in which a call sent then was refused; None if that is not known.
+
+        It may be over by now: some refusals take long.
+        """
         if self.period is None:
             return None
         low, high = self._low, self._high
-        at = high if high - low <= SECOND // 4 else (low + high) // 2
-        wait = (at - now) % self.period
-        # The middle has been tried and was refused.
-        return wait if wait < self.period - (high - low) else (high - now) % self.period
+        end = sent + (high - sent) % self.period
+        middle = end - (high - low) // 2
+        # The middle is tried unless it has been, and was refused.
+        at = middle if sent < middle and high - low > SECOND // 4 else end
+        return max(_FIRST_PAUSE, at - now)
 
 
 def _common(ends: list[tuple[int, int]], period: int) -> tuple[int, int] | None:
-    """The edge that lies in all of these spans of time, apart from whole periods; None if there is none."""
-    low, high = ends[-1]
+    """The edge that lies in the last three short ones of these spans, apart from whole periods; or None."""
+    short = [(start, end) for start, end in ends if end - start <= period // 6][-3:]
+    if len(short) < 3:
+        return None
+    low, high = short[-1]
     turns = set()
-    for start, end in ends:
-        turn = round(((start + end) - (ends[-1][0] + ends[-1][1])) / 2 / period)
+    for start, end in short:
+        turn = round(((start + end) - (short[-1][0] + short[-1][1])) / 2 / period)
         turns.add(turn)
         low, high = max(low, start - turn * period), min(high, end - turn * period)
-        if end - start > period // 6:
-            return None
-    return (low, high) if low < high and len(turns) == len(ends) else None
+    return (low, high) if low < high and len(turns) == len(short) else None

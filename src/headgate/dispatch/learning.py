@@ -258,13 +258,15 @@ class Learner:
         waited = rules.reentry is not None and self._ends_window(signal)
         gentle = signal.reason == "overloaded" or stated is None or waited
         if self.episodes.is_echo(sent):
+            self.episodes.hear_echo(sent)
             if stated is None:
                 return None
             return _advice(stated, signal.reason, gentle=gentle)
         began = self.episodes.refused(sent, now, gap=_gap(rules), stated=stated)
         pause = self.episodes.pause
         if began and signal.reason == "rate_limited":
-            self.congested(sent, now, now + pause)
+            in_flight = 0 if rules.places is None else rules.places.in_flight
+            self.congested(sent, now, now + pause, in_flight)
             self._doubt_burst(signal, rules, now)
         # An API that is out of order may still be so when it said to come back.
         tried = stated is None or signal.reason == "overloaded"
@@ -402,7 +404,7 @@ class Learner:
             if isinstance(rule, RateRule) and rule.burst > rule.rate.burst:
                 rule.set_burst(rule.rate.burst, now)
 
-    def congested(self, sent_at: int, now: int, until: int) -> bool:
+    def congested(self, sent_at: int, now: int, until: int, in_flight: int = 0) -> bool:
         """A call was told to slow down, as the first of an episode. True: the rates are others now.
 
         Limits that were configured or stated are only doubted when they are refused again right after a
@@ -415,7 +417,9 @@ class Learner:
             if not again and self._share is None:
                 return False
             ramp = self._share = self._share or Ramp(now, ALL, ALL)
-        if ramp is None or not ramp.congested(sent_at, now, until):
+        if ramp is None or not ramp.congested(
+            sent_at, now, until, in_flight, self.episodes.edges.period or 0
+        ):
             return False
         self.rates = self._read()
         return True
