@@ -303,13 +303,13 @@ class Dispatch(Gate, Closing):
         sent = self.clock.now()
         if sent_at is not None:
             sent = min(sent, moment_to_ns(sent_at, "sent_at"))
-        with self._lock:
-            self._responses += 1
-            self._limited += signal.limited
         learner = self._learner
         teaches = signal.scopes or signal.limited or signal.reason != "ok"
         if teaches or not (learner is None or learner.content):
             self._learn_from(signal, sent)
+        else:
+            with self._lock:
+                self._responses += 1
         if self.observer is not None:
             self._tell_response(signal, status)
 
@@ -328,6 +328,8 @@ class Dispatch(Gate, Closing):
             return advice
 
         def hear(now: int) -> Advice | None:
+            self._responses += 1
+            self._limited += limited
             if figures is not None and learner.hear_limits(figures, sent):
                 return other_limits  # what remains is that of other rates, to be made first
             return hear_signal(now)

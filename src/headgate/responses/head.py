@@ -17,7 +17,6 @@ from .wire import Present
 
 # The signal, the content type and the content encoding.
 Head: TypeAlias = tuple[Signal, str, str]
-Pairs: TypeAlias = list[tuple[object, object]] | tuple[tuple[object, object], ...]
 
 
 class Layout(NamedTuple):
@@ -31,11 +30,14 @@ class Layout(NamedTuple):
 
 def head_of(status: int, headers: object, now: object) -> Head:
     """What the head of a response says at the wall-clock time `now`; its status is below 400."""
-    if (type(headers) is list or type(headers) is tuple) and len(headers) <= _MOST_FIELDS:  # nearly always
+    if (type(headers) is list or type(headers) is tuple) and 0 < len(
+        headers
+    ) <= _MOST_FIELDS:  # nearly always
         try:
-            layout = _layout(tuple([name for name, _ in headers]))
-            head = None if layout is None else _read(headers, layout, now)
-        except (TypeError, ValueError):  # not a pair, or not a name
+            names, values = zip(*headers, strict=True)
+            layout = _layout(names)
+            head = None if layout is None else _read(values, layout, now)
+        except (TypeError, ValueError):  # not pairs, or not names
             head = None
         if head is not None:
             return head
@@ -74,7 +76,7 @@ _KINDS = ("limit", "remaining", "reset")
 _BY_FIELD = SPECIAL | STEERING
 
 
-def _read(pairs: Pairs, layout: Layout, now: object) -> Head | None:
+def _read(values: tuple[object, ...], layout: Layout, now: object) -> Head | None:
     """The head with these values; None if one of them is not a single figure that is understood."""
     date, content_type, content_encoding, plan = layout
     signal = SUCCESS
@@ -83,16 +85,16 @@ def _read(pairs: Pairs, layout: Layout, now: object) -> Head | None:
         present = None
         for name, limit_at, remaining_at, reset_at in plan:
             limit = remaining = reset = None
-            if limit_at >= 0 and (limit := _count(pairs[limit_at][1])) is None:
+            if limit_at >= 0 and (limit := _count(values[limit_at])) is None:
                 return None
-            if remaining_at >= 0 and (remaining := _count(pairs[remaining_at][1])) is None:
+            if remaining_at >= 0 and (remaining := _count(values[remaining_at])) is None:
                 return None
             if reset_at >= 0:
-                text = _text(pairs[reset_at][1])
+                text = _text(values[reset_at])
                 if text[-1:] == "s":  # a duration, nearly always
                     reset = wire.duration(text)
                 else:
-                    present = present or Present((_text(pairs[date][1]),) if date >= 0 else (), now)
+                    present = present or Present((_text(values[date]),) if date >= 0 else (), now)
                     reset = wire.when(text, present)
                 if reset is None:
                     return None
@@ -103,8 +105,8 @@ def _read(pairs: Pairs, layout: Layout, now: object) -> Head | None:
             signal = Signal(scopes=tuple(scopes))
     return (
         signal,
-        _text(pairs[content_type][1]) if content_type >= 0 else "",
-        _text(pairs[content_encoding][1]) if content_encoding >= 0 else "",
+        _text(values[content_type]) if content_type >= 0 else "",
+        _text(values[content_encoding]) if content_encoding >= 0 else "",
     )
 
 
