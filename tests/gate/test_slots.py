@@ -178,6 +178,19 @@ def test_an_episode_leaves_seventy_per_cent_of_the_places():
     assert not enter_throttled(rule)
 
 
+@pytest.mark.parametrize("granted", [0, 4, 20])
+def test_places_that_a_store_grants_after_an_episode_are_cut_in_proportion(granted):
+    """A process without callers holds few places when the episode begins; then its callers come."""
+    rule = adaptive(granted)
+    rule.hear(1, 0, 100)
+    rule.limit = 100
+    assert rule.throttled_places(50) == 70
+    assert filled(rule, 69).fits_throttled()
+    assert rule.in_force(100 + 5 * SECOND) == 85
+    rule.in_flight = 70
+    assert rule.grows_at() == 100 + -(-10 * SECOND // 30)
+
+
 def test_one_episode_cuts_once_however_often_it_is_signalled():
     rule = adaptive(100)
     for now in range(50):

@@ -1,6 +1,7 @@
 """Situations in front of an API, each with the figures that headgate must reach there."""
 
 from dataclasses import dataclass, field, replace
+from math import exp, log
 from random import Random
 
 from goodput.api import Limits
@@ -217,12 +218,7 @@ SHARED = [
         members=4,
     ),
     replace(OUTAGES[1], name="outage of 6 s, 503, shared by two", members=2),
-    replace(
-        OUTAGES[1],
-        name="outage of 6 s, 503, shared by four",
-        members=4,
-        bars=OUTAGES[1].bars | {"over": 1.05},
-    ),
+    replace(OUTAGES[1], name="outage of 6 s, 503, shared by four", members=4),
     stated("unknown, shared by four, quick answers", 1.05, 0.01, rates="auto", members=4, service=QUICK),
 ]
 
@@ -276,4 +272,19 @@ def random_scenario(seed):
         cold=dice.choice([(0, 0.0, 0.0), (burst, 0.05, 0.15)]),
         service=dice.choice([(0.01, 0.03), (0.05, 0.15), (0.5, 4.0), (0.5, 20.0)]),
         callers=dice.choice([20, 100, 400]),
+    )
+
+
+def random_outage(seed):
+    """An outage of any length that begins at any moment, answered quickly or slowly; limits known or not."""
+    dice = Random(f"outage {seed}")
+    start, length = dice.uniform(5, 15), exp(dice.uniform(0, log(600)))
+    return Scenario(
+        f"random outage {seed}",
+        Limits(outages=((start, start + length, dice.choice([500, 503, 529])),)),
+        {"late": length / 4 + 0.5, "probes": 40},
+        rates=dice.choice([KNOWN, "auto"]),
+        jobs=600,
+        service=dice.choice([(0.01, 0.03), (0.05, 0.15), (0.5, 4.0)]),
+        refusal=dice.choice([(0.01, 0.05), (0.1, 0.1), (0.1, 1.0)]),
     )

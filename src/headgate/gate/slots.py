@@ -20,6 +20,7 @@ class ConcurrencyRule:
 
     __slots__ = (
         "_ceiling",
+        "_cut_of",
         "_episode",
         "_regrow",
         "_regrows_from",
@@ -41,6 +42,7 @@ class ConcurrencyRule:
         self._regrow = regrow
         self._episode = 0  # the last one that was answered by a cut
         self._ceiling = limit or 0  # what that cut left ...
+        self._cut_of = limit  # ... of so many places ...
         self._regrows_from: int | None = None  # ... and when it begins to grow back
 
     def fits(self) -> bool:
@@ -52,7 +54,7 @@ class ConcurrencyRule:
         if not self.fits():
             return False
         if self.adaptive:
-            return self.in_flight < self._ceiling
+            return self.in_flight < self._left()
         return self.throttled_limit is None or self.throttled_in_flight < self.throttled_limit
 
     def fits_regrowing(self, now: int) -> bool:
@@ -68,8 +70,21 @@ class ConcurrencyRule:
             if before is not None:
                 self._regrows_from = before
             self._ceiling = max(1, self.in_force(began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR)
+            self._cut_of = self.limit
             self._episode = episode
         self._regrows_from = throttled_until
+
+    def _left(self) -> int:
+        """What the last cut leaves of the places that there are now.
+
+        Where places are granted by a store, there are more of them as soon as more callers wait.
+        """
+        limit, cut_of = self.limit or 0, self._cut_of or 0
+        if limit == cut_of:
+            return self._ceiling
+        if cut_of < _CUT_DENOMINATOR:  # too few to tell a part
+            return max(1, limit * _CUT_NUMERATOR // _CUT_DENOMINATOR)
+        return max(1, limit * self._ceiling // cut_of)
 
     def in_force(self, now: int) -> int:
         """Adaptive: how many places there are, with what has grown back by now."""
@@ -77,20 +92,22 @@ class ConcurrencyRule:
         if self._regrows_from is None:
             return self.limit
         grown = now - self._regrows_from
+        left = self._left()
         if grown < 0:
-            return self._ceiling
+            return left
         if grown >= self._regrow:
             return self.limit
-        return self._ceiling + (self.limit - self._ceiling) * grown // self._regrow
+        return left + (self.limit - left) * grown // self._regrow
 
     def grows_at(self) -> int | None:
         """When will growing back alone make room for one more? None: it will not."""
         if self._regrows_from is None or self.limit is None or self.in_flight >= self.limit:
             return None
-        missing = self.in_flight + 1 - self._ceiling
+        left = self._left()
+        missing = self.in_flight + 1 - left
         if missing <= 0:
             return self._regrows_from
-        return self._regrows_from + -(-missing * self._regrow // (self.limit - self._ceiling))
+        return self._regrows_from + -(-missing * self._regrow // (self.limit - left))
 
     def throttled_places(self, now: int) -> int | None:
         """How many may be inside while throttled; None if throttling does not limit them."""
