@@ -1,9 +1,10 @@
 """How fast and how politely a Dispatch goes, in virtual time.
 
-    python tests/goodput/rig.py [-s RUNS] [-t SECONDS] [-r SCENARIOS] [part of a name ...]
+    python tests/goodput/rig.py [-s RUNS] [-t SECONDS] [-r SCENARIOS] [-o OUTAGES] [part of a name ...]
 
 prints the figures of the scenarios, the worst of so many runs, and with -t what happened in every stretch of
-so many seconds. With -r the scenarios are random ones. PYTHONPATH says which tree is judged. The figures:
+so many seconds. With -r the scenarios are random ones, with -o random outages. PYTHONPATH says which tree is
+judged. The figures:
 
     over      the time over that of a client that knows everything
     429s      refusals for each job
@@ -34,7 +35,7 @@ if __name__ == "__main__":
 
 import headgate
 from goodput.api import Api, ideal_end, room
-from goodput.scenarios import AT_LEAST, SCENARIOS, random_scenario
+from goodput.scenarios import AT_LEAST, SCENARIOS, random_outage, random_scenario
 from headgate import Dispatch
 from headgate.arguments import SECOND
 from headgate.errors import HeadgateError
@@ -315,7 +316,7 @@ def show(name, scenario, options):
     print(f"{'MISSED' if missed else 'ok    '} {name:52} {shown}  ({process_time() - began:.1f} s)")
     for failure in missed:
         print(f"         {failure}")
-    if missed and options.random:
+    if missed and (options.random or options.outages):
         print(f"         {scenario}")
     if options.timeline:
         print(*Drive(scenario, 1).timeline(options.timeline), sep="\n")
@@ -329,9 +330,11 @@ def main():
     parser.add_argument("-t", "--timeline", type=float, help="show every stretch of so many seconds")
     parser.add_argument("words", nargs="*", help="only scenarios whose name contains one of these")
     parser.add_argument("-r", "--random", type=int, default=0, help="so many random scenarios instead")
+    parser.add_argument("-o", "--outages", type=int, default=0, help="so many random outages instead")
     options = parser.parse_args()
     print(f"judging {Path(headgate.__file__).parent}")
-    scenarios = [random_scenario(seed) for seed in range(options.random)] or SCENARIOS.values()
+    random = [random_scenario(seed) for seed in range(options.random)]
+    scenarios = random + [random_outage(seed) for seed in range(options.outages)] or SCENARIOS.values()
     chosen = [
         (scenario.name, scenario)
         for scenario in scenarios

@@ -307,6 +307,8 @@ class Learner:
         if changed:
             before, self.rates = self.rates, self._read()
             changed = before != self.rates
+            if changed:  # that explains what was refused until now
+                self._refused_until = None
         return changed
 
     def _take_levels(

@@ -105,7 +105,8 @@ class Ramp:
             return False
         found = self._find(sent_at, now, in_flight, period)
         lower = self._goal is not None and self.rate < self._goal
-        self._far_off = self._goal is None or (self._far_off and self._went < _FEW)
+        unknown = self._goal is None and self._most != ALL
+        self._far_off = unknown or (self._far_off and self._went < _FEW)
         self._period = period if found else 0
         if found:
             self._goal = min(self.rate, found)
