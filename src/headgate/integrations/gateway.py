@@ -46,7 +46,8 @@ def gateway_headers() -> dict[str, str]:
     Give them to requests to a gateway and to no others, for clients that have no hooks:
     `client.messages.create(..., extra_headers=gateway_headers())`.
 
-    >>> with headgate.call_options(tenant="ann", priority=5, timeout=2.0):
+    >>> from headgate import call_options
+    >>> with call_options(tenant="ann", priority=5, timeout=2.0):
     ...     gateway_headers()
     {'x-headgate-tenant': 'ann', 'x-headgate-priority': '5', 'x-headgate-timeout': '2'}
     """
