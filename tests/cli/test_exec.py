@@ -146,7 +146,7 @@ def test_options_of_the_program_are_left_to_it():
 def test_stdin_and_stderr_are_those_of_the_program():
     done = exec_("--", "sh", "-c", "cat; echo trouble >&2", input="given")
     assert done.stdout == "given"
-    assert done.stderr == "trouble\nheadgate: 0 calls, 0 refused\n"
+    assert done.stderr == "trouble\nheadgate: no call came to the gateway\n"
 
 
 READY = "trap 'echo got; exit 5' {name}; echo ready; while :; do sleep 0.02; done"
@@ -245,3 +245,19 @@ def test_codex_is_led_to_the_api_of_its_login(tmp_path, said, key, path):
     assert flag.startswith('-c openai_base_url="http://127.0.0.1:')
     assert flag.endswith(f'{path}"')
     assert rest == "hi\n"
+
+
+def test_calls_that_were_turned_away_are_told_with_the_reason():
+    script = """
+import os, urllib.error, urllib.request
+for _ in range(2):
+    try:
+        urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/models")
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+    done = exec_("--", sys.executable, "-c", script, env={"OPENAI_API_KEY": KEY})
+    assert done.stdout == "401\n401\n"
+    assert done.stderr.startswith(
+        "headgate: 0 calls, 0 refused, 2 turned away: this gateway asks for its token"
+    )

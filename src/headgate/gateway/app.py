@@ -332,6 +332,9 @@ class Gateway:
             headers += [("retry-after", "1"), ("x-should-retry", "true")]
         elif refusal.status == 426:
             headers.append(("upgrade", "HTTP/1.1"))
+        if refusal.status not in (426, 503) and not request.raw_path.startswith(ADMIN):
+            self.counts.turned_away += 1
+            self.counts.why_turned_away = refusal.message
         return await say(request, refusal.status, document, headers)
 
     # -- pages of its own

@@ -38,6 +38,8 @@ class Counts(Meter):
         self.longest_ns = 0
         self.refused = 0  # by the gateway
         self.hung_up = 0  # while they waited
+        self.turned_away = 0  # before they were calls: without the token, or to no API that is here
+        self.why_turned_away = ""  # the last of them
         self.retried = 0
         self.tokens = 0
         self.upstream_errors: dict[int, int] = {}
@@ -66,6 +68,8 @@ class Counts(Meter):
 
     def summary(self) -> str:
         """One line about everything that went through."""
+        if not self.calls and not self.turned_away:
+            return "headgate: no call came to the gateway"
         parts = [f"{self.calls} call{'' if self.calls == 1 else 's'}"]
         if self.waited:
             parts.append(f"{self.waited} waited ({self.longest_ns / 1e9:.1f} s at most)")
@@ -76,6 +80,8 @@ class Counts(Meter):
             parts.append(f"{self.retried} sent again")
         if self.tokens:
             parts.append(f"{self.tokens:,} tokens")
+        if self.turned_away:
+            parts.append(f"{self.turned_away} turned away: {self.why_turned_away}")
         return "headgate: " + ", ".join(parts)
 
 
