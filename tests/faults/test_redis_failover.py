@@ -237,6 +237,9 @@ def test_a_primary_that_a_sentinel_replaces_is_left_for_the_new_one(sentinels):
     told = Recorder()
     with Dispatch("gate", concurrency=2, store=sentinels.url, observer=told) as gate:
         with gate.admit(timeout=5):
+            with closing(sentinels.sentinel.client()) as sentinel:
+                # The gate asks once a second, and would not notice a failover in between.
+                sentinel.execute_command("SENTINEL", "SET", "limits", "down-after-milliseconds", 2_500)
             sentinels.replica.kill()  # the primary by now
             eventually(lambda: told.of(StoreLost), "the loss is noticed")
         eventually(lambda: told.of(StoreRegained), "the new primary answers")
