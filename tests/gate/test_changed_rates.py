@@ -111,3 +111,26 @@ def test_units_given_back_in_the_instant_of_a_hold_give_nothing_back_beyond_it()
     rule.enter((1,), 5 * SECOND)
     rule.settle(1, 0, 5 * SECOND, 5 * SECOND)
     assert rule.level(5 * SECOND) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "least", "most"),
+    [
+        (
+            5,
+            4,
+            11,
+        ),  # before the first moment that was remembered: what came back since then may have been spent
+        (10, 4, 6),  # at that moment; the bucket was found full two seconds later
+        (11, 0, 5),  # after the last one: the call may have been before or after
+        (20, 0, 0),
+    ],
+)
+def test_what_was_spent_since_a_moment_lies_between_two_figures(at, least, most):
+    """One unit a second: three are taken at 0, four at 12. The figures of 10 are remembered."""
+    rule = bucket(60, 60, 20)
+    rule.enter((3,), 0)
+    rule.mark(10 * SECOND)
+    rule.enter((4,), 12 * SECOND)
+    assert rule.spent_since(at * SECOND) == (least, most)
+    assert all(type(figure) is int for figure in rule.spent_since(at * SECOND))
