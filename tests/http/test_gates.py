@@ -90,13 +90,27 @@ def test_a_function_may_choose_the_gate(world):
     assert (levels(small), levels(large)) == ({"requests": 5}, {"requests": 6})
 
 
-def test_adapters_without_a_gate_share_one_for_every_host(world):
+def test_adapters_without_a_gate_share_one_for_every_host_and_model(world):
+    places = [
+        ("shared.example", "m"),
+        ("shared.example", "n"),
+        ("shared.example", None),
+        ("other.example", "m"),
+    ]
+    before = [admitted(*place) for place in places]
     for _ in range(2):
         world.ask(GatedSender(), FarSide(world.clock, Reply()), "https://shared.example/v1/chat/completions")
-    gate = default_gate("shared.example")
-    assert gate is default_gate("shared.example")
-    assert gate.snapshot().rates[0].level < gate.snapshot().rates[0].burst
-    assert gate is not default_gate("other.example")
+    assert [admitted(*place) - each for place, each in zip(places, before, strict=True)] == [2, 0, 0, 0]
+
+
+def test_a_request_that_names_no_model_waits_at_the_gate_of_its_host(world):
+    before = admitted("shared.example")
+    world.ask(GatedSender(), FarSide(world.clock, Reply()), "https://shared.example/files", body=b"not JSON")
+    assert admitted("shared.example") == before + 1
+
+
+def admitted(host, model=None):
+    return default_gate(host, model).snapshot().totals.admitted
 
 
 def test_a_function_that_does_not_return_a_gate_is_refused(world):

@@ -51,10 +51,10 @@ ONE_CALL = ["Admitted", "Settled"]
 
 def test_openai_learns_its_limits_from_a_ready_client(api):
     host = api.url.removeprefix("http://")
-    before = {rate.unit: rate.limit for rate in default_gate(host).snapshot().rates}
+    before = {rate.unit: rate.limit for rate in default_gate(host, CHAT["model"]).snapshot().rates}
     with openai.OpenAI(base_url=api.url + "/v1", api_key="k", http_client=client()) as sdk:
         sdk.chat.completions.create(**CHAT)
-    learned = {rate.unit: rate.limit for rate in default_gate(host).snapshot().rates}
+    learned = {rate.unit: rate.limit for rate in default_gate(host, CHAT["model"]).snapshot().rates}
     assert learned == {"requests": 600_000, "tokens": 100_000_000} != before
 
 

@@ -102,7 +102,7 @@ class Call:
         self._shape: RequestShape | None = None  # until something depends on it
         gate, request = sender.gate, None
         if gate is None:
-            gate = default_gate(self._host)
+            gate = default_gate(self._host, self._read_shape().model)
         if sender.estimate is not None or not isinstance(gate, Dispatch):
             request = Request(
                 method=method,

@@ -176,5 +176,5 @@ class GatedSender:
         return self._leases.setdefault(clock, Leases(clock, self.lease)) if known is None else known
 
     def __repr__(self) -> str:
-        described = "a gate for every host" if self.gate is None else repr(self.gate)
+        described = "a gate for every host and model" if self.gate is None else repr(self.gate)
         return f"<{described}, {self.policy.max_retries} retries>"

@@ -151,10 +151,13 @@ def checked_several(gate: object) -> FirstFree | None:
 # bytes in flight: a byte budget would hold long prompts back while there is room. After a refusal the places
 # are cut by a part, because a fall from 400 to 10 would leave most of the rate unused.
 _DEFAULT = _gates_by_name(
-    lambda host: Dispatch(host, rates="auto", throttled_concurrency="adaptive", byte_budget=None, pause=True)
+    lambda name: Dispatch(name, rates="auto", throttled_concurrency="adaptive", byte_budget=None, pause=True)
 )
 
 
-def default_gate(host: str) -> Dispatch:
-    """The gate for a host in all adapters of this process that were given none."""
-    return _DEFAULT.get(host)
+def default_gate(host: str, model: str | None = None) -> Dispatch:
+    """The gate for a host, and for a model there, in all adapters of this process that were given none.
+
+    Providers limit each model by itself: at one gate the figures of several would replace each other.
+    """
+    return _DEFAULT.get(host if model is None else f"{host} {model}")

@@ -195,10 +195,10 @@ def client(
 ) -> Any:
     """A client that waits at a gate, for an SDK: `OpenAI(http_client=client())`.
 
-    Without a gate there is one for every host, which learns its limits. The client belongs to httpx2 if that
-    is installed, else to httpx; `library=httpx` is for SDKs that accept only such a client. It follows
-    redirects as the clients of the SDKs do, and has the time-outs that its library gives to every client:
-    SDKs see that, and go by their own. The other arguments are those of `Transport`.
+    Without a gate there is one for every host and model, which learns its limits. The client belongs to
+    httpx2 if that is installed, else to httpx; `library=httpx` is for SDKs that accept only such a client. It
+    follows redirects as the clients of the SDKs do, and has the time-outs that its library gives to every
+    client: SDKs see that, and go by their own. The other arguments are those of `Transport`.
 
     >>> client().follow_redirects
     True
