@@ -13,10 +13,8 @@ from ..hints import Any
 
 _FIRST_PAUSE = SECOND // 10
 _LONGEST_PAUSE = 8 * SECOND
-# From one probe of an outage to the next. Most outages last seconds; in a longer one it is a fraction of the
-# time that it has lasted, and some more.
-_FIRST_OUTAGE_PAUSE = SECOND // 2
-_OUTAGE_PAUSE = 7 * SECOND // 10
+# Most outages last seconds. In a longer one the probes are a fraction of the time apart that it has lasted.
+_OUTAGE_PAUSE = SECOND // 2
 _SHORT_OUTAGE = 6 * SECOND
 _OUTAGE_GROWTH = 25  # percent
 _LONGEST_OUTAGE_PAUSE = 30 * SECOND
@@ -96,12 +94,11 @@ class Episodes:
         self._failures += 1
         if self._failures < _FAILURES and not self._outage:
             return False
-        pause, lasted = _FIRST_OUTAGE_PAUSE, sent - self._failing_since
-        if self._outage:  # so much later than this probe, whose answer has taken a part of the time
-            apart = _OUTAGE_PAUSE
-            if lasted >= _SHORT_OUTAGE:
-                apart = min(_LONGEST_OUTAGE_PAUSE, lasted * _OUTAGE_GROWTH // 100 + _FIRST_OUTAGE_PAUSE)
-            pause = max(_OUTAGE_PAUSE // 2, apart - max(0, now - sent))
+        pause, lasted = _OUTAGE_PAUSE, sent - self.started_at if self._outage and self.started_at else 0
+        if lasted >= _SHORT_OUTAGE:
+            # So much later than this probe, whose answer has taken a part of the time.
+            apart = min(_LONGEST_OUTAGE_PAUSE, lasted * _OUTAGE_GROWTH // 100 + _OUTAGE_PAUSE)
+            pause = max(_OUTAGE_PAUSE, apart - max(0, now - sent))
         self._pause_for(pause, sent, now, outage=True)
         return True
 
