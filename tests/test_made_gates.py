@@ -15,6 +15,7 @@ from headgate.gateway.gates import Gates, gate_of
 from headgate.gateway.settings import Settings
 from headgate.gateway.upstreams import upstream
 from headgate.http.gates import default_gate
+from headgate.testing import ManualClock
 
 
 def gate_of_the_adapters():
@@ -22,13 +23,12 @@ def gate_of_the_adapters():
 
 
 def gate_of_headgate_run():
-    gate, _concurrency = make_gate(RunOptions(jobs=(Path("-"),), to="x"), "api.example", None)
-    return gate
+    return make_gate(RunOptions(jobs=(Path("-"),), to="x"), "api.example").gate
 
 
 def gate_of_the_gateway():
     openai = upstream("openai")
-    gates = Gates(Settings(upstreams=(openai,)), None)
+    gates = Gates(Settings(upstreams=(openai,)), None, ManualClock())
     return gate_of(asyncio.run(gates.sender(openai, "")))
 
 
