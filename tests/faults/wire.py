@@ -69,9 +69,11 @@ class Wire:
             far_reader, far = await asyncio.open_connection("127.0.0.1", self._to)
             ends["server"] = far
             self._ends.append(ends)
-            await asyncio.gather(self._carry(reader, far), self._carry(far_reader, writer))
-        except (OSError, asyncio.CancelledError):
-            pass  # one end is gone, or the line
+            async with asyncio.TaskGroup() as both:  # it ends the other one, too
+                both.create_task(self._carry(reader, far))
+                both.create_task(self._carry(far_reader, writer))
+        except* OSError:
+            pass  # one end is gone
         finally:
             self._tasks.discard(task)
             if ends in self._ends:
