@@ -12,7 +12,8 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from sys import is_finalizing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from ..gate.clock import OWN_THREADS
 from ..gate.forks import after_executors, never_free, reset_in_child
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 # How many seconds the end of the process waits for errands, e.g. for leases that are returned.
 _LAST_WAIT = 2.0
+
+
+class Closable(Protocol):
+    """What has connections on the courier's loop."""
+
+    async def close(self) -> None:
+        """Close them. A second call does nothing."""
 
 
 class Courier:
@@ -40,6 +48,7 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._last_errands: set[asyncio.Task[None]] = set()
+        self._open: WeakSet[Closable] = WeakSet()
 
     def after_fork(self) -> None:
         if self._loop is not None:
@@ -72,6 +81,10 @@ class Courier:
         if last:
             self._last_errands.add(task)
         task.add_done_callback(self._done)
+
+    def close_at_end(self, what: Closable) -> None:
+        """Close it when the process ends, if it is still in use then: Python warns of open sockets."""
+        self._open.add(what)
 
     @property
     def here(self) -> bool:
@@ -129,10 +142,13 @@ class Courier:
         for _ in range(3):  # a cancelled errand may start another, e.g. to return its leases
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             if not tasks:
-                return
+                break
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_LAST_WAIT / 4)
+        closing = [asyncio.ensure_future(each.close()) for each in self._open]
+        if closing:
+            await asyncio.wait(closing, timeout=_LAST_WAIT / 4)
 
 
 def settle(future: asyncio.Future[Any], given: object) -> None:
