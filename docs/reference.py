@@ -51,7 +51,8 @@ PAGES = [
             "headgate": (
                 "retry retrying retry_with_backoff retry_with_backoff_async RetryBudget Backoff "
                 "CircuitBreaker CircuitState "
-                "BreakerRegistry TokenBudget BudgetBook Reservation ResilientClient ResilienceConfig"
+                "BreakerRegistry TokenBudget BudgetBook Reservation Prices "
+                "ResilientClient ResilienceConfig"
             )
         },
     ),

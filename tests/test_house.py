@@ -68,6 +68,7 @@ MAY_IMPORT = {
         "observers",
         "dispatch",
         "retries",
+        "budgets",
         "sharing",
         "responses",
         "http",

@@ -118,7 +118,7 @@ def test_the_wheel_has_every_file_of_the_source_and_no_other(built):
     assert files == expected
     assert {
         "headgate/py.typed",
-        "headgate/cli/run/prices.json",
+        "headgate/budgets/prices.json",
         "headgate/gateway/page/page.html",
         "headgate/sharing/scripts/pool.lua",
     } <= files

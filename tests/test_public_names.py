@@ -264,6 +264,7 @@ VALUE = {
         b'{"resource":"api","timestamp":"2026-11-16T12:00:00Z"}'
     )[0],
     "DispatchSnapshot": lambda: Dispatch("api").snapshot(),
+    "Prices": headgate.Prices.shipped,
     "Rate": lambda: Rate(5),
     "RateLevel": lambda: Dispatch("api", rates="5/s").snapshot().rates[0],
     "ResilienceConfig": ResilienceConfig,

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .breaker.breaker import CircuitBreaker, CircuitState
     from .breaker.registry import BreakerRegistry
     from .budgets.budget import BudgetBook, Reservation, TokenBudget
+    from .budgets.prices import Prices
     from .client import ResilienceConfig, ResilientClient
     from .dispatch.backoff_window import BackoffWindow
     from .dispatch.dispatch import Dispatch
@@ -76,6 +77,7 @@ __all__ = [
     "LineFull",
     "MemoryLimiter",
     "Permit",
+    "Prices",
     "Rate",
     "RateLevel",
     "RateLimiter",
@@ -109,6 +111,7 @@ _MODULES = {
     "breaker.breaker": "CircuitBreaker CircuitState",
     "breaker.registry": "BreakerRegistry",
     "budgets.budget": "BudgetBook Reservation TokenBudget",
+    "budgets.prices": "Prices",
     "client": "ResilienceConfig ResilientClient",
     "dispatch.backoff_window": "BackoffWindow",
     "dispatch.dispatch": "Dispatch",

@@ -134,7 +134,7 @@ def _rate(text: str) -> object:
 
 def _price(text: str) -> object:
     """Prices of a million tokens, input and output: `0.15/0.60`."""
-    from .run.prices import Price  # noqa: PLC0415 - loads what --help can do without
+    from ..budgets.prices import Price  # noqa: PLC0415 - loads what --help can do without
 
     prices = text.split("/", 1)
     try:

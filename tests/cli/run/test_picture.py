@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from cli.run.virtual_run import Run, until
+from headgate.budgets.prices import Prices
 from headgate.cli.picture import run_picture
 from headgate.cli.run.errors import Stop
-from headgate.cli.run.prices import Price, Prices
 from headgate.cli.run.spending import Spending
 from headgate.cli.run.summary import Ending
 
@@ -134,7 +134,7 @@ def test_with_a_stop_and_a_resume(tmp_path):
 
 
 def test_with_a_budget_that_ends_the_run(tmp_path):
-    spending = Spending(max_cost=0.0003, prices=Prices({}, same=Price(0.15, 0.6)))
+    spending = Spending(max_cost=0.0003, prices=Prices({"*": (0.15, 0.6)}))
     done = watched(tmp_path, 100, api=LIMITS, rates="600/minute burst 10", spending=spending, concurrency=8)
     assert done.stop.reason == "budget"
     spent, limit, job = map(number, re.findall(r"[\d.]+\d", done.stop.why))

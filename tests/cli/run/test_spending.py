@@ -2,17 +2,18 @@
 
 import pytest
 
+from headgate.budgets.prices import Price, Prices
 from headgate.cli.options import CommandError
 from headgate.cli.run.answers import answer_line
 from headgate.cli.run.jobs import Job
-from headgate.cli.run.prices import Price, Prices, read_prices
+from headgate.cli.run.prices import read_prices
 from headgate.cli.run.spending import Spending, Tokens, UnknownPrice, likely_tokens
 from headgate.responses.estimate import NO_SHAPE, TokenStats, read_shape
 from headgate.responses.usage import Usage
 
 
 def test_money_is_counted_by_its_prices():
-    spending = Spending(max_cost=1.0, prices=Prices({}, same=Price(1.0, 10.0)))
+    spending = Spending(max_cost=1.0, prices=Prices({"*": (1.0, 10.0)}))
     spending.add_answer(
         b'{"custom_id": "a", "response": {"usage": {"input_tokens": 200000, "output_tokens": 0}}}'
     )
@@ -59,10 +60,10 @@ def test_answers_of_earlier_runs_are_counted_in_every_shape(shape):
 def test_the_shipped_prices_have_a_date_and_name_versions_of_a_model_but_not_its_relatives():
     prices = read_prices(None)
     assert prices.date
-    assert prices.of("claude-sonnet-4-5-20250929") == prices.of("claude-sonnet-4-5") == Price(3, 15)
-    assert prices.of("gpt-5.4-mini") != prices.of("gpt-5.4")
-    assert prices.of("gpt-5-pro") is None
-    assert prices.of(None) is None
+    assert prices.get("claude-sonnet-4-5-20250929") == prices.get("claude-sonnet-4-5") == Price(3, 15)
+    assert prices.get("gpt-5.4-mini") != prices.get("gpt-5.4")
+    assert prices.get("gpt-5-pro") is None
+    assert prices.get(None) is None
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def forecast(options: RunOptions) -> Forecast:
             unbounded += shape.max_output is None
             output = likely if shape.max_output is None else shape.max_output
             most += output
-        price = prices.of(shape.model)
+        price = prices.get(shape.model)
         cost = None if cost is None or price is None else cost + price.of(shape.input, output)
     seconds, binding = _time(options.rates, sums)
     return Forecast(

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from ...budgets.prices import ANY_MODEL, Price, Prices
 from ...limits import Rate
 from .answers import Format
 from .intake import Changed
-from .prices import Price, Prices, read_prices
+from .prices import read_prices
 
 
 class Settings(NamedTuple):
@@ -57,7 +58,7 @@ class RunOptions:
     def price_list(self, *, always: bool = False) -> Prices | None:
         """The prices to count with; None if no money is counted."""
         if self.price is not None:
-            return Prices({}, same=self.price)
+            return Prices({ANY_MODEL: self.price})
         if self.prices is not None or self.max_cost is not None or always:
             return read_prices(self.prices)
         return None

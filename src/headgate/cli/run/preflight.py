@@ -117,7 +117,7 @@ def check_jobs(options: RunOptions, target: Target, seconds: float = _LOOK_AHEAD
             for jobs, job in enumerate(read_jobs(lines, target), 1):
                 if isinstance(job, BadJob) and not options.skip_invalid:
                     raise job
-                if prices is not None and isinstance(job, Job) and prices.of(job.shape.model) is None:
+                if prices is not None and isinstance(job, Job) and prices.get(job.shape.model) is None:
                     why = f"no price is known for the model {job.shape.model!r}"
                     raise CommandError(why, "give --price, or a list with --prices")
                 if isinstance(job, BadJob) or (not jobs % 64 and SYSTEM.seconds() > late):

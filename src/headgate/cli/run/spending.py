@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from math import floor, log10
 from typing import NamedTuple
 
+from ...budgets.prices import Prices
 from ...responses.estimate import RequestShape, TokenStats
 from ...responses.usage import Usage, usage_of
 from .answers import body_in
-from .prices import Prices
 
 
 class Tokens(NamedTuple):
@@ -116,7 +116,7 @@ class Spending:
         self._cost += self._price(Tokens(usage.input, usage.output), model)
 
     def _price(self, tokens: Tokens, model: str | None) -> float:
-        price = None if self.prices is None else self.prices.of(model)
+        price = None if self.prices is None else self.prices.get(model)
         if price is not None:
             return price.of(*tokens)
         if self.max_cost is not None and any(tokens):
