@@ -242,13 +242,13 @@ def _parse_rate(text: str) -> Rate:
         if word == "strict" and not strict:
             strict = True
         elif word == "burst" and words and burst is None:
-            burst = _parse_number(words.pop(0), "the burst", wrong)
+            burst = parse_number(words.pop(0), "the burst", wrong)
         else:
             raise wrong(f"{word!r} is not understood")
     if strict and burst is not None:
         raise wrong("a strict rate has no burst")
-    rate_amount = _parse_number(amount_text, "the amount", wrong)
-    per_ns = _parse_period(period, wrong)
+    rate_amount = parse_number(amount_text, "the amount", wrong)
+    per_ns = parse_period(period, wrong)
     try:
         unit = _read_unit(unit.strip() or "requests", per_ns)
         return Rate.of_ns(rate_amount, per_ns, burst, unit, strict)
@@ -256,7 +256,8 @@ def _parse_rate(text: str) -> Rate:
         raise wrong(str(error).partition(";")[0]) from None
 
 
-def _parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) -> int:
+def parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) -> int:
+    """A whole number as it is written in a limit. `wrong` makes the error of its reason."""
     digits = text.replace("_", "")
     if len(digits) > 40:  # Python refuses to read integers of more than 4,300 digits
         raise wrong(f"{what} has {len(digits)} digits")
@@ -265,9 +266,10 @@ def _parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) ->
     return int(digits)
 
 
-def _parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
+def parse_period(text: str, wrong: Callable[[str], InvalidLimit]) -> int:
+    """A period as it is written in a limit, e.g. "hour" or "90s", in nanoseconds."""
     name = text.lstrip("0123456789")
-    count = _parse_number(text[: len(text) - len(name)] or "1", "the period", wrong)
+    count = parse_number(text[: len(text) - len(name)] or "1", "the period", wrong)
     ns = _PERIODS.get(name) or _PERIODS.get(name.removesuffix("s"))
     if ns is None:
         from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt period needs it

@@ -125,6 +125,22 @@ def test_a_reservation_that_was_not_settled_is_still_charged_after_a_restart(wor
         assert [left(book, user) for user in ("ann", "bob", "eve")] == [6_000, 9_000, 10_000]
 
 
+def test_limits_as_texts_hold_over_a_restart_of_the_machine_until_their_month_is_over(world):
+    tiers = {"free": ["$100/month", "$0.50/request", "900 tokens/week"]}
+    with world.book(tiers, None) as book:
+        book.for_user("ann").record_usage(300, money=70_000_000)
+    world.advance(30 * 86_400)
+    world.restart()
+    with world.book(tiers, None) as book:
+        ann = book.for_user("ann")
+        assert (ann.remaining_budget, ann.remaining_money) == (900, 30_000_000)
+        with pytest.raises(BudgetExceeded, match=r"one request may take \$0\.5"):
+            ann.reserve(1, money=500_001)
+    world.advance(86_400 + 1)
+    with world.book(tiers, None) as book:
+        assert book.for_user("ann").remaining_money == 100_000_000
+
+
 def test_every_window_and_money_survive_and_another_tier_finds_them(world):
     with world.book() as book:
         book.for_user("ann").record_usage(7_000, money=300)

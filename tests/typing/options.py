@@ -31,7 +31,11 @@ def budgets() -> None:
     with budget.reserve(10) as reservation:
         assert_type(reservation, Reservation)
     BudgetBook({"free": {"max_tokens_per_hour": 1000}})
-    BudgetBook({"free": {"max_tokens_per_our": 1000}})  # type: ignore[typeddict-unknown-key]
+    BudgetBook({"free": {"max_tokens_per_our": 1000}})  # type: ignore[dict-item]
+    BudgetBook({"free": "$5/day", "pro": ["$50/day"], "old": {"limits": "$5/day"}})
+    BudgetBook({"free": 5})  # type: ignore[dict-item]
+    TokenBudget(limits=["$5/day", "50_000 tokens/hour"])
+    TokenBudget(limits=[5])  # type: ignore[list-item]
 
 
 def retries() -> None:

@@ -15,7 +15,14 @@ from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
 from ..hints import Any, AnyStore, Clock, Hashable, Mapping, Seconds, Self, Sequence, T, later
-from .plans import TOKENS_PER_HOUR, TOKENS_PER_REQUEST, read_cost, read_plan, read_plans
+from .plans import (
+    TOKENS_PER_HOUR,
+    TOKENS_PER_REQUEST,
+    check_one_currency,
+    read_cost,
+    read_plan,
+    read_plans,
+)
 from .usage import LocalUsage
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal, Shortage
 
@@ -83,9 +90,11 @@ class TokenBudget(Closing):
     >>> budget.remaining_budget
     7500
 
-    `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces the hour. `money` limits money in the same way,
-    in whole millionths of the currency you pay in. With a `parent`, say the organisation's budget, everything
-    is charged to both; a parent may have a parent. None means no limit.
+    `limits="$5/day"`, or a list like `["$5/day", "$0.20/request", "50_000 tokens/hour"]`, says all at once:
+    what it does not name is not limited. In figures, `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces
+    the hour, and `money` limits money in the same way. Money is counted in whole millionths of the currency
+    you pay in. With a `parent`, say the organisation's budget, everything is charged to both; a parent may
+    have a parent. None means no limit.
 
     With a `store` (`"sqlite:///usage.db"`, `"redis://limits.internal/0"`) all budgets of the same store and
     `key` share what was used, and it survives restarts. Budgets below a shared parent are shared with it.
@@ -103,15 +112,19 @@ class TokenBudget(Closing):
         windows: Mapping[Seconds, int] | None = None,
         money: Mapping[Seconds, int] | None = None,
         max_money_per_request: int | None = None,
+        limits: str | Sequence[str] | None = None,
         parent: TokenBudget | None = None,
         key: str = "",
         store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        plan = read_plan(max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request)
+        plan = read_plan(
+            max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request, limits
+        )
         if not isinstance(key, str):
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="ann"')
         above = None if parent is None else _account_above(parent, store, clock)
+        _check_currency(plan, key, above)
         usage = _usage_in(store, f"budget {key}", clock) if above is None else above.usage
         if usage.shared and not key:
             raise InvalidConfig('a shared budget needs a key to be found by; write e.g. key="ann"')
@@ -207,7 +220,7 @@ class TokenBudget(Closing):
         if isinstance(taken, Charge):
             self.remember()
             return Reservation(self, levels, taken)
-        raise _exceeded(accounts[taken.level].key, taken.shortage, cost, taken.at)
+        raise _exceeded(accounts[taken.level], taken.shortage, cost, taken.at)
 
     def __repr__(self) -> str:
         key = f" {self.key!r}" if self.key else ""
@@ -279,34 +292,40 @@ class BudgetBook(Closing):
     """A budget for every user, by tier, and for every organisation.
 
     >>> book = BudgetBook({
-    ...     "free": {"max_tokens_per_hour": 50_000, "max_tokens_per_request": 4_000},
-    ...     "pro": {"max_tokens_per_hour": 500_000},
+    ...     "free": ["50_000 tokens/hour", "4_000 tokens/request", "$5/day"],
+    ...     "pro": "500_000 tokens/hour",
     ... })
     >>> book.for_user("ann") is book.for_user("ann")
     True
     >>> book.for_user("ann", tier="pro").remaining_budget
     500000
 
-    Tiers and organisations are options of TokenBudget. With `store="sqlite:////var/lib/app/usage.db"` or
-    `store="redis://limits.internal/0"` all books of the same store and `key` share what was used, and it
-    survives restarts; close the book when you are done. A user is forgotten when no usage counts any more.
+    Tiers and organisations are limits as texts, or options of TokenBudget. With a store,
+    `store="sqlite:////var/lib/app/usage.db"` or `store="redis://limits.internal/0"`, all books of the same
+    store and `key` share what was used, and it survives restarts; close the book when you are done. A user is
+    forgotten when no usage counts any more.
     """
 
     __reduce__ = only_here()
 
     def __init__(
         self,
-        tiers: Mapping[str, BudgetOptions],
+        tiers: Mapping[str, BudgetOptions | str | Sequence[str]],
         *,
-        organizations: Mapping[str, BudgetOptions] | None = None,
+        organizations: Mapping[str, BudgetOptions | str | Sequence[str]] | None = None,
         key: str = "default",
         store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plans = read_plans(tiers, "tiers", "free")
         if not plans:
-            raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": {}}')
+            raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": "$5/day"}')
         above = {} if organizations is None else read_plans(organizations, "organizations", "acme")
+        check_one_currency(
+            [(f"tier {name!r}", plan) for name, plan in plans.items()]
+            + [(f"organization {name!r}", plan) for name, plan in above.items()],
+            "the plans of a book",
+        )
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="chat"')
         self.key = key
@@ -392,6 +411,15 @@ def _account_above(parent: object, store: AnyStore | None, clock: Clock) -> Acco
     return parent.account
 
 
+def _check_currency(plan: Plan, key: str, above: Account | None) -> None:
+    """Raise if a budget counts money in another currency than one above it."""
+    plans = [(f"the budget of {key!r}", plan)]
+    while above is not None:
+        plans.append((f"the one of {above.key!r} above it", above.level.plan))
+        above = above.parent
+    check_one_currency(plans, "budgets that are charged together")
+
+
 def _usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
     """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
     if store is None:
@@ -406,19 +434,26 @@ def _closed(key: str) -> Closed:
     return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")
 
 
-def _exceeded(key: str, short: Shortage, cost: Cost, now: int) -> BudgetExceeded:
-    needed = cost[short.column]
-    if short.column == MONEY:
+def _exceeded(account: Account, short: Shortage, cost: Cost, now: int) -> BudgetExceeded:
+    key, needed, name = account.key, cost[short.column], short.name
+    currency = account.level.plan.currency if short.column == MONEY else None
+    remaining, limit = str(short.remaining), str(short.limit)
+    if currency is not None:
+        from .texts import money_text  # noqa: PLC0415 - loaded already: the limits are texts
+
+        what, does = money_text(needed, currency), "does not"
+        remaining, limit = money_text(short.remaining, currency), money_text(short.limit, currency)
+    elif short.column == MONEY:
         what, does = f"money={needed}", "does not"
     else:
         what, does = ("1 token", "does not") if needed == 1 else (f"{needed} tokens", "do not")
     budget = f"the budget of {key!r}" if key else "the budget"
-    if short.name.endswith("/request"):
-        why = f"{what} can never fit {budget}: one request may take {short.limit}"
+    if name.endswith("/request"):
+        why = f"{what} can never fit {budget}: one request may take {limit}"
     elif short.at is None:
-        why = f"{what} can never fit {budget}: it has {short.limit} {short.name} in all"
+        why = f"{what} can never fit {budget}: it has {limit} {name} in all"
     else:
-        why = f"{what} {does} fit {budget}: {short.remaining} of {short.limit} {short.name} left"
+        why = f"{what} {does} fit {budget}: {remaining} of {limit} {name} left"
     return BudgetExceeded(
         why,
         rule=short.name,

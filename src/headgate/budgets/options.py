@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from ..typing import Seconds
@@ -16,3 +16,4 @@ class BudgetOptions(TypedDict, total=False):
     windows: Mapping[Seconds, int] | None
     money: Mapping[Seconds, int] | None
     max_money_per_request: int | None
+    limits: str | Sequence[str] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
 from ..errors import InvalidConfig, InvalidWindow
-from ..hints import Mapping, Seconds, later
+from ..hints import Mapping, Seconds, Sequence, later
 from ..limits import Rate
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
 
@@ -15,8 +15,14 @@ else:
     BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
 
 _HOUR = 3600
-TOKENS_PER_HOUR = 100_000
-TOKENS_PER_REQUEST = 10_000
+
+
+class _Default(int):
+    """A limit that the caller did not write."""
+
+
+TOKENS_PER_HOUR = _Default(100_000)
+TOKENS_PER_REQUEST = _Default(10_000)
 
 
 def read_cost(tokens: int, money: int, what: str) -> Cost:
@@ -32,15 +38,36 @@ def read_plan(
     windows: Mapping[Seconds, int] | None = None,
     money: Mapping[Seconds, int] | None = None,
     max_money_per_request: int | None = None,
+    limits: str | Sequence[str] | None = None,
 ) -> Plan:
     """What a budget allows, from the options of TokenBudget."""
+    if limits is not None:
+        from .texts import plan_of_texts  # noqa: PLC0415 - only limits that are texts need it
+
+        for name, given in [
+            ("max_tokens_per_hour", max_tokens_per_hour),
+            ("max_tokens_per_request", max_tokens_per_request),
+            ("windows", windows),
+            ("money", money),
+            ("max_money_per_request", max_money_per_request),
+        ]:
+            if given is not None and not isinstance(given, _Default):
+                raise InvalidConfig(
+                    f"limits={limits!r} and {name}={given!r}: limits say everything that a budget allows; "
+                    f"write {name} as one of them, or leave limits out"
+                )
+        return plan_of_texts(limits)
+    for name, given in [("windows", windows), ("money", money), ("max_tokens_per_hour", max_tokens_per_hour)]:
+        if isinstance(given, str):
+            raise InvalidConfig(f"{name}={given!r} is a text; write it as limits={given!r}")
+    listed: list[Limit]
     if windows is None:
-        limits = []
+        listed = []
         if max_tokens_per_hour is not None:
             most = positive_int(max_tokens_per_hour, "max_tokens_per_hour", example=TOKENS_PER_HOUR)
-            limits = [Limit(most, TOKENS, Rate(most, _HOUR, unit="tokens", strict=True))]
+            listed = [Limit(most, TOKENS, Rate(most, _HOUR, unit="tokens", strict=True))]
     else:
-        limits = _read_windows(windows, "windows", TOKENS)
+        listed = _read_windows(windows, "windows", TOKENS)
         # The windows replace the hour of the default. An hour that the caller wrote must not vanish.
         if max_tokens_per_hour not in (None, TOKENS_PER_HOUR):
             raise InvalidConfig(
@@ -48,12 +75,12 @@ def read_plan(
                 f"the hour; write it as one of them, windows={{3600: {max_tokens_per_hour!r}, ...}}"
             )
     if money is not None:
-        limits += _read_windows(money, "money", MONEY)
+        listed += _read_windows(money, "money", MONEY)
     if max_tokens_per_request is not None:
         positive_int(max_tokens_per_request, "max_tokens_per_request", example=TOKENS_PER_REQUEST)
     if max_money_per_request is not None:
         positive_int(max_money_per_request, "max_money_per_request", example=50_000)
-    return Plan((max_tokens_per_request, max_money_per_request), limits)
+    return Plan((max_tokens_per_request, max_money_per_request), listed)
 
 
 def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> list[Limit]:
@@ -76,21 +103,34 @@ def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> lis
 _OPTIONS = read_plan.__code__.co_varnames[: read_plan.__code__.co_argcount]
 
 
-def read_plans(named: Mapping[str, BudgetOptions], what: str, example: str) -> dict[str, Plan]:
+def check_one_currency(plans: Sequence[tuple[str, Plan]], what: str) -> None:
+    """Raise if the plans of one tree or book count money in several currencies."""
+    if any(plan.currency is not None for _name, plan in plans):
+        from .texts import one_currency  # noqa: PLC0415 - only limits that are texts name a currency
+
+        one_currency([(name, plan.currency) for name, plan in plans], what)
+
+
+def read_plans(
+    named: Mapping[str, BudgetOptions | str | Sequence[str]], what: str, example: str
+) -> dict[str, Plan]:
     """The plans of tiers or organisations, by name."""
-    right = f'write e.g. {what}={{"{example}": {{"max_tokens_per_hour": 50_000}}}}'
+    right = f'write e.g. {what}={{"{example}": "50_000 tokens/hour"}}'
     if not hasattr(named, "items"):
         raise InvalidConfig(f"{what}={named!r} is not a mapping of names to options; {right}")
     plans = {}
     for name, options in named.items():
         if not isinstance(name, str) or not name:
             raise InvalidConfig(f"{what}: {name!r} is not a name; {right}")
+        if isinstance(options, (str, list, tuple)):
+            plans[name] = read_plan(limits=options)
+            continue
         if not hasattr(options, "items"):
-            raise InvalidConfig(f"{what}[{name!r}]={options!r} is not a mapping of options; {right}")
+            raise InvalidConfig(f"{what}[{name!r}]={options!r} is neither limits nor options; {right}")
         unknown = [option for option in options if option not in _OPTIONS]
         if unknown:
             raise InvalidConfig(
                 f"{what}[{name!r}] has no option {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
             )
-        plans[name] = read_plan(**options)
+        plans[name] = read_plan(**options)  # type: ignore[arg-type]  # it is a mapping
     return plans

@@ -6,6 +6,7 @@ to it nor takes from it. Every answer is about one moment.
 
 from __future__ import annotations
 
+from ..arguments import SECOND
 from ..gate.strict import StrictRule
 from ..hints import Iterable, Sequence
 from ..light import NamedTuple
@@ -16,6 +17,11 @@ Saved = list[tuple[int, int, list[int]]]  # column, period, what its window reme
 
 TOKENS, MONEY = 0, 1
 UNITS = ("tokens", "money")
+
+DAY = 86_400 * SECOND
+# The windows that rates have no name for. A month is any 31 days: no month of a calendar is longer.
+LONG_WINDOWS = {"week": 7 * DAY, "month": 31 * DAY}
+_LONG_NAMES = {per_ns: name for name, per_ns in LONG_WINDOWS.items()}
 
 
 class Limit(NamedTuple):
@@ -33,21 +39,26 @@ class Limit(NamedTuple):
     @property
     def name(self) -> str:
         """Unit and period, e.g. `money/day`: the name of this limit in errors."""
-        return f"{UNITS[self.column]}/{self.rate.name.partition('/')[2]}"
+        period = _LONG_NAMES.get(self.rate.per_ns) or self.rate.name.partition("/")[2]
+        return f"{UNITS[self.column]}/{period}"
 
 
 class Plan(NamedTuple):
-    """What a budget allows: the caps of one request, tokens and money, and the limit of each window."""
+    """What a budget allows: the caps of one request, tokens and money, and the limit of each window.
+
+    `currency` is that of the money; None if the limits do not say it.
+    """
 
     caps: tuple[int | None, int | None]
     limits: Sequence[Limit]
+    currency: str | None = None
 
     def counting(self, limits: Iterable[Limit]) -> Plan:
         """This plan, counting over the periods of those limits too, without limiting them."""
         mine = {limit.key: limit for limit in self.limits}
         for limit in limits:
             mine.setdefault(limit.key, Limit(None, limit.column, limit.rate))
-        return Plan(self.caps, tuple(mine.values()))
+        return Plan(self.caps, tuple(mine.values()), self.currency)
 
 
 class Shortage(NamedTuple):
