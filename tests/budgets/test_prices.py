@@ -135,7 +135,17 @@ def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "models", [None, [("m", (1, 2))], {"": (1, 2)}, {5: (1, 2)}, {"m": 1}, {"m": (None, 2)}, {"m": (1, 2, 3)}]
+    "models",
+    [
+        None,
+        [("m", (1, 2))],
+        {"": (1, 2)},
+        {5: (1, 2)},
+        {"m": 1},
+        {"m": (None, 2)},
+        {"m": (1, 2, 3)},
+        {"m": (3, 2, 1, 1)},
+    ],
 )
 def test_models_without_two_prices_are_errors(models):
     with pytest.raises(InvalidConfig):

@@ -197,13 +197,24 @@ def test_a_limit_that_would_limit_nothing_beside_another_one_is_an_error(limits)
     [
         ["$5/day", "$6/day"],
         ["$5/day", "$5/24h"],
-        ["$1/request", "$2/call"],
         ["$7/week", "7 USD/7 days"],
+        ["5 tokens/day", "$1/day", "6 tokens/day"],
     ],
 )
 def test_two_limits_of_the_same_time_are_an_error(limits):
-    with pytest.raises(InvalidConfig, match="the same"):
+    with pytest.raises(InvalidConfig, match=r"both limit the (money|tokens) in the same time; write one"):
         TokenBudget(limits=limits)
+
+
+def test_two_limits_of_one_request_are_an_error():
+    with pytest.raises(InvalidConfig, match="both limit the money of one request; write one"):
+        TokenBudget(limits=["$1/request", "$2/call"])
+
+
+def test_limits_may_come_from_any_iterable(clock):
+    texts = ["9 tokens/day", "3 tokens/request"]
+    for limits in (texts, tuple(texts), set(texts), (text for text in texts)):
+        assert TokenBudget(limits=limits, clock=clock).remaining_budget == 9
 
 
 amounts = st.integers(1, 30)
@@ -342,7 +353,7 @@ def test_a_book_has_one_currency():
     ):
         with pytest.raises(InvalidConfig, match=r"mix currencies: .* is in USD and .* in EUR"):
             BudgetBook(tiers, organizations=organizations)
-    with pytest.raises(InvalidConfig, match="mix currencies"):
+    with pytest.raises(InvalidConfig, match=r"mix currencies: '\$5/day' is in USD and '€1/hour' in EUR"):
         TokenBudget(limits=["$5/day", "€1/hour"])
     BudgetBook({"free": "$5/day", "pro": "50 dollars/day"}, organizations={"acme": "500 USD/day"})
 

@@ -148,7 +148,7 @@ def _check_that_it_limits(limit: TextLimit, other: TextLimit) -> None:
         return
     if limit.per_ns == other.per_ns:
         raise InvalidConfig(
-            f"the limits {limit.text!r} and {other.text!r} are about the same {_time(limit)}; write one"
+            f"{limit.text!r} and {other.text!r} both limit the {_place(limit)}; write one of them"
         )
     # One request is the shortest time of all.
     if limit.amount >= other.amount and (limit.per_ns or 0) < (other.per_ns or 0):
@@ -158,8 +158,8 @@ def _check_that_it_limits(limit: TextLimit, other: TextLimit) -> None:
         )
 
 
-def _time(limit: TextLimit) -> str:
-    return f"{UNITS[limit.column]} of " + ("one request" if limit.per_ns is None else "the same time")
+def _place(limit: TextLimit) -> str:
+    return UNITS[limit.column] + (" of one request" if limit.per_ns is None else " in the same time")
 
 
 def _read_unit(before: str, after: str, wrong: _Wrong) -> tuple[int, str | None]:
