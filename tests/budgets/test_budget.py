@@ -326,3 +326,11 @@ def test_a_child_forked_while_the_lock_is_held_starts_with_a_free_one(clock, bud
     with budget.account.usage._guard.lock:
         assert in_a_child(check) == 0
     assert budget.remaining_budget == 7_000
+
+
+def test_a_budget_limits_tokens_if_it_or_one_above_it_does():
+    money = TokenBudget(limits="$5/day")
+    assert not money.limits_tokens
+    assert TokenBudget(limits=["$5/day", "900 tokens/request"]).limits_tokens
+    assert TokenBudget(limits="$1/day", parent=TokenBudget(limits="50_000 tokens/hour")).limits_tokens
+    assert not TokenBudget(limits="$1/day", parent=money).limits_tokens

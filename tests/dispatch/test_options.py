@@ -137,6 +137,7 @@ def test_tasks_and_asyncio_to_thread_take_the_options_along_and_plain_threads_do
         ({"priority": None}, InvalidConfig, "whole number"),
         ({"timeout": -1}, InvalidLimit, "timeout=-1"),
         ({"budget": 5_000}, InvalidConfig, "is not a TokenBudget"),
+        ({"budget": TokenBudget(limits="$5/day")}, InvalidConfig, "limits no tokens"),
         ({"cost": "much"}, InvalidCapacity, "neither a whole number nor units"),
         ({"cost": {"tokens": -1}}, InvalidCapacity, "negative"),
         ({"cost": True}, InvalidCapacity, "whole number"),

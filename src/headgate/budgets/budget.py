@@ -137,6 +137,11 @@ class TokenBudget(Closing):
         """The name of this budget in errors and in a store."""
         return self.account.key
 
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether this budget, or one above it, limits tokens and not money alone."""
+        return any(level.plan.limits_column(TOKENS) for level in self.account.levels())
+
     # -- questions: they change nothing
 
     def check_budget(self, estimated_tokens: int, *, money: int = 0) -> bool:

@@ -60,6 +60,12 @@ class Plan(NamedTuple):
             mine.setdefault(limit.key, Limit(None, limit.column, limit.rate))
         return Plan(self.caps, tuple(mine.values()), self.currency)
 
+    def limits_column(self, column: int) -> bool:
+        """Whether any cost in this column can be too large."""
+        return self.caps[column] is not None or any(
+            limit.amount is not None for limit in self.limits if limit.column == column
+        )
+
 
 class Shortage(NamedTuple):
     """The limit that a cost does not fit: what is left of it, and when the cost would fit. None: never."""

@@ -110,6 +110,12 @@ class call_options:  # noqa: N801 - it is used like a function
                 raise InvalidConfig(
                     f"budget={budget!r} is not a TokenBudget; write e.g. TokenBudget(100_000)"
                 )
+            if budget is not None and not budget.limits_tokens:
+                raise InvalidConfig(
+                    f"{budget!r} limits no tokens, and calls of a block are charged in tokens, so it would "
+                    'refuse none; give it a limit such as "50_000 tokens/hour", or use '
+                    "budget.reserve(tokens, money=...)"
+                )
             given["budget"] = budget
         if cost is not _AS_BEFORE:
             given["cost"] = _read_cost(cost)

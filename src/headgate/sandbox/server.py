@@ -343,10 +343,10 @@ class Sandbox(Live):
     """An API on a local port, in a thread of its own, for as long as the block lasts.
 
     >>> from urllib.request import urlopen
-    >>> with Sandbox("plain", requests="600/minute") as api:
+    >>> with Sandbox("plain", requests="60/hour") as api:
     ...     with urlopen(f"{api.url}/greeting") as reply:
     ...         reply.status, reply.headers["x-ratelimit-remaining"]
-    (200, '599')
+    (200, '59')
 
     Options are those of `Provider`, or give a Provider that you have made. The report can be asked for during
     the run and after it.

@@ -38,6 +38,7 @@ class Courier:
     """The courier of this process. `send` runs a coroutine function on its loop, and never waits."""
 
     def __init__(self) -> None:
+        self._forked = False
         self._start_clean()
         after_executors()
         reset_in_child(self, first=True)
@@ -53,6 +54,7 @@ class Courier:
     def after_fork(self) -> None:
         if self._loop is not None:
             never_free((self._loop, self._errands))
+        self._forked = True
         self._start_clean()
 
     def send(self, errand: Errand) -> None:
@@ -83,8 +85,13 @@ class Courier:
         task.add_done_callback(self._done)
 
     def close_at_end(self, what: Closable) -> None:
-        """Close it when the process ends, if it is still in use then: Python warns of open sockets."""
-        self._open.add(what)
+        """Close it when the process ends, if it is still in use then: Python warns of open sockets.
+
+        Not in a forked child: SQLite takes the locks of the parent for its own there, and with the last
+        connection it would take away a journal that the parent still writes.
+        """
+        if not self._forked:
+            self._open.add(what)
 
     @property
     def here(self) -> bool:
