@@ -43,7 +43,19 @@ else:
 
     NamedTuple = NamedTuple()
 
-__all__ = ["Generic", "LazyModule", "NamedTuple", "OrderedDict", "deque", "length_hint", "ref"]
+__all__ = ["Generic", "LazyModule", "NamedTuple", "OrderedDict", "deque", "length_hint", "load_all", "ref"]
+
+
+_lazy: list[str] = []
+
+
+def load_all() -> None:
+    """Load all modules that were to be loaded later.
+
+    Before a fork: if another thread is loading one at that moment, a forked child would wait for it for ever.
+    """
+    for name in _lazy:
+        __import__(name)
 
 
 class LazyModule:
@@ -51,6 +63,7 @@ class LazyModule:
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
+        _lazy.append(name)
 
     def __getattr__(self, name: str) -> object:
         found = getattr(__import__(self.__name__, fromlist=[name]), name)

@@ -455,3 +455,28 @@ def test_without_pause_a_used_up_window_of_the_api_throttles_calls():
     clock.advance(1)
     permits = [dispatch.try_admit() for _ in range(3)]
     assert [permit is not None for permit in permits] == [True, True, False]
+
+
+def test_a_stated_limit_that_changes_a_little_does_not_hide_refusals():
+    """Two servers of one API state 600 and 606 in turn, while 200 a minute are really left."""
+    clock = ManualClock()
+    dispatch = Dispatch("api", rates="auto", pause=True, clock=clock)
+    level, sent, refused = 200 / 6, 0, 0
+    for _ in range(3_000):
+        clock.advance(0.1)
+        level = min(200 / 6, level + 200 / 600)
+        while (permit := dispatch.try_admit()) is not None:
+            sent += 1
+            limit = (600, 606)[sent % 2]
+            stated = {
+                "x-ratelimit-limit-requests": str(limit),
+                "x-ratelimit-remaining-requests": str(limit * 3 // 4),
+                "x-ratelimit-reset-requests": "15s",
+            }
+            status = 200 if level >= 1 else 429
+            level -= status == 200
+            refused += status == 429
+            permit.settle()
+            dispatch.observe(read_signal(status, stated), sent_at=clock.seconds())
+    assert sent - refused > 900
+    assert refused < 0.05 * sent

@@ -116,3 +116,22 @@ def admitted(host, model=None):
 def test_a_function_that_does_not_return_a_gate_is_refused(world):
     with pytest.raises(InvalidConfig, match="not a Dispatch"):
         world.ask(GatedSender(lambda request: None), FarSide(world.clock, Reply()))
+
+
+def test_text_named_model_at_other_apis_is_not_a_language_model(world):
+    before = admitted("shop.example")
+    world.ask(
+        GatedSender(),
+        FarSide(world.clock, Reply()),
+        "https://shop.example/devices",
+        body=b'{"model": "phone 15"}',
+    )
+    assert admitted("shop.example") == before + 1
+
+
+def test_models_beyond_a_number_share_the_gate_of_their_host():
+    own = {id(default_gate("many.example", f"model {n}")) for n in range(200)}
+    assert 50 < len(own) < 100
+    assert default_gate("many.example", "model 199") is default_gate("many.example")
+    assert default_gate("many.example", "model 3") is not default_gate("many.example")
+    assert default_gate("long.example", "m" * 1_000) is default_gate("long.example")

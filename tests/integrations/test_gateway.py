@@ -95,6 +95,26 @@ def test_another_server_never_gets_the_headers(rig):
     assert not any(tenant == "ann" for tenant, _priority, _limit in rig.understood)
 
 
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_headers_for_the_gateway_do_not_follow_a_redirect_to_another_server(library):
+    seen = []
+
+    def answer(request):
+        seen.append(sorted(name for name in request.headers if name.startswith("x-headgate")))
+        if request.url.host == "gateway.example":
+            return library.Response(307, headers={"location": "https://files.example/v1/x"})
+        return library.Response(200)
+
+    hooks = {"request": [tell_gateway("http://gateway.example:8429")]}
+    transport = library.MockTransport(answer)
+    with (
+        library.Client(transport=transport, event_hooks=hooks, follow_redirects=True) as http,
+        call_options(tenant="ann", priority=5, timeout=2.0),
+    ):
+        http.post("http://gateway.example:8429/v1/x", json=CHAT)
+    assert seen == [["x-headgate-priority", "x-headgate-tenant", "x-headgate-timeout"], []]
+
+
 def test_the_usual_port_may_be_left_out():
     request = httpx2.Request("GET", "https://gateway.internal/v1/x")
     with call_options(tenant="ann"):

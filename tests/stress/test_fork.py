@@ -1,6 +1,8 @@
 """A forked child starts with a free lock, an empty line and no call in flight."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 from forks import in_a_child, needs_fork
@@ -110,3 +112,17 @@ def test_tickets_of_the_parent_give_no_place_back_in_the_child():
     for visit in visits:
         visit.close()
     assert gate.snapshot().in_flight == 0
+
+
+def test_modules_that_are_loaded_later_are_there_before_a_fork():
+    """A child would wait without end for one that another thread of its parent was loading."""
+    program = """
+import os, sys
+from headgate import Dispatch
+later = ["headgate.gate.parking", "headgate.dispatch.learning", "headgate.backoff"]
+assert not any(name in sys.modules for name in later)
+if os.fork() == 0:
+    os._exit(sum(name not in sys.modules for name in later))
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -17,7 +17,7 @@ from ..hints import Any
 from ..limits import Rate, rate_of
 from .episodes import Episodes
 from .ramp import ALL, SOON, START, Ramp
-from .stated import MINUTE, StatedScope
+from .stated import MINUTE, StatedScope, fallen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class Learner:
         if changed:
             before, self.rates = self.rates, self._read()
             changed = before != self.rates
-            if changed:  # that explains what was refused until now
+            if fallen(before, self.rates):  # that explains what was refused until now
                 self._refused_until = None
         return changed
 

@@ -211,3 +211,13 @@ def _first_usual(reset: int) -> int:
         if reset <= period:
             return period
     return _USUAL[-1]
+
+
+def fallen(before: Sequence[Rate], after: Sequence[Rate]) -> bool:
+    """Whether a rate is lower than before by a tenth or more, and not only stated a little differently."""
+    known = {rate.unit: rate for rate in before}
+    return any(
+        10 * rate.amount * known[rate.unit].per_ns <= 9 * known[rate.unit].amount * rate.per_ns
+        for rate in after
+        if rate.unit in known
+    )

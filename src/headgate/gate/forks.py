@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ..hints import T
-from ..light import ref
+from ..light import load_all, ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,4 +102,4 @@ def _start_clean() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_clean_early)
+    os.register_at_fork(before=load_all, after_in_child=_start_clean_early)

@@ -102,7 +102,8 @@ class Call:
         self._shape: RequestShape | None = None  # until something depends on it
         gate, request = sender.gate, None
         if gate is None:
-            gate = default_gate(self._host, self._read_shape().model)
+            shape = self._read_shape()
+            gate = default_gate(self._host, shape.model if shape.generates else None)
         if sender.estimate is not None or not isinstance(gate, Dispatch):
             request = Request(
                 method=method,

@@ -155,9 +155,22 @@ _DEFAULT = _gates_by_name(
 )
 
 
+# The models of each host that have a gate of their own; how many at most; how long their names may be.
+_MODELS: dict[str, set[str]] = {}
+_MOST_MODELS, _LONGEST_MODEL = 64, 200
+
+
 def default_gate(host: str, model: str | None = None) -> Dispatch:
     """The gate for a host, and for a model there, in all adapters of this process that were given none.
 
-    Providers limit each model by itself: at one gate the figures of several would replace each other.
+    Providers limit each model by itself: at one gate the figures of several would replace each other. Where
+    programs pass on names that their users write, the models that come late share the gate of the host.
     """
-    return _DEFAULT.get(host if model is None else f"{host} {model}")
+    if model is None:
+        return _DEFAULT.get(host)
+    models = _MODELS.setdefault(host, set())
+    if model not in models:
+        if len(models) >= _MOST_MODELS or len(model) > _LONGEST_MODEL:
+            return _DEFAULT.get(host)
+        models.add(model)
+    return _DEFAULT.get(f"{host} {model}")

@@ -40,6 +40,9 @@ class _Request(Protocol):
     def headers(self) -> Any: ...
 
 
+_NAMES = ("x-headgate-tenant", "x-headgate-priority", "x-headgate-timeout")
+
+
 def gateway_headers() -> dict[str, str]:
     """The options in force as headers of a request to a gateway; empty if there are none.
 
@@ -82,6 +85,9 @@ class tell_gateway:  # noqa: N801 - it is used like a function
         url = request.url
         if _origin(url.scheme, url.host, url.port) == self._origin:
             request.headers.update(gateway_headers())
+        else:  # perhaps the gateway passed on a redirect, and the client its headers
+            for name in _NAMES:
+                request.headers.pop(name, None)
         return _DONE
 
     def __repr__(self) -> str:

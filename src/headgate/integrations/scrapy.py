@@ -1,7 +1,7 @@
 """For Scrapy: a downloader middleware that lets requests wait at a gate.
 
 DOWNLOADER_MIDDLEWARES = {"headgate.integrations.scrapy.GateMiddleware": 999}
-HEADGATE_GATE = Dispatch("example.com", rates="10/s")
+HEADGATE_GATE = lambda request: gate
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _CALL = "headgate_call"
 class GateMiddleware:
     """A request waits before it is downloaded, once for each attempt, and its response settles it.
 
-    The setting `HEADGATE_GATE` is a Dispatch, or a function of the request that returns one; without it every
-    host has a gate that learns what responses say. `HEADGATE_TIMEOUT` is how many seconds a request may wait;
-    then its errback gets a Refused. It has to be the middleware that is nearest to the downloader.
+    The setting `HEADGATE_GATE` is a function of the request that returns a Dispatch: Scrapy copies settings,
+    and a Dispatch cannot be copied. Without it every host has a gate that learns what responses say.
+    `HEADGATE_TIMEOUT` is how many seconds a request may wait; then its errback gets a Refused. It has to be
+    the middleware that is nearest to the downloader.
     """
 
     def __init__(self, sender: GatedSender) -> None:

@@ -12,8 +12,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from sys import is_finalizing
-from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 from ..gate.clock import OWN_THREADS
 from ..gate.forks import after_executors, never_free, reset_in_child
@@ -27,18 +26,10 @@ if TYPE_CHECKING:
 _LAST_WAIT = 2.0
 
 
-class Closable(Protocol):
-    """What has connections on the courier's loop."""
-
-    async def close(self) -> None:
-        """Close them. A second call does nothing."""
-
-
 class Courier:
     """The courier of this process. `send` runs a coroutine function on its loop, and never waits."""
 
     def __init__(self) -> None:
-        self._forked = False
         self._start_clean()
         after_executors()
         reset_in_child(self, first=True)
@@ -49,12 +40,10 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._last_errands: set[asyncio.Task[None]] = set()
-        self._open: WeakSet[Closable] = WeakSet()
 
     def after_fork(self) -> None:
         if self._loop is not None:
             never_free((self._loop, self._errands))
-        self._forked = True
         self._start_clean()
 
     def send(self, errand: Errand) -> None:
@@ -83,15 +72,6 @@ class Courier:
         if last:
             self._last_errands.add(task)
         task.add_done_callback(self._done)
-
-    def close_at_end(self, what: Closable) -> None:
-        """Close it when the process ends, if it is still in use then: Python warns of open sockets.
-
-        Not in a forked child: SQLite takes the locks of the parent for its own there, and with the last
-        connection it would take away a journal that the parent still writes.
-        """
-        if not self._forked:
-            self._open.add(what)
 
     @property
     def here(self) -> bool:
@@ -149,13 +129,10 @@ class Courier:
         for _ in range(3):  # a cancelled errand may start another, e.g. to return its leases
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             if not tasks:
-                break
+                return
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_LAST_WAIT / 4)
-        closing = [asyncio.ensure_future(each.close()) for each in self._open]
-        if closing:
-            await asyncio.wait(closing, timeout=_LAST_WAIT / 4)
 
 
 def settle(future: asyncio.Future[Any], given: object) -> None:

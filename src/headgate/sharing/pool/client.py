@@ -66,7 +66,6 @@ class PoolClient:
         if self._store is not self._given:  # a member that is dropped without being closed closes it too
             self._unused = finalize(self, COURIER.send_last, self._store.close)
             self._unused.atexit = False
-            COURIER.close_at_end(self)
         self._born = 0  # of the pool, as last heard
         self._kept_until = 0  # until then the store should have that pool
         self.forgot = False  # by the last answer: the store has lost the pool, and began anew

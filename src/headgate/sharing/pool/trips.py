@@ -24,17 +24,18 @@ class RoundTrips:
     shorter one of the ways ever was: also when later answers wait before the store or on their way back.
     """
 
-    __slots__ = ("_at", "_earliest", "_latest", "typical")
+    __slots__ = ("_at", "_earliest", "_latest", "_measured", "typical")
 
     def __init__(self) -> None:
         self.typical = 0
+        self._measured = False  # a trip that made no connection
         self._at: int | None = None  # when the bounds were last narrowed
         self._earliest = self._latest = 0  # our clock less the store's
 
     def note(self, trip: int, *, connecting: bool = False) -> None:
         """An answer came after that time, in which a connection was made if `connecting`."""
-        first = connecting or not self.typical
-        self.typical = trip if first else self.typical + (trip - self.typical) // 4
+        self.typical = self.typical + (trip - self.typical) // 4 if self._measured else trip
+        self._measured = self._measured or not connecting
 
     @property
     def patience(self) -> int:

@@ -441,7 +441,6 @@ class OpenStore:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.pid = os.getpid()
-        self.unused: finalize[..., OpenStore] | None = None  # closes the store, if it was opened here
         # By group and by id, in plain dicts: any thread adds and drops, while another one calls them.
         self._listeners: dict[str, dict[int, ref[RecordClient]]] = {}
 
@@ -462,11 +461,6 @@ class OpenStore:
 
         return changed
 
-    async def close(self) -> None:
-        """Close the store, if it was opened here and is still open."""
-        if self.unused is not None and self.unused.detach():
-            await self.store.close()
-
     def drop_listener(self, group: str, client: RecordClient) -> None:
         self._listeners.get(group, {}).pop(id(client), None)
 
@@ -486,9 +480,7 @@ def hold(where: AnyStore, clock: Clock) -> OpenStore:
     held = _open.get(place)
     if held is None or held.pid != os.getpid():
         held = _open[place] = OpenStore(open_store(where, clock, shared=True))
-        held.unused = finalize(held, _let_go, held.store, held.pid)
-        held.unused.atexit = False
-        COURIER.close_at_end(held)
+        finalize(held, _let_go, held.store, held.pid).atexit = False
     return held
 
 
