@@ -1,17 +1,28 @@
-"""`headgate run` when it is interrupted early, when its reader stops, and when the disk is full."""
+"""`headgate run` when it is interrupted early, when its reader stops, and when answers cannot be written."""
 
+import asyncio
 import json
 import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cli.commands import KEYLESS, headgate, start, told
 from cli.run.job_files import answered_ids, job_ids, write_jobs
+from cli.run.virtual_run import SETTINGS
+from headgate import Dispatch
+from headgate.cli.run.errors import Stop
+from headgate.cli.run.journal import Journal
+from headgate.cli.run.lines import Lines
+from headgate.cli.run.options import Settings
+from headgate.cli.run.runner import Runner
+from headgate.cli.run.target import Target
+from headgate.cli.run.wire import RawReply
 from headgate.sandbox import Sandbox
 
 INTERRUPTED_WHILE_LOADING = """
@@ -132,3 +143,38 @@ def test_ctrl_c_is_named_once(tmp_path):
     assert run.returncode == 3
     assert words.count("stopped") == words.count("stopped by Ctrl-C") == 1
     assert f"{before} answers were in {answers} before" in words
+
+
+class OneAnswer:
+    """Carries requests to an API that gives every one the same answer."""
+
+    async def send(self, _method, _url, _body):
+        return RawReply(200, {"content-type": "application/json"}, b'{"usage": {"total_tokens": 3}}')
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [(MemoryError(), "MemoryError"), (RuntimeError("cannot pack it"), "RuntimeError: cannot pack it")],
+)
+def test_an_answer_that_cannot_be_packed_ends_the_run_and_says_why(tmp_path, monkeypatch, failure, why):
+    def broken(_journal, _lines):
+        raise failure
+
+    path, source = tmp_path / "answers.jsonl", Lines([write_jobs(tmp_path / "jobs.jsonl", 40)])
+    monkeypatch.setattr(Journal, "write", broken)
+
+    async def main():
+        gate = Dispatch("api", concurrency=2)
+        settings = Settings(**{**SETTINGS, "concurrency": 2})
+        runner = Runner(source, Target("http://a.test"), gate, journal, OneAnswer(), settings=settings)
+        return await asyncio.wait_for(runner.run(), 20), runner.tally
+
+    with closing(source), closing(Journal.open(path)) as journal:
+        stop, tally = asyncio.run(main())
+    lost = f"{tally.sent} answers could not be written and will be asked for again"
+    assert stop == Stop("output", f"cannot write {path}: {why}; {lost}", "run it again to go on")
+    assert tally.answered == 0
+    assert 0 < tally.sent < 40

@@ -97,3 +97,20 @@ def test_the_error_of_a_line_that_could_not_be_written_is_reported():
     sink, written = use(scenario)
     assert sink.writes == []
     assert written == [sink.error] * 30
+
+
+@pytest.mark.parametrize("takes_back", [False, True])
+def test_an_error_of_any_kind_is_reported_and_later_lines_are_still_written(takes_back):
+    async def scenario(writer, sink, written):
+        sink.takes_back = takes_back
+        sink.error = failure = MemoryError()
+        for number in range(30):
+            writer.put(sink, line(number), lambda _content, error: written.append(error))
+        await asyncio.wait_for(writer.drained(), 5)
+        assert written == [failure] * 30
+        sink.error = None
+        writer.put(sink, line(30), lambda _content, error: written.append(error))
+        await asyncio.wait_for(writer.drained(), 5)
+        assert written[30:] == [None]
+
+    assert use(scenario)[0].writes == [line(30)]

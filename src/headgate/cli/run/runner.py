@@ -377,7 +377,7 @@ class Runner:
         assert self._writer is not None
         self._writer.put(self._journal, line, self._answer_written)
 
-    def _answer_written(self, line: bytes, error: OSError | None) -> None:
+    def _answer_written(self, line: bytes, error: BaseException | None) -> None:
         if error is None:
             self.tally.answered += 1
         else:
@@ -389,34 +389,40 @@ class Runner:
         if errors is None:
             return
 
-        def written(line: bytes, error: OSError | None) -> None:
+        def written(line: bytes, error: BaseException | None) -> None:
             if error is not None:
                 self._not_written(errors, line, error)
 
         assert self._writer is not None
         self._writer.put(errors, failure_line(number, custom_id, code, message, reply), written)
 
-    def _not_written(self, sink: Sink, line: bytes, error: OSError) -> None:
+    def _not_written(self, sink: Sink, line: bytes, error: BaseException) -> None:
         """Keep a line that could not be written, and stop."""
         self._unwritten.append((sink, line))
         name = self._journal.name if sink is self._journal else "the file of failures"
-        stop = Stop("output", f"cannot write {name}: {error.strerror}", _MAKE_ROOM)
+        if isinstance(error, OSError):
+            stop = Stop("output", f"cannot write {name}: {error.strerror or error}", _MAKE_ROOM)
+        else:
+            said = ": ".join(filter(None, (type(error).__name__, str(error))))
+            stop = Stop("output", f"cannot write {name}: {said}", "run it again to go on")
         if isinstance(error, BrokenPipeError):
             stop = Stop("output", "the program that read the answers has ended")
         self.stop(stop)
 
     def _write_the_unwritten(self) -> None:
-        """Try once more to write what the disk had no room for."""
-        lost = 0
+        """Try once more to write what could not be written."""
+        lost, why_lost = 0, "had no room"
         for sink, line in self._unwritten:
             try:
                 sink.write(line)
-            except OSError:
+            except Exception as error:  # noqa: BLE001 - the run has ended, and says that answers are lost
                 lost += sink is self._journal
+                if not isinstance(error, OSError):
+                    why_lost = "could not be written"
             else:
                 self.tally.answered += sink is self._journal
         if lost and self._journal.resumable:
             stop = self._stop
             assert stop is not None
-            why = f"{stop.why}; {lost} answers had no room and will be asked for again"
+            why = f"{stop.why}; {lost} answers {why_lost} and will be asked for again"
             self._stop = Stop(stop.reason, why, stop.hint)

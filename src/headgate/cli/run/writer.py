@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 _GATHER = 0.005
 _ENOUGH = 24
 
-Written: TypeAlias = Callable[[bytes, OSError | None], object]
+Written: TypeAlias = Callable[[bytes, BaseException | None], object]
 
 
 class Sink(Protocol):
-    """A file that takes whole lines: all of them, or it raises OSError.
+    """A file that takes whole lines: all of them, or it raises an exception.
 
     `takes_back`: after an error it ends where it ended before, and lines may be tried again.
     """
@@ -88,7 +88,7 @@ class Writer:
         self._batches.put(self._waiting)
         self._waiting = []
 
-    def _done(self, batch: list[_Line], errors: list[OSError | None]) -> None:
+    def _done(self, batch: list[_Line], errors: list[BaseException | None]) -> None:
         self.unwritten -= len(batch)
         self._room.set()
         for line, error in zip(batch, errors, strict=True):
@@ -103,23 +103,26 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._done, batch, errors)
 
 
-def _write_batch(batch: list[_Line]) -> list[OSError | None]:
-    """Write lines, those for the same sink together. The error of each that could not be written."""
-    errors: list[OSError | None] = [None] * len(batch)
+def _write_batch(batch: list[_Line]) -> list[BaseException | None]:
+    """Write lines, those for the same sink together. The error of each that could not be written.
+
+    Every error is given to its line: one that ended the thread would leave the run waiting without end.
+    """
+    errors: list[BaseException | None] = [None] * len(batch)
     for sink in {id(line.sink): line.sink for line in batch}.values():
         numbers = [number for number, line in enumerate(batch) if line.sink is sink]
         try:
             sink.write(b"".join(batch[number].content for number in numbers))
-        except OSError as failure:
-            # A full disk may still have room for some of them.
+        except BaseException as failure:  # noqa: BLE001 - the run is told of it, and ends
+            # A full disk may still have room for some of them, and memory for one after the other.
             for number in numbers:
                 errors[number] = _write_again(sink, batch[number].content) if sink.takes_back else failure
     return errors
 
 
-def _write_again(sink: Sink, content: bytes) -> OSError | None:
+def _write_again(sink: Sink, content: bytes) -> BaseException | None:
     try:
         sink.write(content)
-    except OSError as error:
+    except BaseException as error:  # noqa: BLE001 - the run is told of it, and ends
         return error
     return None
