@@ -6,6 +6,7 @@ every path, those of the gateway itself included.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -32,6 +33,11 @@ _OF_THE_SERVER_PREFIXES = ("proxy-", "x-headgate")
 
 # Content codings that the gateway can read, to count the tokens that an answer says it used.
 _CODINGS = ("gzip", "deflate", "identity", "x-gzip")
+
+# A segment that leads upwards. Some servers drop control characters and spaces, cut a segment off at `;`, or
+# a path at a zero byte, a `?` or a `#` that they have decoded.
+_UPWARDS = re.compile(r"(?:^|[/\\])[\s\x00-\x1f\x7f-\x9f]*(?:\.[\s\x00-\x1f\x7f-\x9f]*){2}(?:[/\\;?#\x00]|$)")
+_MOST_DECODINGS = 8
 
 
 class Refusal(NamedTuple):
@@ -85,14 +91,22 @@ def is_loopback(address: str) -> bool:
 
 
 def climbs(path: str) -> bool:
-    """Whether a path has a segment that leads upwards, as servers read it.
+    """Whether a path has a segment that leads upwards, as any server may read it.
 
-    >>> climbs("/v1/../other"), climbs("/v1/%2e%2E%2fother"), climbs("/v1/files/a..b")
-    (True, True, False)
+    Servers decode a path once or more. One that is encoded more than a few times counts as leading upwards.
+
+    >>> climbs("/v1/../other"), climbs("/v1/%2e%2E%2fother"), climbs("/v1/..;/other"), climbs("/v1/a..b")
+    (True, True, True, False)
     """
-    if ".." not in path and "%" not in path:
+    if "." not in path and "%" not in path:
         return False
-    return ".." in unquote(unquote(path)).replace("\\", "/").split("/")
+    for _ in range(_MOST_DECODINGS):
+        if _UPWARDS.search(path):
+            return True
+        before, path = path, unquote(path)
+        if path == before:
+            return False
+    return True
 
 
 def wants_upgrade(headers: Mapping[str, str]) -> bool:
