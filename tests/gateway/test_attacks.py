@@ -180,6 +180,22 @@ def test_a_body_that_does_not_come_is_not_waited_for_without_end(monkeypatch):
         assert rig.gateway.gates() == []
 
 
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_body_too_long_to_keep_that_stops_coming_frees_its_place_and_is_told_so(monkeypatch, retries):
+    monkeypatch.setattr(body, "MOST_KEPT", 10)
+    monkeypatch.setattr(body, "_PIECE_WITHIN", 0.2)
+    head = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"
+    with Rig(concurrency=1, retries=retries) as rig:
+        with socket.create_connection(("127.0.0.1", rig.port), 5) as connection:
+            connection.sendall(head + b"a" * 500)
+            response = read_response(connection)
+        assert (response.status, response.headers["x-headgate"]) == (408, "refused")
+        assert "the body of the request did not come" in response.body.decode()
+        assert rig.gateway.gates()[0].snapshot().in_flight == 0
+        assert rig.api.requests == []
+        assert rig.ask("POST", "/v1/x", body=b"{}").status == 200
+
+
 def test_browsers_beyond_a_number_get_no_events_until_another_leaves(monkeypatch):
     monkeypatch.setattr(live, "_MOST_WATCHERS", 3)
     with Rig() as rig:

@@ -37,7 +37,7 @@ from ..observers import together
 from ..responses.usage import Usage, unpacked
 from ..typing import Clock, Observer
 from .answer import UpstreamAnswer
-from .body import Body, read_body
+from .body import Body, BodyStopped, read_body
 from .clients import read_client
 from .counts import Counts, Snapshot, take_snapshot
 from .dialects import Dialect, dialect_of, error_document
@@ -257,9 +257,8 @@ class Gateway:
             request.transport.write(_CONTINUE)
         try:
             body = await read_body(request)
-        except TimeoutError:
-            message = "the body of the request did not come"
-            return await self._refused(request, Refusal(408, message), dialect)
+        except BodyStopped as error:
+            return await self._refused(request, Refusal(408, str(error)), dialect)
         try:
             sender = await self._gates.sender(upstream, passage.digest)
         except StoreError as error:
@@ -285,7 +284,10 @@ class Gateway:
             limit=min(self.settings.max_wait, client.timeout),
         )
         self.counts.calls += 1
-        response = await relay.run()
+        try:
+            response = await relay.run()
+        except BodyStopped as error:
+            return await self._refused(request, Refusal(408, str(error)), dialect)
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s %s %d, waited %.3f s", request.method, path, response.status, relay.waited)
         return response

@@ -15,6 +15,10 @@ _AT_ONCE = 256 * 1024
 _STREAM = re.compile(rb'"stream"\s{0,8}:\s{0,8}true\b')
 
 
+class BodyStopped(TimeoutError):
+    """The client has stopped sending in the middle of a body."""
+
+
 class Body:
     """What a client sends. `known` is all of it, None if it is too long to be kept."""
 
@@ -62,12 +66,15 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _next_piece(request: BaseRequest) -> bytes:
-    """What has come of a body; none at its end. A TimeoutError is raised if its client stops sending."""
+    """What has come of a body; none at its end. BodyStopped is raised if its client stops sending."""
     content = request.content
     if content.is_eof():  # all of it is here, and nothing has to be waited for
         return await content.readany()
-    async with asyncio.timeout(_PIECE_WITHIN):
-        return await content.readany()
+    try:
+        async with asyncio.timeout(_PIECE_WITHIN):
+            return await content.readany()
+    except TimeoutError:
+        raise BodyStopped("the body of the request did not come") from None
 
 
 async def read_body(request: BaseRequest) -> Body:

@@ -24,6 +24,7 @@ from ..http.call import Call
 from ..http.exchange import GatedSender
 from ..responses.usage import Usage, unpacked
 from .answer import RelayedResponse, Unpacked, UpstreamAnswer
+from .body import BodyStopped
 from .dialects import Dialect, error_document, error_event
 from .hold import Hold
 
@@ -118,7 +119,7 @@ class Relay:
     # -- the loop of attempts
 
     async def run(self) -> StreamResponse:
-        """Answer the client."""
+        """Answer the client. BodyStopped is raised if it stops sending its request."""
         call, refused = self.call, None  # the last refusal of the API, until another attempt begins
         if self._hold.kind != "silent":
             self._look_in(self._gateway.settings.patience)
@@ -142,6 +143,8 @@ class Relay:
                     if answer is not None:
                         answer.release()
                     if delay is None:
+                        if isinstance(error, BodyStopped):
+                            raise  # the API is not to blame
                         if not isinstance(error, (ClientError, OSError, TimeoutError)):
                             raise
                         return await self._unreachable(error)
