@@ -14,6 +14,7 @@ from headgate.cli.run.errors import Stop
 from headgate.cli.run.journal import Journal
 from headgate.cli.run.lines import Lines
 from headgate.cli.run.options import Settings
+from headgate.cli.run.replies import ApiHealth
 from headgate.cli.run.runner import Runner
 from headgate.cli.run.spending import Spending
 from headgate.cli.run.target import Target
@@ -400,3 +401,23 @@ def test_a_job_that_the_limits_can_never_admit_has_failed_and_the_others_go_on(t
     (failure,) = done.failures
     assert failure["custom_id"] == "long"
     assert "can never fit a limit of 20000 (bytes/minute)" in failure["error"]["message"]
+
+
+def test_jobs_that_are_never_sent_say_nothing_about_the_api(tmp_path, monkeypatch):
+    judge, judged = ApiHealth.judge, []
+
+    def judge_and_note(health, *about):
+        judged.append(about)
+        return judge(health, *about)
+
+    monkeypatch.setattr(ApiHealth, "judge", judge_and_note)
+    write_jobs(tmp_path / "long.jsonl", 12, stop="x" * 30_000)
+    write_jobs(tmp_path / "short.jsonl", 15)
+    long, short = [(tmp_path / name).read_text().splitlines() for name in ("long.jsonl", "short.jsonl")]
+    (tmp_path / "jobs.jsonl").write_text("\n".join([*long, *short[12:]]) + "\n")
+    done = Run(tmp_path, rates="20_000 bytes/minute")
+    assert done.stop is None
+    assert answered_ids(done.path) == ["job-12", "job-13", "job-14"]
+    assert sorted(failure["custom_id"] for failure in done.failures) == job_ids(12)
+    assert (done.tally.sent, done.tally.failed) == (3, 12)
+    assert judged == []

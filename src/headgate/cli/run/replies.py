@@ -119,11 +119,6 @@ def no_reply(error: BaseException, timeout: float) -> Reply:
     return Reply(None, "", b"", None, None, Trouble(kind, message[:_LONGEST_MESSAGE]))
 
 
-def never_fits(error: Exception) -> Reply:
-    """The gate can never admit the job: nothing was sent."""
-    return Reply(None, "", b"", None, None, Trouble("rejected", str(error)[:_LONGEST_MESSAGE]))
-
-
 def _parsed(body: bytes) -> tuple[bytes, Any, bool]:
     """The body as JSON in UTF-8, the parsed document, and whether the body was JSON."""
     try:

@@ -24,7 +24,7 @@ from .journal import Journal
 from .lines import Line, Lines, Pipe
 from .options import Settings
 from .progress import LONG_WAIT, RunView, Speed, Tally, Use, until, why_it_waits
-from .replies import ApiHealth, Reply, Trouble, never_fits, said_by
+from .replies import ApiHealth, Reply, Trouble, said_by
 from .seen import ANSWERED
 from .sender import Sender
 from .spending import NO_TOKENS, Spending, Tokens, UnknownPrice, likely_tokens
@@ -282,6 +282,9 @@ class Runner:
             reply = None
             try:
                 reply = await self._send(job, worker)
+            except CostTooLarge as error:  # it was not sent, so the API has not failed
+                self._fail(job.number, job.custom_id, "rejected", str(error))
+                return
             finally:
                 if spending.counts:
                     spending.settle(wanted, None if reply is None else reply.usage, job.shape.model)
@@ -313,14 +316,15 @@ class Runner:
             await self._pause(max(wait, min(trouble.retry_after or 0.0, self._settings.patience)))
 
     async def _send(self, job: Job, worker: asyncio.Task[None]) -> Reply:
-        """Send a job when the gate admits it. Only a worker at the gate leaves when the run stops."""
+        """Send a job when the gate admits it. Only a worker at the gate leaves when the run stops.
+
+        Raises CostTooLarge for a job that the limits can never admit.
+        """
         if self.stopping:
             raise _Stopped
         self._at_the_gate.add(worker)
         try:
             admitted = await self._sender.admitted(job)
-        except CostTooLarge as error:
-            return never_fits(error)
         finally:
             self._at_the_gate.discard(worker)
         self.tally.sent += 1
