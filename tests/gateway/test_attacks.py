@@ -10,7 +10,7 @@ from gateway.rig import Rig, read_response, reply
 from headgate.gateway import app, body
 from headgate.gateway.keys import COOKIE, Token, cookie_for
 from headgate.gateway.page import live
-from headgate.gateway.upstreams import Upstream
+from headgate.gateway.upstreams import Upstream, upstream
 from patience import eventually
 
 KEY = "sk-the-real-key"
@@ -65,6 +65,26 @@ def test_metrics_and_state_name_a_key_by_its_digest_only():
             shown = rig.ask("GET", f"/.headgate/{page}").body
             assert b"127.0.0.1" in shown
             assert KEY.encode() not in shown
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"), [("407 Proxy Authentication Required", 1), ("503 Service Unavailable", 2)]
+)
+def test_a_proxy_that_refuses_is_named_and_the_request_counts_as_not_sent(monkeypatch, status, attempts):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with Rig() as placeholder:
+        proxy = placeholder.api
+        proxy.answer = lambda request: [reply(b"", status), None]
+        monkeypatch.setenv("https_proxy", proxy.url.replace("://", "://user:secret@"))
+        behind = upstream("", "https://api.example.invalid")
+        with Rig(upstreams=(behind,), rates="1/hour", retries=1) as rig:
+            for _ in range(2):  # the only call of the hour is not used up
+                response = rig.ask("POST", f"/v1/x?key={KEY}", body=b"{}")
+                assert (response.status, response.headers["x-headgate"]) == (502, "unreachable")
+                message = response.json()["error"]["message"]
+                assert message.endswith(f"the proxy refused to connect: {status}"), message
+        assert [request.method for request in proxy.requests] == ["CONNECT"] * 2 * attempts
 
 
 # -- paths

@@ -18,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from aiohttp import (
     ClientError,
+    ClientHttpProxyError,
     ClientPayloadError,
     ClientResponse,
     ClientResponseError,
@@ -66,6 +67,14 @@ _log = logging.getLogger("headgate.gateway")
 # Says nothing: aiohttp would write the whole line of a request that it cannot read, with its query.
 _QUIET = logging.getLogger("headgate.gateway.aiohttp")
 _QUIET.setLevel(logging.CRITICAL + 1)
+
+
+class ProxyRefused(ConnectionRefusedError):
+    """The proxy has not connected the gateway to the API: nothing was sent."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"the proxy refused to connect: {status} {message}".rstrip())
+        self.status = status
 
 
 class Gateway:
@@ -317,9 +326,10 @@ class Gateway:
                 proxy=self._proxy_for(address),
             )
         except ClientResponseError as error:  # its text has the URL, where a key can stand
-            raise ClientPayloadError(
-                f"what it sent is not HTTP: {error.message.partition(chr(10))[0]}"
-            ) from None
+            said = error.message.partition("\n")[0]
+            if isinstance(error, ClientHttpProxyError):
+                raise ProxyRefused(error.status, said) from None
+            raise ClientPayloadError(f"what it sent is not HTTP: {said}") from None
 
     def _proxy_for(self, address: URL) -> str | None:
         """The proxy that the environment names for an upstream."""
