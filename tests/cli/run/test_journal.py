@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import resource
 import signal
 import sys
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from headgate.cli.run import journal as journal_module
 from headgate.cli.run.answers import answer_line, failure_line
 from headgate.cli.run.errors import BadJournal
 from headgate.cli.run.jobs import Job
@@ -90,6 +92,40 @@ def test_a_packed_journal_is_read_by_the_usual_programs_and_goes_on_with_their_f
     journal.write(answer(3))
     journal.close()
     assert gzip.decompress(path.read_bytes()) == answer(1) + answer(2) + answer(3)
+
+
+@pytest.mark.parametrize("suffix", PACKED[1:])
+def test_a_torn_member_of_any_length_with_one_answer_is_removed_and_one_with_several_is_not(
+    tmp_path, monkeypatch, suffix
+):
+    monkeypatch.setattr(journal_module, "_LONGEST_TORN_MEMBER", 1_000)
+    path = tmp_path / f"answers.jsonl{suffix}"
+    journal = Journal.open(path)
+    journal.write(answer(1))
+    whole = path.read_bytes()
+    chance = random.Random(7)
+    # Random digits stay longer than what an unpacker keeps back.
+    large = [answer(number, json.dumps(chance.randbytes(200_000).hex()).encode()) for number in (2, 3)]
+    journal.write(large[0])
+    journal.close()
+    for kept in (len(path.read_bytes()) - 1, len(whole) + 150_000):
+        os.truncate(path, kept)
+        journal = Journal.open(path)
+        assert (journal.repaired, len(journal.known)) == (kept - len(whole), 1)
+        journal.close()
+        assert path.read_bytes() == whole
+        journal = Journal.open(path)
+        journal.write(large[0])
+        journal.close()
+    os.truncate(path, len(whole))
+    journal = Journal.open(path)
+    journal.write(large[0] + large[1])
+    journal.close()
+    content = path.read_bytes()[:-1]
+    path.write_bytes(content)
+    with pytest.raises(BadJournal, match="not a packed file of answers"):
+        Journal.open(path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(

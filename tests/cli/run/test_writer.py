@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from headgate.cli.run import writer as writer_module
 from headgate.cli.run.writer import Writer
 
 
@@ -114,3 +115,21 @@ def test_an_error_of_any_kind_is_reported_and_later_lines_are_still_written(take
         assert written[30:] == [None]
 
     assert use(scenario)[0].writes == [line(30)]
+
+
+def test_lines_that_are_written_together_are_few_in_bytes_and_keep_their_order(monkeypatch):
+    monkeypatch.setattr(writer_module, "_MOST_BYTES", 100)
+    lines = [
+        b"%d" % number + b"x" * size + b"\n" for number, size in enumerate([40, 40, 40, 300, 5, 90, 97, 2])
+    ]
+
+    async def scenario(writer, sink, written):
+        for content in lines:
+            writer.put(sink, content, lambda content, _error: written.append(content))
+        await asyncio.wait_for(writer.drained(), 5)
+
+    sink, written = use(scenario)
+    assert written == lines
+    assert b"".join(sink.writes) == b"".join(lines)
+    assert all(len(content) <= 100 or content == lines[3] for content in sink.writes)
+    assert len(sink.writes) == 6

@@ -21,8 +21,8 @@ _CHUNK = 1 << 20
 _LEFT_AS_IT_IS = "give another file with -o; this one is left as it is"
 BINARY = getattr(os, "O_BINARY", 0)  # on Windows
 ROOM = 1 << 18  # bytes that must fit on the disk before anything is sent
-# A packed member that was torn holds at most the answers of one batch. If it is longer, another program
-# wrote it, and it is not removed.
+# A packed member that was torn holds the answers of one batch: a few, or one that may be of any length. If it
+# is longer than a few can be and has several, another program wrote it, and it is not removed.
 _LONGEST_TORN_MEMBER = 1 << 24
 _NOT_SUPPORTED = (errno.EBADF, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
 
@@ -103,7 +103,8 @@ class Journal:
         if not members.torn:
             return
         size = os.fstat(self._fd).st_size - self._end
-        if size > _LONGEST_TORN_MEMBER or not self._is_ours(members.rest, noted):
+        one = len(noted) + bool(members.rest) == 1
+        if (size > _LONGEST_TORN_MEMBER and not one) or not self._is_ours(members.rest, noted):
             raise BadJournal(f"{self.name} is cut off or not a packed file of answers", _LEFT_AS_IT_IS)
         for custom_id in noted:
             self.known.remove(custom_id)

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 # Seconds in which lines are gathered, and how many are enough: to wake the thread costs more than a line.
 _GATHER = 0.005
 _ENOUGH = 24
+# Bytes that are packed and written together, unless a single line is longer.
+_MOST_BYTES = 4 << 20
 
 Written: TypeAlias = Callable[[bytes, BaseException | None], object]
 
@@ -46,6 +48,7 @@ class Writer:
         self.unwritten = 0
         self._room = asyncio.Event()
         self._waiting: list[_Line] = []
+        self._size = 0  # bytes that are waiting
         self._batches: queue.SimpleQueue[list[_Line] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -62,8 +65,11 @@ class Writer:
         """Have a line written as soon as the lines before it are."""
         self.unwritten += 1
         self._idle.clear()
+        if self._waiting and self._size + len(content) > _MOST_BYTES:
+            self._hand_over()
         self._waiting.append(_Line(sink, content, written))
-        if len(self._waiting) >= _ENOUGH:
+        self._size += len(content)
+        if len(self._waiting) >= _ENOUGH or self._size >= _MOST_BYTES:
             self._hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(_GATHER, self._hand_over)
@@ -86,7 +92,7 @@ class Writer:
             self._timer.cancel()
             self._timer = None
         self._batches.put(self._waiting)
-        self._waiting = []
+        self._waiting, self._size = [], 0
 
     def _done(self, batch: list[_Line], errors: list[BaseException | None]) -> None:
         self.unwritten -= len(batch)
