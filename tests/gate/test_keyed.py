@@ -1,5 +1,6 @@
 """KeyedObjects: one object for each key, for as long as there is a reason to keep it."""
 
+import asyncio
 import gc
 import threading
 
@@ -10,6 +11,7 @@ from headgate import Dispatch
 from headgate.gate.keyed import KeyedObjects
 from headgate.http import Request, per_host
 from patience import PATIENCE, eventually
+from stress.interrupts import interrupt_everywhere
 
 
 class Thing:
@@ -329,6 +331,73 @@ def test_a_caller_does_not_wait_without_end_for_an_object_that_another_one_makes
     make.go_on.set()
     join()
     assert got == [mine]
+
+
+def test_an_interrupt_at_any_moment_leaves_no_object_that_is_still_being_made():
+    """Neither for the thread that makes it, nor for one that asks for it within."""
+
+    def scenario(interrupt):
+        def make(key):
+            return Thing(key if key == "inner" else keeper.get("inner").key)
+
+        keeper = KeyedObjects(make, Thing.idle, by_user=True)
+        with interrupt:
+            keeper.get("outer")
+        assert keeper._being_made == {}
+        assert keeper._makers == set()
+        assert keeper.get("outer").key == "inner"
+
+    interrupt_everywhere(scenario)
+
+
+def test_an_interrupt_of_a_thread_that_waits_lets_the_other_threads_that_wait_go_on(monkeypatch):
+    monkeypatch.setattr("headgate.gate.keyed._PATIENCE", PATIENCE)
+
+    def scenario(interrupt):
+        make = SlowFunction()
+        keeper = KeyedObjects(make, Thing.idle, by_user=True)
+        got, join = ask_in_threads(keeper, ["key"])
+        eventually(lambda: make.made, "one thread makes it")
+        making = keeper._being_made["key"]
+        make.go_on.set()
+        join()
+        keeper._being_made["key"] = making  # as this thread found it, a moment before it was over
+        keeper.forget("key")
+        with interrupt:
+            keeper.get("key")
+        assert not making.latch.locked()
+        assert keeper._being_made.get("key") in (None, making)
+        assert keeper.get("key") is not got[0]
+        assert keeper._being_made == {}
+
+    interrupt_everywhere(scenario)
+
+
+def test_a_thread_that_runs_an_event_loop_does_not_wait_for_an_object_that_another_thread_makes(monkeypatch):
+    """The other thread needs that loop for what it makes, so both would stand still."""
+    monkeypatch.setattr("headgate.gate.keyed._PATIENCE", PATIENCE)
+    asked = threading.Event()
+
+    async def key_of(key):
+        return key
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        def make(key):
+            if asked.is_set():
+                return Thing(key)
+            asked.set()
+            return Thing(asyncio.run_coroutine_threadsafe(key_of(key), loop).result(PATIENCE / 2))
+
+        keeper = KeyedObjects(make, Thing.idle, by_user=True)
+        other = loop.run_in_executor(None, keeper.get, "key")
+        assert asked.wait(PATIENCE)  # the loop stands still, so the other thread is not done
+        mine = keeper.get("key")
+        assert not other.done()
+        assert await other is mine is keeper.get("key")
+
+    asyncio.run(main())
 
 
 @needs_fork

@@ -4,24 +4,55 @@ One lock, held while an object is found or made and for nothing else. `make` is 
 object is made once even if several callers ask first at the same time: it must be plain construction. A
 function of the user is called without the lock, by one caller, for which the others wait. `idle` is called
 without it too, and may take the object's own lock.
+
+Ctrl-C may raise at any call: a thread that is interrupted while it makes an object leaves no trace of it, and
+the next caller makes the object at once.
 """
 
 from __future__ import annotations
 
-from _thread import LockType, allocate_lock, get_ident
+from _thread import allocate_lock, get_ident
 from weakref import WeakValueDictionary
 
 from ..hints import Callable, Hashable, T
-from ..light import Generic
+from ..light import Generic, LazyModule
 from .forks import reset_in_child
 from .guard import Guard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import parking
+else:
+    parking = LazyModule("headgate.gate.parking")
 
 # With fewer objects than this, none is asked whether it is idle.
 _FEW = 64
 
-# How many seconds a caller waits for the object that another one makes, before it makes one by itself. To
-# join a pool in a store that does not answer takes six.
-_PATIENCE = 10.0
+# How many seconds a caller waits for the object that another one makes, before it makes one by itself. That
+# costs a second object for a while, and less than a caller that stands still.
+_PATIENCE = 1.0
+
+
+class _Making:
+    """A function of the user makes an object, for which other threads wait."""
+
+    __slots__ = ("latch", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.latch = allocate_lock()  # open once it is over
+        self.latch.acquire()
+
+    def wait(self) -> None:
+        """Until it is over, or the patience of the caller."""
+        try:
+            self.latch.acquire(timeout=_PATIENCE)
+        finally:
+            if self.over:
+                try:  # noqa: SIM105 - contextlib would double the time of importing headgate
+                    self.latch.release()  # for the next thread that waits, even if this one was interrupted
+                except RuntimeError:
+                    pass  # it is open
 
 
 class KeyedObjects(Generic[T]):
@@ -43,7 +74,7 @@ class KeyedObjects(Generic[T]):
         self._kept: dict[Hashable, T] = {}
         self._let_go: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._sweep_at = _FEW
-        self._being_made: dict[Hashable, LockType] = {}  # by functions of the user; locked until it is there
+        self._being_made: dict[Hashable, _Making] = {}  # by functions of the user
         self._makers: set[int] = set()  # the threads that make them
         self._guard = Guard(lambda: 0, self._keep_again)
         reset_in_child(self)
@@ -58,35 +89,51 @@ class KeyedObjects(Generic[T]):
     def _make_by_user(self, key: Hashable) -> T:
         """Have a function of the user make the object, once for all callers that ask meanwhile.
 
-        A thread that makes one object never waits for another: two of them might wait for each other. Of two
-        objects that are made for one key nevertheless one is kept.
+        A thread that makes one object never waits for another: two of them might wait for each other. Nor
+        does a thread that runs an event loop, which the thread that makes the object may be waiting for. Of
+        two objects that are made for one key nevertheless one is kept.
         """
-        me, mine = get_ident(), allocate_lock()
-        mine.acquire()
-        first = self._being_made.setdefault(key, mine)
-        while first is not mine and me not in self._makers:
-            in_time = first.acquire(timeout=_PATIENCE)
-            if in_time:
-                first.release()
-            known = self._find(key, lambda _key: None)
-            if known is not None:
-                return known
-            if not in_time:
-                break
-            first = self._being_made.setdefault(key, mine)  # it could not be made: the next caller tries
+        me, mine = get_ident(), _Making()
         outermost = me not in self._makers
-        self._makers.add(me)
         try:
-            made = self._make(key)
-            known = self._find(key, lambda _key: made)
-            assert known is not None
+            known = self._wait_for_others(key, mine) if outermost else None
+            if known is None:
+                self._being_made.setdefault(key, mine)
+                self._makers.add(me)
+                made = self._make(key)
+                known = self._find(key, lambda _key: made)
+                assert known is not None
             return known
         finally:
-            if outermost:
-                self._makers.discard(me)
-            if first is mine:
+            # Each step even if Ctrl-C raises in the one before it.
+            try:
+                if self._being_made[key] is mine:  # without a call, so that it is not torn apart
+                    del self._being_made[key]
+            except KeyError:
+                pass
+            finally:
+                mine.over = True
+                try:
+                    mine.latch.release()
+                except RuntimeError:
+                    pass  # a thread whose patience ended just now has opened it
+                finally:
+                    if outermost:
+                        self._makers.discard(me)
+
+    def _wait_for_others(self, key: Hashable, mine: _Making) -> T | None:
+        """The object that another thread made; None if this one is to make it."""
+        while True:
+            first = self._being_made.setdefault(key, mine)
+            if first is mine or parking.runs_event_loop():
+                return None
+            first.wait()
+            known = self._find(key, lambda _key: None)
+            if known is not None or not first.over:
+                return known
+            # It could not be made: the next caller tries. It is still noted here if a key raised meanwhile.
+            if self._being_made.get(key) is first:
                 self._being_made.pop(key, None)
-            mine.release()
 
     def _find(self, key: Hashable, make: Callable[[Hashable], T | None]) -> T | None:
         def find(_now: int) -> tuple[T | None, bool]:
