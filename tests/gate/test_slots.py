@@ -191,6 +191,62 @@ def test_places_that_a_store_grants_after_an_episode_are_cut_in_proportion(grant
     assert rule.grows_at() == 100 + -(-10 * SECOND // 30)
 
 
+@pytest.mark.parametrize(("granted", "left"), [(8, 1), (9, 1), (10, 1), (100, 16)])
+def test_other_places_that_a_store_grants_leave_all_cuts_in_force(granted, left):
+    """Nine places after five cuts leave one: 16.8 % of any number of places."""
+    rule = adaptive(9)
+    for episode in range(1, 6):
+        rule.hear(episode, episode, 100)
+    assert rule.throttled_places(50) == 1
+    rule.limit = granted
+    assert rule.throttled_places(50) == left
+    assert filled(rule, left - 1).fits_throttled()
+    assert not filled(rule, 1).fits_throttled()
+
+
+@pytest.mark.parametrize("granted", [10, 9, 7, 4, 2, 1])
+def test_fewer_places_that_a_store_grants_leave_no_more_than_more_places_did(granted):
+    rule = adaptive(10)
+    for episode in range(1, 4):
+        rule.hear(episode, episode, 100)
+    assert rule.throttled_places(50) == 2
+    rule.limit = granted
+    assert rule.throttled_places(50) in (1, 2)
+
+
+def test_what_grew_back_between_two_cuts_is_part_of_what_they_leave_of_other_places():
+    rule = adaptive(4)
+    rule.hear(1, 0, SECOND)
+    rule.hear(2, 6 * SECOND, 20 * SECOND)
+    rule.limit = 100
+    assert rule.throttled_places(19 * SECOND) == 59
+
+
+def test_a_signal_while_no_place_is_granted_cuts_once_and_forgets_no_cut():
+    """Without a lease a process has no place. What it is granted next is cut once for each episode."""
+    rule = adaptive(20)
+    rule.limit = 0
+    assert rule.throttled_places(0) == 0
+    rule.hear(1, 0, 100)
+    rule.hear(1, 0, 100)
+    assert rule.throttled_places(50) == 0
+    assert not rule.fits_throttled()
+    rule.limit = 20
+    assert rule.throttled_places(50) == 14
+    rule.limit = 0
+    rule.hear(2, 50, 200)
+    rule.limit = 20
+    assert rule.throttled_places(60) == 9
+    assert rule.in_force(200 + 10 * SECOND) == 20
+
+
+def test_places_that_are_granted_where_nothing_was_cut_are_all_there():
+    rule = adaptive(0)
+    rule.limit = 20
+    assert rule.throttled_places(0) == 20
+    assert filled(rule, 19).fits_throttled()
+
+
 def test_one_episode_cuts_once_however_often_it_is_signalled():
     rule = adaptive(100)
     for now in range(50):

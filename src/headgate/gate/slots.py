@@ -9,6 +9,9 @@ from __future__ import annotations
 # What a signal leaves of the concurrency in force when it is adaptive. One cut an episode.
 _CUT_NUMERATOR, _CUT_DENOMINATOR = 7, 10
 
+# All places, where a part of them is told as a whole number.
+_ALL = 1_000_000
+
 
 class ConcurrencyRule:
     """Places inside; and tighter places for those admitted while throttled.
@@ -22,6 +25,7 @@ class ConcurrencyRule:
         "_ceiling",
         "_cut_of",
         "_episode",
+        "_part",
         "_regrow",
         "_regrows_from",
         "adaptive",
@@ -42,8 +46,9 @@ class ConcurrencyRule:
         self._regrow = regrow
         self._episode = 0  # the last one that was answered by a cut
         self._ceiling = limit or 0  # what that cut left ...
-        self._cut_of = limit  # ... of so many places ...
-        self._regrows_from: int | None = None  # ... and when it begins to grow back
+        self._cut_of = limit or 0  # ... of so many places ...
+        self._part = _ALL  # ... and, with the cuts before it, of any number of places
+        self._regrows_from: int | None = None  # when what was cut begins to grow back
 
     def fits(self) -> bool:
         """Is there a place, when nothing throttles and nothing is growing back?"""
@@ -70,34 +75,40 @@ class ConcurrencyRule:
             if before is not None:
                 self._regrows_from = before
             self._ceiling = max(1, self.in_force(began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR)
-            self._cut_of = self.limit
+            self._part = self._grown(self._part, _ALL, began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR
+            self._cut_of = self.limit or 0
             self._episode = episode
         self._regrows_from = throttled_until
 
     def _left(self) -> int:
-        """What the last cut leaves of the places that there are now.
+        """What the cuts leave of the places that there are now.
 
-        Where places are granted by a store, there are more of them as soon as more callers wait.
+        Where places are granted by a store, they are others at every grant: more when more callers wait,
+        none while the store cannot be asked. What the cuts leave of them follows from the part.
         """
-        limit, cut_of = self.limit or 0, self._cut_of or 0
-        if limit == cut_of:
-            return self._ceiling
-        if cut_of < _CUT_DENOMINATOR:  # too few to tell a part
-            return max(1, limit * _CUT_NUMERATOR // _CUT_DENOMINATOR)
-        return max(1, limit * self._ceiling // cut_of)
+        limit = self.limit or 0
+        left = max(1, limit * self._part // _ALL)
+        if limit == self._cut_of:
+            left = self._ceiling
+        elif limit < self._cut_of:  # fewer places do not become more by having been rounded less often
+            left = min(left, self._ceiling)
+        return min(left, limit)
+
+    def _grown(self, left: int, whole: int, now: int) -> int:
+        """What was left of a whole, with what has grown back by now."""
+        if self._regrows_from is None:
+            return whole
+        grown = now - self._regrows_from
+        if grown < 0:
+            return left
+        if grown >= self._regrow:
+            return whole
+        return left + (whole - left) * grown // self._regrow
 
     def in_force(self, now: int) -> int:
         """Adaptive: how many places there are, with what has grown back by now."""
         assert self.limit is not None  # there is a concurrency to adapt
-        if self._regrows_from is None:
-            return self.limit
-        grown = now - self._regrows_from
-        left = self._left()
-        if grown < 0:
-            return left
-        if grown >= self._regrow:
-            return self.limit
-        return left + (self.limit - left) * grown // self._regrow
+        return self._grown(self._left(), self.limit, now)
 
     def grows_at(self) -> int | None:
         """When will growing back alone make room for one more? None: it will not."""
