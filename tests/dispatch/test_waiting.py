@@ -13,6 +13,7 @@ from headgate import (
     WaitTimeout,
     events,
 )
+from headgate.http import read_signal
 from headgate.testing import ManualClock, Recorder, run
 
 # -- order
@@ -358,3 +359,58 @@ def test_a_place_granted_to_a_task_cancelled_in_that_instant_passes_to_the_next(
         return clock.seconds(), dispatch.snapshot().in_flight
 
     assert run(main) == (1.0, 0)
+
+
+# -- returns that find the lock held
+
+
+class LockHeldMeanwhile:
+    """The lock of a gate. While it is held for the n-th time another call ends, which cannot take it."""
+
+    def __init__(self, gate, n, meanwhile):
+        self._lock, self._left, self._meanwhile = gate._lock, n, meanwhile
+        self.locked = self._lock.locked
+        gate._lock = self
+
+    def __enter__(self):
+        self._lock.acquire()
+        self._left -= 1
+        if self._left == 0:
+            self._meanwhile()
+
+    def __exit__(self, *_error):
+        self._lock.release()
+
+
+def observe_a_response(gate, _waiter):
+    gate.observe(read_signal(200, {}))
+
+
+def cancel_a_caller_that_waits(_gate, waiter):
+    waiter.cancel()
+
+
+def refuse_a_call_that_is_too_large(gate, _waiter):
+    with pytest.raises(CostTooLarge):
+        gate.try_admit(tokens=1001)
+
+
+@pytest.mark.parametrize(
+    ("act", "n"),
+    [(observe_a_response, 1), (cancel_a_caller_that_waits, 2), (refuse_a_call_that_is_too_large, 2)],
+)
+def test_a_call_that_ends_while_another_thread_counts_something_lets_the_next_one_in_at_once(act, n):
+    async def main(clock):
+        dispatch = only_places(1, clock=clock, rates="1000 tokens/s")
+        holder = dispatch.try_admit(tokens=1)
+        waiters = [asyncio.ensure_future(dispatch.admit(tokens=1, tenant=i).__aenter__()) for i in range(2)]
+        await asyncio.sleep(1)
+        LockHeldMeanwhile(dispatch, n, holder.settle)
+        act(dispatch, waiters[1])
+        await asyncio.sleep(1)
+        assert holder.mode < 0
+        assert waiters[0].done()
+        waiters[1].cancel()
+        waiters[0].result().settle()
+
+    run(main)

@@ -310,6 +310,8 @@ class Dispatch(Gate, Closing):
         else:
             with self._lock:
                 self._responses += 1
+            if self._pending:
+                self._finish()
         if self.observer is not None:
             self._tell_response(signal, status)
 

@@ -387,6 +387,8 @@ class Gate(GuardedRules):
         if cancelled:
             with self._lock:
                 self._cancelled += 1
+            if self._pending:
+                self._finish()
             if self.observer is not None:
                 self.audience.cancelled(ticket, self._now())
 
@@ -411,6 +413,8 @@ class Gate(GuardedRules):
     def _refuse(self, ticket: Ticket, error: Exception) -> None:
         with self._lock:
             self._refused += 1
+        if self._pending:
+            self._finish()
         if self.observer is not None:
             self.audience.refused(ticket, error, self._now())
 
