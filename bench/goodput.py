@@ -352,75 +352,6 @@ def show(
             table(("limits", *clients), rows)
 
 
-# -- the picture
-
-COLOURS = {
-    "headgate": "#168a80",
-    "OpenAI SDK": "#e2583e",
-    "tenacity": "#dea026",
-    "sleep Retry-After": "#8a5fb4",
-    "aiolimiter": "#5b8def",
-    "aiolimiter × 2": "#27468f",
-    "AIMD": "#9aa1ad",
-}
-
-
-def draw(path: Path, scenarios: list[Scenario], clients: list[str], results: Any) -> None:
-    """Time and 429s of every client, one line for each scenario. Needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    ink, faint, grid = "#262c38", "#808896", "#e5e8ee"
-    height = 1.9 + 0.36 * len(scenarios)
-    figure = Figure(figsize=(10, height), dpi=130, facecolor="white")
-    figure.subplots_adjust(left=0.255, right=0.975, top=1 - 1.25 / height, bottom=0.5 / height, wspace=0.08)
-    figure.text(0.02, 1 - 0.4 / height, "The same jobs, the same API", size=16, weight="bold", color=ink)
-    note = (
-        "64 workers each; further left is better; at the right edge of the time: stopped before all was done"
-    )
-    figure.text(0.02, 1 - 0.65 / height, note, size=9.5, color=faint)
-    time, refused = figure.subplots(1, 2, sharey=True)
-    rows = range(len(scenarios))
-    for axis in (time, refused):
-        axis.hlines(rows, 0, 1, transform=axis.get_yaxis_transform(), color=grid, zorder=0)
-        axis.tick_params(colors=faint, labelsize=8.5, length=0)
-        axis.spines[["top", "left", "right"]].set_visible(False)
-        axis.spines["bottom"].set_color(faint)
-    for client in reversed(clients):  # headgate is drawn last, on top
-        known = [(row, results.get((scenario.name, client))) for row, scenario in enumerate(scenarios)]
-        shown = [(row, result) for row, result in known if result is not None]
-        size = {
-            "s": 62 if client == "headgate" else 38,
-            "color": COLOURS[client],
-            "zorder": 3,
-            "clip_on": False,
-        }
-        times = [result.over_ideal if result.all_answered else PATIENCE for _, result in shown]
-        time.scatter(times, [row for row, _ in shown], label=client, **size)
-        refused.scatter([result.refused for _, result in shown], [row for row, _ in shown], **size)
-    time.set_yticks(rows, [scenario.name for scenario in scenarios], color=ink, size=9.5)
-    time.invert_yaxis()
-    time.set_xlim(0.97, PATIENCE)
-    time.set_title("Time, × ideal", loc="left", size=11, weight="bold", color=ink)
-    refused.set_title("429s per job", loc="left", size=11, weight="bold", color=ink)
-    refused.set_xscale("symlog", linthresh=0.01)
-    refused.set_xlim(left=0)
-    refused.xaxis.set_major_formatter(lambda value, _position: f"{value:g}")
-    handles, labels = time.get_legend_handles_labels()
-    figure.legend(
-        handles[::-1],
-        labels[::-1],
-        loc="upper left",
-        bbox_to_anchor=(0.012, 1 - 0.68 / height),
-        ncols=len(labels),
-        frameon=False,
-        fontsize=9,
-        handletextpad=0.1,
-        columnspacing=1.2,
-        labelcolor=ink,
-    )
-    figure.savefig(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -430,21 +361,15 @@ def main() -> None:
     parser.add_argument("--scenario", choices=names, action="append", metavar="NAME", help=f"of {names}")
     parser.add_argument("--client", choices=SENDERS, action="append", metavar="NAME", help=f"of {[*SENDERS]}")
     parser.add_argument("--runs", type=int, default=3, help="of headgate; the worst is shown (3)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="where a picture goes (PNG, SVG)")
     arguments = parser.parse_args()
     clients = [client for client in SENDERS if client in (arguments.client or SENDERS)]
     scenarios = [scenario for scenario in SCENARIOS if scenario.name in (arguments.scenario or names)]
-    runs, plot = arguments.runs, arguments.plot
+    runs = arguments.runs
     if arguments.quick:
         runs = 1
         scenarios = [replace(scenario, jobs=150) for scenario in scenarios[:1] + scenarios[10:11]]
-    elif clients == [*SENDERS] and scenarios == SCENARIOS and plot is None:
-        plot = HERE / "goodput.png"
     results = compare(scenarios, clients, runs)
     show(scenarios, clients, results, runs)
-    if plot is not None:
-        draw(plot, scenarios, clients, results)
-        print(f"The same as a [picture]({plot.name}).")
 
 
 if __name__ == "__main__":
