@@ -214,6 +214,16 @@ def test_fewer_places_that_a_store_grants_leave_no_more_than_more_places_did(gra
     assert rule.throttled_places(50) in (1, 2)
 
 
+@pytest.mark.parametrize(("probes", "left"), [(0, 25), (1, 25), (4, 25), (10, 10), (20, 5)])
+def test_cuts_that_have_left_one_place_leave_as_large_a_part_of_more_places(probes, left):
+    """While an API is down a process holds few places, and each of its probes that fails is an episode."""
+    rule = adaptive(probes)
+    for episode in range(1, 30):
+        rule.hear(episode, episode, 100)
+    rule.limit = 100
+    assert rule.throttled_places(50) == left
+
+
 def test_what_grew_back_between_two_cuts_is_part_of_what_they_leave_of_other_places():
     rule = adaptive(4)
     rule.hear(1, 0, SECOND)

@@ -9,6 +9,9 @@ from __future__ import annotations
 # What a signal leaves of the concurrency in force when it is adaptive. One cut an episode.
 _CUT_NUMERATOR, _CUT_DENOMINATOR = 7, 10
 
+# Of fewer places than these, one that is left tells nothing of what is left of many.
+_FEW = 4
+
 # All places, where a part of them is told as a whole number.
 _ALL = 1_000_000
 
@@ -75,8 +78,12 @@ class ConcurrencyRule:
             if before is not None:
                 self._regrows_from = before
             self._ceiling = max(1, self.in_force(began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR)
-            self._part = self._grown(self._part, _ALL, began_at) * _CUT_NUMERATOR // _CUT_DENOMINATOR
             self._cut_of = self.limit or 0
+            part = self._grown(self._part, _ALL, began_at)
+            # One place is always left, so the part is at least one of those that there were: while an API is
+            # down a process holds few places, for probes, and each probe that fails is an episode.
+            least = min(part, _ALL // max(self._cut_of, _FEW))
+            self._part = max(least, part * _CUT_NUMERATOR // _CUT_DENOMINATOR)
             self._episode = episode
         self._regrows_from = throttled_until
 
