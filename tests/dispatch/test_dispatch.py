@@ -1,8 +1,10 @@
 """Dispatch: its options, single calls, snapshots, settling and closing."""
 
 import asyncio
+import sys
 import threading
 import weakref
+from operator import length_hint
 
 import pytest
 
@@ -391,3 +393,13 @@ def test_an_unused_dispatch_is_freed_without_a_garbage_collection():
     gone = weakref.ref(dispatch)
     del dispatch
     assert gone() is None
+
+
+def test_calls_are_counted_up_to_the_largest_number_that_a_count_of_the_platform_holds():
+    """A larger one could not even be made where it has 32 bits."""
+    dispatch = Dispatch("counted")
+    assert length_hint(dispatch._blanks) == sys.maxsize
+    for _ in range(3):
+        dispatch.try_admit().settle()
+    assert length_hint(dispatch._blanks) == sys.maxsize - 3
+    assert dispatch.snapshot().totals.admitted == 3

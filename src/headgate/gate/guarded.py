@@ -9,6 +9,7 @@ found again in a ticket, in the list of callers to wake, or among what the guard
 from __future__ import annotations
 
 from itertools import repeat, starmap
+from sys import maxsize
 
 from ..hints import Any, AnyRate, Callable, Clock, Iterator, Mapping, Observer, Sequence, T, later
 from ..light import length_hint
@@ -37,8 +38,8 @@ Cost = tuple[int, ...]
 GONE: Cost = ()
 
 
-# How many permits a gate can make.
-_BLANKS = 1 << 62
+# How many permits a gate can make: as often as `repeat` can, also where that is 32 bits long.
+_BLANKS = maxsize
 
 
 def _refuse(_cost: Cost, _now: int) -> int:
