@@ -12,12 +12,13 @@ import pytest
 
 import headgate
 from forks import in_a_child, needs_fork
-from headgate import BackoffWindow, Dispatch, InvalidConfig, MemoryLimiter
+from headgate import BackoffWindow, Dispatch, InvalidConfig, MemoryLimiter, publishing
 from headgate.testing import ManualClock
 
 
 @pytest.fixture
-def published(tmp_path):
+def published(tmp_path, monkeypatch):
+    monkeypatch.setattr(publishing, "MOST_GATES", 10_000)  # earlier tests have left many
     with headgate.publish(tmp_path / "here.sock") as publication:
         yield publication
 

@@ -8,14 +8,15 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import headgate
-from headgate import Dispatch
+from headgate import Dispatch, publishing
 from headgate.cli.app import main
 from headgate.cli.published import ProcessView, process_picture
 from headgate.testing import ManualClock
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(tmp_path, monkeypatch):
+    monkeypatch.setattr(publishing, "MOST_GATES", 10_000)  # earlier tests have left many
     with headgate.publish(tmp_path / "here.sock") as published:
         yield published.url
 
