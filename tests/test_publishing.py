@@ -15,10 +15,13 @@ from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, MemoryLimiter, publishing
 from headgate.testing import ManualClock
 
+MOST_GATES = publishing.MOST_GATES
+
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    monkeypatch.setattr(publishing, "MOST_GATES", 10_000)  # earlier tests have left many
+    """A publication that shows all gates, because earlier tests have left many."""
+    monkeypatch.setattr(publishing, "MOST_GATES", 10_000)
     with headgate.publish(tmp_path / "here.sock") as publication:
         yield publication
 
@@ -119,7 +122,8 @@ def test_a_socket_in_use_and_other_files_are_left_alone(published, tmp_path):
     assert "gates" in read(published)
 
 
-def test_at_most_two_hundred_gates_are_shown(published):
+def test_at_most_two_hundred_gates_are_shown(published, monkeypatch):
+    monkeypatch.setattr(publishing, "MOST_GATES", MOST_GATES)
     clock = ManualClock()
     many = [Dispatch(f"gate {number:03}", clock=clock) for number in range(230)]
     told = read(published)
