@@ -255,8 +255,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--held", type=int, default=1_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="few calls, once: to see that it runs")
     parser.add_argument("--api", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        options.calls, options.seconds, options.held, options.repeat = 200, 1.0, 100, 1
     if options.api:
         asyncio.run(_serve_api())
         return

@@ -115,7 +115,10 @@ def race(calls: int, *, gateway: bool) -> tuple[dict[str, list[int]], float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--calls", type=int, default=120, help="of each program")
+    parser.add_argument("--quick", action="store_true", help="few calls: to see that it runs")
     options = parser.parse_args()
+    if options.quick:
+        options.calls = 20
     rows = []
     for name, gateway in (("without a gateway", False), ("one gateway", True)):
         seen, took = race(options.calls, gateway=gateway)
