@@ -164,9 +164,12 @@ class ManualTimer(SystemTimer):
 class _Alarm:
     """The alarm of one parker: a timer at the earliest moment it was set to."""
 
+    __slots__ = ("_clock", "_ring", "_ticket", "_timer")
+
     def __init__(self, clock: ManualClock, ring: Callable[[Any], object], ticket: object) -> None:
         self._clock = clock
-        self._ring = partial(ring, ticket)
+        self._ring = ring
+        self._ticket = ticket
         self._timer: ManualTimer | None = None
 
     def set(self, at: int) -> None:
@@ -175,7 +178,7 @@ class _Alarm:
             if timer.at <= at:
                 return
             timer.cancel()
-        self._timer = self._clock.call_at(at, self._ring)
+        self._timer = self._clock.call_at(at, partial(self._ring, self._ticket))
 
     def cancel(self) -> None:
         if self._timer is not None:

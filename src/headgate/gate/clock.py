@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock, start_new_thread
 from heapq import heapify, heappop, heappush
+from sys import modules
 from time import monotonic_ns
 
 from ..hints import Any, Callable, Clock, Timer, later
@@ -52,7 +53,7 @@ class SystemClock:
         return parking.ThreadParker(monotonic_ns, ring, ticket)
 
     def loop_parker(self, ring: Callable[[Any], object], ticket: object) -> LoopParking:
-        if parking.in_trio():
+        if "trio" in modules and parking.in_trio():
             from .trio_parker import TrioParker  # noqa: PLC0415 - it needs trio
 
             return TrioParker(self, ring, ticket)

@@ -220,8 +220,10 @@ class Gate(GuardedRules):
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
-        outcome = self.look(lambda now: self._join_locked(ticket, timeout, now))
-        if isinstance(outcome, Refused):
+        outcome = self._guard.run(lambda now: self._join_locked(ticket, timeout, now))
+        if self.audience.left:
+            self.tell_left()
+        if outcome is not None and isinstance(outcome, Refused):
             if self.supply is not None and self._never(ticket.cost) is None:
                 self.supply.wanted(ticket.cost)  # so that a later try may find something
             self._refuse(ticket, outcome)

@@ -77,18 +77,20 @@ class WaitingCallers:
         line, alarms = self.line, self._alarms
         first = line.first()
         line.join(ticket)
-        return self._enlist(ticket) or line.first() is not first or bool(alarms and now >= alarms[0][1])
+        if first is None or self._worlds is not None or ticket.parker.world is not self._world:
+            first_of_world = self._enlist(ticket)
+        else:
+            first_of_world = False
+        return first_of_world or line.first() is not first or bool(alarms and now >= alarms[0][1])
 
     def _enlist(self, ticket: Ticket) -> bool:
         """Note the world of a ticket that has joined. True if it is the first one there."""
-        world, worlds = _world_of(ticket), self._worlds
+        world, worlds = ticket.parker.world, self._worlds
         if worlds is None:
             if self.line.waiting == 1:
                 self._world = world
-                return True
-            if world is self._world:
-                return False
-            self._sort_by_world()
+            else:
+                self._sort_by_world()
             return True
         tickets = worlds.setdefault(world, OrderedDict())
         tickets[ticket] = None
@@ -118,24 +120,29 @@ class WaitingCallers:
         """Let in all callers that may go, in order. True: some have to wait on."""
         line, reentry, binding = self.line, rules.reentry, self.binding
         to_wake, worlds = self._to_wake, self._worlds
+        granted = joined = 0
         first = line.first()
-        while first is not None:
-            if reentry is not None and reentry.earliest(now, line.waiting) > now:
-                break
-            first.granted_at = now
-            first.rule = binding
-            first.mode = mode = enter(first.cost, now)
-            if not mode:
-                break
-            first.state = GRANTED
-            self.granted += 1
-            self.waited += now - first.joined_at
-            to_wake.append(first)
-            if worlds is not None:
-                self._delist(first)
-            first = line.admit(first)
-            if reentry is not None:
-                reentry.take()
+        try:
+            while first is not None:
+                if reentry is not None and reentry.earliest(now, line.waiting) > now:
+                    break
+                first.granted_at = now
+                first.rule = binding
+                first.mode = mode = enter(first.cost, now)
+                if not mode:
+                    break
+                first.state = GRANTED
+                granted += 1
+                joined += first.joined_at
+                to_wake.append(first)
+                if worlds is not None:
+                    self._delist(first)
+                first = line.admit(first)
+                if reentry is not None:
+                    reentry.take()
+        finally:  # also after an interrupt
+            self.granted += granted
+            self.waited += granted * now - joined
         if first is None:
             self._have_none()
             return False

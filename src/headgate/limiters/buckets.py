@@ -22,6 +22,23 @@ class _LoadedBucket(RateRule):
     def _note_low(self, now: int, backlog: int) -> None:
         pass  # only refunds of settled calls need the low marks
 
+    def enter(self, cost: tuple[int, ...], now: int) -> int:
+        """Take the cost if it fits now and answer 1, or change nothing and answer 0."""
+        # As that of any bucket, without low marks.
+        ticks = now if self.ticks_per_ns == 1 else now * self.ticks_per_ns
+        need = cost[self.column] * self.unit_ticks
+        earned = self.earned_at
+        if need > self.most_ticks:
+            return 0
+        if earned <= ticks:
+            self.earned_at = ticks + need
+            return 1
+        after = earned + need
+        if after > ticks + self.burst_ticks:
+            return 0 if need else 1  # what costs nothing is never in the way
+        self.earned_at = after
+        return 1
+
 
 class KeyedRates:
     """Buckets for any number of keys, all with the same rates.
