@@ -344,6 +344,12 @@ class Rules:
 # -- the rules of rates
 
 
+def load_rules(rates: Sequence[Rate]) -> None:
+    """Load what `successors` makes of these rates, before a lock under which nothing may be loaded."""
+    if any(rate.strict for rate in rates):
+        from . import strict  # noqa: F401, PLC0415 - most gates have none
+
+
 def rule_for(rate: Rate, columns: Mapping[str, int] = COLUMNS) -> RateRule | StrictRule:
     """The rule that keeps this rate, counting the column of its unit."""
     if not rate.strict:

@@ -16,7 +16,7 @@ from . import reports
 from .admission import SETTLED, Admission, Permit
 from .audience import Audience
 from .clock import SYSTEM
-from .decision import Rules, successors
+from .decision import Rules, load_rules, successors
 from .guarded import GONE, Cost, GuardedRules
 from .line import CLAIMED, DONE, GRANTED, WAITING, Ticket
 from .pickling import only_here
@@ -220,6 +220,8 @@ class Gate(GuardedRules):
 
     def join(self, ticket: Ticket, timeout: int | None) -> None:
         """Stand in line. Afterwards the ticket is waiting, granted, or refused by an exception."""
+        if timeout is not None or self._max_waiting is not None:
+            reports.load_forecast()
         outcome = self._guard.run(lambda now: self._join_locked(ticket, timeout, now))
         if self.audience.left:
             self.tell_left()
@@ -316,6 +318,7 @@ class Gate(GuardedRules):
 
         `learned`: they are not from the user, so calls need not state what they cost in further units.
         """
+        load_rules(rates)
         now = self.change(lambda now: self._retune_locked(rates, learned, now))
         self.tell_retuned(rates, now)
 

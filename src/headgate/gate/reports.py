@@ -13,13 +13,21 @@ from .waiting import WaitingCallers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .. import events
+    from . import forecast
 else:
     events = LazyModule("headgate.events")
+    forecast = LazyModule("headgate.gate.forecast")
 
 
 def load_events() -> None:
     """Load the events that are made under a lock, where nothing may be loaded."""
     _ = events.Waiting
+    load_forecast()
+
+
+def load_forecast() -> None:
+    """Load what explains a wait, likewise: for a caller that may be refused, and for observers."""
+    _ = forecast.behind_line, forecast.expected
 
 
 # -- why a caller is refused: errors that name the rule and say when to come back
@@ -60,9 +68,7 @@ def instead_of_waiting(
     if timeout is not None:
         hopeless = rules.certain_wait(cost, now)
         if (hopeless is None or hopeless[1] <= now + timeout) and line.waiting:
-            from .forecast import behind_line  # noqa: PLC0415 - only for a caller that does not wait for ever
-
-            hopeless = behind_line(rules, callers, ticket, now, now + timeout)
+            hopeless = forecast.behind_line(rules, callers, ticket, now, now + timeout)
         if hopeless is not None and hopeless[1] > now + timeout:
             after = _explain(rules, callers, ticket, now)[1] or 0.0
             return WaitTimeout(
@@ -91,9 +97,7 @@ def timed_out(ticket: Ticket, rules: Rules, callers: WaitingCallers, now: int) -
 
 def _explain(rules: Rules, callers: WaitingCallers, ticket: Ticket, now: int) -> tuple[str, float | None]:
     """What the caller of this ticket would wait for if it came again now, and for how many seconds."""
-    from .forecast import expected  # noqa: PLC0415 - only for a caller that is refused
-
-    rule, at = expected(rules, callers, ticket, now)
+    rule, at = forecast.expected(rules, callers, ticket, now)
     return rule, None if at is None else max(0, at - now) / 1e9
 
 

@@ -10,7 +10,7 @@ from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, rea
 from ..errors import CapacityExhausted, Closed, InvalidConfig, UnknownResource
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
-from ..gate.decision import Rules, successors
+from ..gate.decision import Rules, load_rules, successors
 from ..gate.forks import reset_in_child
 from ..gate.gate import Gate
 from ..gate.pickling import only_here
@@ -83,6 +83,7 @@ class MemoryLimiter(Closing):
         self._growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
         self._reduced: dict[str, Reduction] = {}
         self._template = read_rates(rates)
+        load_rules(self._template)
         self._columns = columns_for(self._template)
         # Keys of the template that no caller waits for are only buckets. A strict rate cannot be stored so.
         simple = self._template and not any(rate.strict for rate in self._template)
@@ -124,6 +125,7 @@ class MemoryLimiter(Closing):
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
         check_name(resource)
+        load_rules(read)
         while True:
             with self._lock:
                 self._raise_if_closed()
