@@ -19,6 +19,8 @@ import redis
 import requests
 import tenacity
 import urllib3
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from headgate import (
     BudgetExceeded,
@@ -262,6 +264,37 @@ def connection_key():
     return ConnectionKey(**{**fields, "host": "api.example.com", "port": 443, "is_ssl": True, "ssl": True})
 
 
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+def proxy_error_of_aiohttp(status):
+    info = aiohttp.RequestInfo(URL(ADDRESS), "CONNECT", CIMultiDictProxy(CIMultiDict()), URL(ADDRESS))
+    return aiohttp.ClientHttpProxyError(info, (), status=status, message="no")
+
+
+def proxy_error_of_requests(said):
+    """As requests and urllib3 wrap what http.client raises."""
+    cause = OSError(f"Tunnel connection failed: {said}")
+    reason = caused(urllib3.exceptions.ProxyError("Unable to connect to proxy", cause), cause)
+    return requests.exceptions.ProxyError(urllib3.exceptions.MaxRetryError(None, ADDRESS, reason))
+
+
+def refused_by_proxy(status, phrase):
+    """The refusal of a CONNECT request, as each library raises it."""
+    said = f"{status} {phrase}"
+    return [
+        httpx.ProxyError(said),
+        httpx2.ProxyError(said, request=REQUEST2),
+        caused(openai_error.connection(request=REQUEST2), httpx2.ProxyError(said)),
+        caused(anthropic_error.connection(request=REQUEST2), httpx.ProxyError(said)),
+        proxy_error_of_aiohttp(status),
+        proxy_error_of_requests(said),
+        urllib.error.URLError(OSError(f"Tunnel connection failed: {said}")),
+    ]
+
+
 REQUEST = httpx.Request("POST", ADDRESS)
 
 
@@ -322,6 +355,12 @@ NOT_SENT = [
     aiohttp.ClientConnectorError(connection_key(), OSError(111, "refused")),
     aiohttp.ClientConnectorDNSError(connection_key(), OSError(-2, "unknown")),
     aiohttp.ConnectionTimeoutError(),
+    caused(openai_error.connection(request=REQUEST2), httpx2.ConnectError("refused")),
+    caused(openai_error.timeout(request=REQUEST2), httpx2.ConnectTimeout("slow")),
+    httpx.ProxyError("Proxy Server could not connect: Connection refused."),
+    *refused_by_proxy(502, "Bad Gateway"),
+    *refused_by_proxy(503, "Service Unavailable"),
+    *refused_by_proxy(429, "Too Many Requests"),
 ]
 
 
@@ -359,6 +398,9 @@ PERMANENT = [
     aiohttp.ClientConnectorCertificateError(connection_key(), ssl.SSLCertVerificationError(1, "self-signed")),
     redis.exceptions.ResponseError("WRONGTYPE"),
     redis.exceptions.DataError("bad"),
+    *refused_by_proxy(403, "Forbidden"),
+    *refused_by_proxy(407, "Proxy Authentication Required"),
+    caused(ValueError("of the program"), httpx.ProxyError("502 Bad Gateway")),
 ]
 
 
@@ -554,6 +596,8 @@ def wrapped(error):
         httpx.ConnectTimeout("slow"),
         wrapped(httpx2.ConnectError("refused")),
         requests.ConnectionError(urllib3.exceptions.MaxRetryError(None, ADDRESS, ConnectionRefusedError())),
+        *refused_by_proxy(403, "Forbidden"),
+        *map(wrapped, refused_by_proxy(502, "Bad Gateway")),
     ],
     ids=named,
 )

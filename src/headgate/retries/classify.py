@@ -31,8 +31,12 @@ _CONNECTION_ERRORS = {
     "botocore": {"ConnectionError", "HTTPClientError"},
     "grpc": {"FutureTimeoutError"},
 }
+# What a proxy has refused: the request itself goes through it only after it has connected.
+_OF_PROXIES = {"ProxyError", "ClientHttpProxyError", "ProxyConnectionError"}
+# What http.client says of a proxy that does not connect, in an exception without a class of its own.
+_NO_TUNNEL = "Tunnel connection failed"
 # Errors that happen before anything is sent.
-_BEFORE_SENDING = {
+_BEFORE_SENDING = _OF_PROXIES | {
     "ConnectionRefusedError",
     "ConnectError",
     "ConnectTimeout",
@@ -79,6 +83,9 @@ def _verdict_of(error: BaseException, depth: int) -> Verdict:
     inner = _wrapped(error)
     if inner is not None and depth < 8:
         return _verdict_of(inner, depth + 1)
+    refusal = _refusal_of_proxy(error)
+    if refusal is not None:
+        return _verdict_on_proxy(refusal)
     signal = _signal_of(error)
     if signal is not None:
         return _verdict_on(signal, error)
@@ -88,11 +95,47 @@ def _verdict_of(error: BaseException, depth: int) -> Verdict:
     retry_after = _own_retry_after(error)
     if _is_unreachable(error):
         return failed(retry_after, may_have_run=False)
-    if isinstance(error, (ConnectionError, TimeoutError)) or any(
-        kind.__name__ in _CONNECTION_ERRORS.get(_library(kind), ()) for kind in type(error).__mro__
-    ):
-        return failed(retry_after, may_have_run=not names & _BEFORE_SENDING and not _is_idempotent(error))
+    if _is_of_connection(error):
+        return failed(retry_after, may_have_run=not never_sent(error) and not _is_idempotent(error))
     return REJECTED if retry_after is None else throttled(retry_after)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    return isinstance(error, (ConnectionError, TimeoutError)) or any(
+        kind.__name__ in _CONNECTION_ERRORS.get(_library(kind), ()) for kind in type(error).__mro__
+    )
+
+
+def _refusal_of_proxy(error: BaseException) -> BaseException | None:
+    """What a proxy has refused, as the exception that says most about it; None if no proxy has.
+
+    In an exception of an SDK only if that is about the connection.
+    """
+    found = None
+    for each in _chain(error):
+        if _is_of_proxy(each):
+            found = each
+        elif found is None and not _is_of_connection(each):
+            return None
+    return found
+
+
+def _is_of_proxy(error: BaseException) -> bool:
+    if any(kind.__name__ in _OF_PROXIES for kind in type(error).__mro__):
+        return True
+    said = error.args[0] if isinstance(error, OSError) and error.args else None
+    return isinstance(said, str) and said.startswith(_NO_TUNNEL)
+
+
+def _verdict_on_proxy(refusal: BaseException) -> Verdict:
+    """Nothing was sent. A proxy that says no, or that wants a password, says so again."""
+    status = _status_of(refusal)
+    if status is None:
+        numbers = [word for word in str(refusal).split() if len(word) == 3 and word.isdecimal()]
+        status = int(numbers[0]) if numbers else None
+    if is_permanent(refusal) or (status is not None and 400 <= status < 500 and status not in (408, 429)):
+        return REJECTED
+    return failed(_own_retry_after(refusal), may_have_run=False)
 
 
 def refusal_of(error: object) -> Refused | None:
@@ -229,7 +272,9 @@ def _is_unreachable(error: BaseException) -> bool:
 
 def never_sent(error: BaseException) -> bool:
     """Did it, or an exception that it wraps, happen before anything was sent?"""
-    return _any_is_named(error, _BEFORE_SENDING) or any(isinstance(each, Refused) for each in _chain(error))
+    if _any_is_named(error, _BEFORE_SENDING):
+        return True
+    return any(isinstance(each, Refused) or _is_of_proxy(each) for each in _chain(error))
 
 
 def is_permanent(error: BaseException) -> bool:
