@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,23 @@ def test_at_most_two_hundred_gates_are_shown(published, monkeypatch):
     assert len(told["gates"]) == 200
     assert told["more"] >= 30
     assert len(many) == 230
+
+
+def test_a_reader_that_asks_for_nonsense_gets_no_second_line_and_does_no_harm(published, monkeypatch):
+    monkeypatch.setattr(publishing, "MOST_GATES", 1)
+    gates = [Dispatch(f"gate {number}", clock=ManualClock()) for number in range(3)]
+    for nonsense in (b"[\n", b"7\n", b"\xff\n", b"[" * 100_000, b"{}"):
+        with socket.socket(socket.AF_UNIX) as reader:
+            reader.settimeout(5)
+            reader.connect(str(published.path))
+            reader.sendall(nonsense)
+            reader.shutdown(socket.SHUT_WR)
+            with reader.makefile() as lines:
+                assert json.loads(lines.readline())["more"] >= 2
+                with suppress(ConnectionResetError):  # it has not read all of it
+                    assert lines.readline() == ""
+    assert read(published)["more"] >= 2
+    assert len(gates) == 3
 
 
 @needs_fork

@@ -1,7 +1,9 @@
 """publish: shows the gates of this process to people on the same machine, by a Unix socket.
 
-Each connection gets one JSON object that says how all gates stand, and is closed. Nothing is read from it, so
-looking changes nothing. The socket is made with mode 0600: only the same user, and root, can look.
+Each connection gets a line with a JSON object that says how all gates stand, and is closed. If there are more
+gates than it shows, a reader may write a line with a JSON list of keys, and gets the gates of these keys in
+another line. Looking changes nothing. The socket is made with mode 0600: only the same user, and root, can
+look.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import socket
 import stat
 import tempfile
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +32,9 @@ from .gate.gate import Gate
 # At most this many gates are shown, those first at which callers wait.
 MOST_GATES = 200
 
-# How many seconds a reader may take.
+# How many seconds a reader may take, and how many bytes the keys may have that it asks for.
 _PATIENCE = 2.0
+_MOST_BYTES = 1 << 16
 
 
 def publish(path: str | os.PathLike[str] | None = None) -> Publication:
@@ -96,9 +100,9 @@ class Publication(Closing):
                 if self._closed:
                     return
                 continue
-            with connection, suppress(OSError):
+            with connection, suppress(OSError, ValueError, RecursionError):
                 connection.settimeout(_PATIENCE)
-                connection.sendall(json.dumps(facts_of_process()).encode() + b"\n")
+                _tell(connection)
 
     def __repr__(self) -> str:
         return f"<Publication {self.url}{', closed' if self._closed else ''}>"
@@ -139,9 +143,29 @@ def _make_way(path: Path) -> None:
     raise InvalidConfig(f"publish() cannot make {path}: a process publishes there already")
 
 
-def facts_of_process() -> dict[str, Any]:
-    """How all gates of this process stand, as plain data. Times are in seconds."""
-    gates = [(gate, snapshot_of(gate)) for gate in living(Gate) if gate.told and not gate.closed]
+def _tell(reader: socket.socket) -> None:
+    """Tell how the gates stand. Raises if the reader has gone, or if what it asks for makes no sense."""
+    told = facts_of_process()
+    reader.sendall(json.dumps(told).encode() + b"\n")
+    if told["more"]:
+        with reader.makefile("rb") as lines:
+            asked = lines.readline(_MOST_BYTES)
+        if asked:
+            told = facts_of_process(_keys_in(asked))
+            reader.sendall(json.dumps(told).encode() + b"\n")
+
+
+def _keys_in(line: bytes) -> list[str]:
+    keys = json.loads(line)
+    if not isinstance(keys, list):
+        raise ValueError(f"{keys!r} is not a list of keys")  # noqa: TRY004 - as for what is no JSON
+    return keys
+
+
+def facts_of_process(keys: Collection[str] | None = None) -> dict[str, Any]:
+    """How all gates of this process stand, or those of these keys, as plain data. Times are in seconds."""
+    found = [gate for gate in living(Gate) if gate.told and not gate.closed]
+    gates = [(gate, snapshot_of(gate)) for gate in found if keys is None or str(gate.key) in keys]
     gates.sort(key=lambda pair: (-pair[1].waiting, str(pair[0].key)))
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -58,6 +58,21 @@ def test_json_is_one_object(url, api):
     assert told["gates"][0]["totals"]["admitted"] == 3
 
 
+def test_a_key_is_found_among_all_gates_of_the_process(url, monkeypatch):
+    monkeypatch.setattr(publishing, "MOST_GATES", 3)
+    clock = ManualClock()
+    many = [Dispatch(f"zz {number}", clock=clock) for number in range(6)]
+    with many[5].admit():
+        told = json.loads(watch(url, "zz 5", "zz 4", "--once", "--json").output)
+    assert [(gate["key"], gate["totals"]["admitted"]) for gate in told["gates"]] == [("zz 4", 0), ("zz 5", 1)]
+    assert told["more"] == 0
+    nowhere = json.loads(watch(url, "zz 6", "--once", "--json").output)
+    assert (nowhere["gates"], nowhere["more"]) == ([], 0)
+    everything = json.loads(watch(url, "--once", "--json").output)
+    assert len(everything["gates"]) == 3
+    assert everything["more"] >= 3
+
+
 def test_a_socket_that_is_not_there_is_an_error_with_a_hint(tmp_path):
     done = watch(f"unix://{tmp_path}/gone.sock", "--once")
     assert done.exit_code == 2

@@ -49,6 +49,9 @@ async def look_at(url: str, keys: tuple[str, ...]) -> ProcessView:
     reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)
     try:
         told = json.loads(await asyncio.wait_for(reader.readline(), _PATIENCE))
+        if keys and told["more"]:
+            writer.write(json.dumps(keys).encode() + b"\n")
+            told = json.loads(await asyncio.wait_for(reader.readline(), _PATIENCE))
         gates = [gate for gate in told["gates"] if not keys or gate["key"] in keys]
         process = {name: told[name] for name in ("host", "process", "more")}
         return ProcessView(url, datetime.now(UTC), process, gates)
