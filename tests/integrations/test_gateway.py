@@ -115,6 +115,32 @@ def test_headers_for_the_gateway_do_not_follow_a_redirect_to_another_server(libr
     assert seen == [["x-headgate-priority", "x-headgate-tenant", "x-headgate-timeout"], []]
 
 
+@pytest.mark.parametrize("hooked", [False, True], ids=["without the hook", "with the hook"])
+def test_headers_given_to_an_sdk_follow_a_redirect_unless_the_hook_takes_them_away(hooked):
+    """What `gateway_headers` says of redirects: the SDK repeats the headers, and the hook is the remedy."""
+    seen = {}
+
+    def answer(request):
+        seen[request.url.host] = sorted(name for name in request.headers if name.startswith("x-headgate"))
+        if request.url.host == "gateway.example":
+            return httpx2.Response(307, headers={"location": "https://files.example/v1/x"})
+        return httpx2.Response(200, json={"object": "list", "data": []})
+
+    hooks = [tell_gateway("http://gateway.example:8429")] if hooked else []
+    http = httpx2.Client(
+        transport=httpx2.MockTransport(answer), event_hooks={"request": hooks}, follow_redirects=True
+    )
+    with (
+        OpenAI(base_url="http://gateway.example:8429/v1", api_key="k", http_client=http) as client,
+        call_options(tenant="ann"),
+    ):
+        client.models.list(extra_headers=gateway_headers())
+    assert seen == {
+        "gateway.example": ["x-headgate-tenant"],
+        "files.example": [] if hooked else ["x-headgate-tenant"],
+    }
+
+
 def test_the_usual_port_may_be_left_out():
     request = httpx2.Request("GET", "https://gateway.internal/v1/x")
     with call_options(tenant="ann"):
@@ -130,16 +156,24 @@ def test_any_tenant_and_priority_make_headers_that_a_gateway_accepts(rig):
             (7, 0),
             ("a%20b", 1),
             ("a b", 1),
+            ("漢" * 60, 0),
+            ("t" * 300 + "1", 0),
+            ("t" * 300 + "2", 0),
         ):
             with call_options(tenant=tenant, priority=priority, timeout=5):
                 assert http.post(f"{rig.url}/v1/x", json=CHAT).status_code == 200
-    assert rig.understood == [
+    assert rig.understood[:-2] == [
         ("Jos%C3%A9%0D%0Ax: y", 1_000, 5.0),
         ("('team', 7)", -1_000, 5.0),
         ("7", 0, 5.0),
         ("a%2520b", 1, 5.0),
         ("a b", 1, 5.0),
+        ("漢" * 60, 0, 5.0),
     ]
+    one, two = (tenant for tenant, _priority, _limit in rig.understood[-2:])
+    assert one != two, "long names that begin alike are two tenants"
+    assert len(one) == len(two) == 200
+    assert one.startswith("t" * 180)
 
 
 def test_a_call_that_may_not_wait_is_refused_by_the_gateway_at_once(rig):

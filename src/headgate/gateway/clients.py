@@ -7,8 +7,10 @@ subagent stands behind the person at the keyboard.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from math import inf, isfinite
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from aiohttp.web import BaseRequest
 
@@ -19,7 +21,9 @@ _AGENT = "x-claude-code-agent-id"
 _STARTED_BY, _THREAD = "x-codex-parent-thread-id", "thread-id"
 _SESSIONS = ("x-claude-code-session-id", "session-id", "session_id")
 _MOST_PRIORITY = 1_000
+# How long the name of a tenant may be, and how many characters of a longer one tell it from others.
 _LONGEST_NAME = 200
+_DIGEST = 16
 
 
 class Client(NamedTuple):
@@ -33,7 +37,7 @@ class Client(NamedTuple):
 def read_client(headers: Mapping[str, str], token: str, request: BaseRequest) -> Client | Refusal:
     """The client of a request; `token` is the name of its token, if it has one."""
     agent = headers.get(_AGENT) or (headers.get(_THREAD) if headers.get(_STARTED_BY) else None)
-    tenant = token or headers.get("x-headgate-tenant") or agent
+    tenant = token or plain_tenant(headers.get("x-headgate-tenant", "")) or agent
     tenant = tenant or next((headers[name] for name in _SESSIONS if headers.get(name)), "")
     if not tenant:
         peer = None if request.transport is None else request.transport.get_extra_info("peername")
@@ -51,7 +55,32 @@ def read_client(headers: Mapping[str, str], token: str, request: BaseRequest) ->
         if number is None or number < 0:
             return Refusal(400, f"x-headgate-timeout: {given[:40]!r} is not a number of seconds")
         timeout = number
-    return Client(tenant[:_LONGEST_NAME], priority, timeout)
+    return Client(_shortened(tenant), priority, timeout)
+
+
+def plain_tenant(encoded: str) -> str:
+    """The tenant that `headgate.integrations.gateway` has encoded in a header, as it can be shown.
+
+    One with characters that cannot be shown, or with a `%`, stays encoded: other tenants stay others.
+
+    >>> plain_tenant("Jos%C3%A9"), plain_tenant("two%0Alines"), plain_tenant("a%2520b")
+    ('José', 'two%0Alines', 'a%2520b')
+    """
+    if "%" not in encoded:
+        return encoded
+    try:
+        plain = unquote(encoded, errors="strict")
+    except UnicodeDecodeError:
+        return encoded
+    return plain if plain.isprintable() and "%" not in plain else encoded
+
+
+def _shortened(tenant: str) -> str:
+    """A name of bounded length. A digest of what is left out keeps names apart that begin alike."""
+    if len(tenant) <= _LONGEST_NAME:
+        return tenant
+    digest = blake2b(tenant.encode("utf-8", "surrogateescape"), digest_size=_DIGEST // 2).hexdigest()
+    return f"{tenant[: _LONGEST_NAME - _DIGEST - 1]}…{digest}"
 
 
 def _number(text: str) -> float | None:

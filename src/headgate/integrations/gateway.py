@@ -49,6 +49,11 @@ def gateway_headers() -> dict[str, str]:
     Give them to requests to a gateway and to no others, for clients that have no hooks:
     `client.messages.create(..., extra_headers=gateway_headers())`.
 
+    A gateway passes redirects of the API on. A client that follows them repeats these headers to the server
+    that it is led to: httpx, requests and the SDKs take `Authorization` away there and nothing else. Where
+    the API redirects to other servers, give the client `tell_gateway` as a hook, which takes these headers
+    away too, or have it follow no redirects.
+
     >>> from headgate import call_options
     >>> with call_options(tenant="ann", priority=5, timeout=2.0):
     ...     gateway_headers()
