@@ -134,3 +134,16 @@ def test_what_was_spent_since_a_moment_lies_between_two_figures(at, least, most)
     rule.enter((4,), 12 * SECOND)
     assert rule.spent_since(at * SECOND) == (least, most)
     assert all(type(figure) is int for figure in rule.spent_since(at * SECOND))
+
+
+@pytest.mark.parametrize("used_at", [None, 0], ids=["never used", "full again"])
+def test_what_was_spent_since_a_moment_at_which_a_full_bucket_was_used_is_that_use(used_at):
+    """The moment is remembered first, and the call comes in the same nanosecond."""
+    rule = bucket(60, 60, 20)
+    if used_at is not None:
+        rule.enter((3,), used_at)
+    rule.mark(10 * SECOND)
+    rule.enter((4,), 10 * SECOND)
+    assert rule.spent_since(10 * SECOND) == (4, 4)
+    rule.enter((2,), 11 * SECOND)
+    assert rule.spent_since(10 * SECOND) == (6, 6)

@@ -308,7 +308,7 @@ class RateRule:
         least = 0
         if after < len(times):
             earned, moved = marks[after]
-            if self.full_at > times[after]:  # only what was taken since then is certain
+            if self.full_at >= times[after]:  # only what was taken since then is certain
                 earned = max(earned, self.full_at * scale)
             least = max(0, taken - earned + moved)
         before = after if after < len(times) and times[after] == at else after - 1
