@@ -133,3 +133,20 @@ def test_lines_that_are_written_together_are_few_in_bytes_and_keep_their_order(m
     assert b"".join(sink.writes) == b"".join(lines)
     assert all(len(content) <= 100 or content == lines[3] for content in sink.writes)
     assert len(sink.writes) == 6
+
+
+def test_a_report_that_raises_keeps_no_other_line_and_no_caller_waiting(caplog):
+    async def scenario(writer, sink, written):
+        def report(content, _error):
+            if content == line(1):
+                raise ZeroDivisionError
+            written.append(content)
+
+        for number in range(3):
+            writer.put(sink, line(number), report)
+        await asyncio.wait_for(writer.drained(), 10)
+        assert (writer.busy, writer.unwritten) == (False, 0)
+
+    _sink, written = use(scenario)
+    assert written == [line(0), line(2)]
+    assert "ZeroDivisionError" in caplog.text, "the event loop logs it"

@@ -68,7 +68,11 @@ class PackedLines:
         self._file = file
         self._packing = packing
         self.torn = False
-        self.rest = b""
+        self._rest: list[bytes] = []  # in pieces, so that a long line is put together once
+
+    @property
+    def rest(self) -> bytes:
+        return b"".join(self._rest)
 
     def __iter__(self) -> Iterator[tuple[list[bytes], int | None]]:
         unpacker, position = self._packing.unpacker(), 0
@@ -77,14 +81,22 @@ class PackedLines:
             while chunk:
                 self.torn = True
                 try:
-                    content = self.rest + unpacker.decompress(chunk)
+                    lines = self._lines_in(unpacker.decompress(chunk))
                 except (self._packing.broken, EOFError):
                     return
-                lines = BytesIO(content).readlines()
-                self.rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
                 if not unpacker.eof:
                     yield lines, None
                     break
                 chunk = unpacker.unused_data
                 unpacker, self.torn = self._packing.unpacker(), False
                 yield lines, position - len(chunk)
+
+    def _lines_in(self, content: bytes) -> list[bytes]:
+        """The lines that end in this piece; what follows them is kept for the next one."""
+        end = content.find(b"\n") + 1
+        if not end:
+            self._rest.append(content)
+            return []
+        lines = [b"".join([*self._rest, content[:end]]), *BytesIO(content[end:]).readlines()]
+        self._rest = [] if lines[-1].endswith(b"\n") else [lines.pop()]
+        return lines

@@ -97,10 +97,16 @@ class Writer:
     def _done(self, batch: list[_Line], errors: list[BaseException | None]) -> None:
         self.unwritten -= len(batch)
         self._room.set()
+        failure: Exception | None = None
         for line, error in zip(batch, errors, strict=True):
-            line.written(line.content, error)
+            try:
+                line.written(line.content, error)
+            except Exception as raised:  # noqa: BLE001 - the other lines are reported all the same
+                failure = failure or raised
         if not self.unwritten:
             self._idle.set()
+        if failure is not None:
+            raise failure  # to the event loop, which logs it
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
