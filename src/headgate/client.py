@@ -428,6 +428,7 @@ class _Call:
             self.last_failure = error
             # While a backoff window is active, the gate holds the retry back.
             self.delay = 0 if held else decision.delay
+            decision = decision._replace(held=held)
         self.retried.announce(decision)
         return isinstance(decision, Wait)
 

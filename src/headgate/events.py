@@ -203,6 +203,7 @@ class WindowEnded(WindowEvent):
 class Retrying(Event):
     """A call failed with `error` and is tried again in `delay` seconds.
 
+    An HTTP adapter has no delay of its own while its gate pauses in a backoff window: the retry waits there.
     `retry` counts from 1; `max_retries` is None if there is no limit. `key` is the function's name.
     """
 

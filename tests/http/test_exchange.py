@@ -33,13 +33,14 @@ def test_a_retry_waits_for_the_retry_after_of_the_response(world):
     assert far_side.asked_at == [0, 30]
 
 
-def test_a_refused_request_waits_at_a_gate_that_pauses(world):
+def test_a_refused_request_waits_at_a_gate_that_pauses(world, caplog):
     """All callers wait there, and are admitted again a few at a time."""
     gate = world.gate(pause=True)
     far_side = FarSide(world.clock, Reply(429, retry_after=30), Reply())
     assert world.ask(GatedSender(gate, retries=1), far_side).status == 200
     assert 30 <= far_side.asked_at[1] <= 36
     assert world.seen.of(events.Retrying)[0].delay == 0
+    assert "retry 1 of 1 when the backoff window ends" in caplog.text
 
 
 def test_a_retry_after_of_an_hour_is_returned_to_the_caller_at_once(world):

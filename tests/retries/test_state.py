@@ -69,7 +69,9 @@ def test_a_wait_that_a_gate_holds_has_no_delay_of_its_own():
     state = state_of(STEADY, 5)
     decision = decide(state, held=True)
     assert (decision.delay, decision.event.delay, decision.event.retry) == (0, 0.0, 1)
-    assert decide(state).delay == 2 * SECOND
+    assert decision.held
+    later = decide(state)
+    assert (later.delay, later.held) == (2 * SECOND, False)
 
 
 def test_a_stop_names_the_error_and_the_number_of_calls():

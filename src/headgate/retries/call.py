@@ -98,11 +98,11 @@ class RetriedCall:
         import logging  # noqa: PLC0415 - a call that fails has time for it
 
         logging.getLogger("headgate").warning(
-            "%s failed (%r); retry %d%s in %.2f s",
+            "%s failed (%r); retry %d%s %s",
             event.key,
             event.error,
             event.retry,
             "" if event.max_retries is None else f" of {event.max_retries}",
-            event.delay,
+            "when the backoff window ends" if decision.held else f"in {event.delay:.2f} s",
         )
         tell(self._on_retry, event)

@@ -34,10 +34,14 @@ class Failure(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The call is tried again after `delay` nanoseconds. `event` says so to logs and observers."""
+    """The call is tried again after `delay` nanoseconds. `event` says so to logs and observers.
+
+    If it is `held`, it then waits at a gate until a backoff window ends.
+    """
 
     delay: int
     event: Retrying
+    held: bool = False
 
 
 class Stop(NamedTuple):
@@ -123,7 +127,7 @@ class RetryState:
                 delay=delay / SECOND,
                 error=failure.error,
             )
-            return Wait(delay, event)
+            return Wait(delay, event, failure.held)
         return Stop(failure.error, self.retries + 1, why, delay=None if limit else delay)
 
     def _delay(self, random: float, retry_after: int | None) -> int:
