@@ -1,5 +1,6 @@
 """What is published is what was tested: the sdist, the wheel, and the wheel in environments of its own."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -9,9 +10,11 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from email import message_from_bytes, policy
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 import headgate
 from headgate.sandbox import Sandbox
@@ -26,6 +29,14 @@ BRANCH = {"bin": "Scripts"} if os.name == "nt" else {}
 
 pytestmark = pytest.mark.xdist_group("package")
 
+REPOSITORY = "https://github.example/someone/a-fork"
+RELEASE = {
+    "HEADGATE_TAG": f"v{headgate.__version__}",
+    "GITHUB_SERVER_URL": "https://github.example",
+    "GITHUB_REPOSITORY": "someone/a-fork",
+}
+UNRELEASED = {name: value for name, value in os.environ.items() if name not in RELEASE}
+
 
 def run(*command, **options):
     done = subprocess.run(
@@ -39,13 +50,21 @@ def run(*command, **options):
 def built(tmp_path_factory):
     """(sdist, wheel), the wheel built from the sdist as `python -m build` does it."""
     place = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", place, cwd=ROOT)
-    (sdist,) = place.glob("*.tar.gz")
-    shutil.unpack_archive(sdist, place)  # `filter=` of tarfile came with Python 3.11.4
-    unpacked = place / sdist.name.removesuffix(".tar.gz")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place, cwd=unpacked)
-    (wheel,) = place.glob("*.whl")
-    return sdist, wheel
+    sdist = build("sdist", ROOT, place)
+    return sdist, build("wheel", unpacked(sdist), place)
+
+
+def build(kind, source, place, **variables):
+    """Build an sdist or a wheel, as a workflow with these variables does it."""
+    environment = {**UNRELEASED, **variables}
+    run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", place, cwd=source, env=environment)
+    (package,) = place.glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return package
+
+
+def unpacked(sdist):
+    shutil.unpack_archive(sdist, sdist.parent)  # `filter=` of tarfile came with Python 3.11.4
+    return sdist.parent / sdist.name.removesuffix(".tar.gz")
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +149,137 @@ def test_the_sdist_has_what_it_takes_to_test_headgate_and_nothing_else(built):
     roots = {name.partition("/")[0] for name in files}
     folders = {"src", "tests", "docs", "examples", "bench", "constraints"}
     texts = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
-    assert roots == folders | texts | {"Makefile", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    tools = {"Makefile", "pyproject.toml", "hatch_build.py", "PKG-INFO", ".gitignore"}
+    assert roots == folders | texts | tools
     assert not [name for name in files if name.startswith("bench/") and not name.endswith(".py")]
-    assert not [name for name in files if re.search(r"\.venv|__pycache__|\.pyc$|_build|\.egg-info", name)]
+    assert not [name for name in files if re.search(r"\.venv|__pycache__|\.pyc$|/_build|\.egg-info", name)]
     for test in (ROOT / "tests").rglob("*.py"):
         assert test.relative_to(ROOT).as_posix() in files
+
+
+# -- what PyPI shows
+
+
+def described(package):
+    """The metadata of an sdist or a wheel; its payload is the description."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as packed:
+            (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+            content = packed.read(name)
+    else:
+        with tarfile.open(package) as packed:
+            content = packed.extractfile(f"{package.name.removesuffix('.tar.gz')}/PKG-INFO").read()
+    return message_from_bytes(content, policy=policy.compat32)
+
+
+def description_of(metadata):
+    return metadata.get_payload(decode=True).decode()
+
+
+def links_of(text):
+    """The addresses of all links and pictures of a Markdown text."""
+    nodes = list(MarkdownIt("commonmark").enable("table").parse(text))
+    for node in nodes:
+        nodes += node.children or []
+        address = node.attrs.get("href") or node.attrs.get("src")
+        if address:
+            yield node.type, str(address)
+
+
+def test_a_build_without_a_tag_has_no_addresses_and_the_readme_as_it_is(built):
+    for package in built:
+        metadata = described(package)
+        assert metadata.get_all("Project-URL") is None
+        assert metadata["Description-Content-Type"] == "text/markdown"
+        assert description_of(metadata) == README
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """sdist and wheel of a tag, and a wheel that a person builds from that sdist."""
+    place, again = tmp_path_factory.mktemp("release"), tmp_path_factory.mktemp("again")
+    sdist, wheel = build("sdist", ROOT, place, **RELEASE), build("wheel", ROOT, place, **RELEASE)
+    return sdist, wheel, build("wheel", unpacked(sdist), again)
+
+
+def test_a_release_says_where_its_source_is(released):
+    tag = RELEASE["HEADGATE_TAG"]
+    for package in released:
+        assert set(described(package).get_all("Project-URL")) == {
+            f"Repository, {REPOSITORY}",
+            f"Documentation, {REPOSITORY}/blob/{tag}/docs/index.md",
+            f"Changelog, {REPOSITORY}/blob/{tag}/CHANGELOG.md",
+            f"Issues, {REPOSITORY}/issues",
+            f"Release notes, {REPOSITORY}/releases/tag/{tag}",
+        }
+
+
+def test_every_link_in_the_description_of_a_release_is_absolute_and_leads_to_a_file(released):
+    there = re.compile(rf"{re.escape(REPOSITORY)}/(blob|raw)/{re.escape(RELEASE['HEADGATE_TAG'])}/")
+    for package in released:
+        text = description_of(described(package))
+        links = list(links_of(text))
+        assert len(links) == len(list(links_of(README))) > 10
+        for kind, address in links:
+            place = there.match(address)
+            assert place, address
+            assert place[1] == ("raw" if kind == "image" else "blob")
+            path = ROOT / address[place.end() :].partition("#")[0]
+            assert path.is_file(), address
+        assert there.sub("", text) == README, "nothing else is changed"
+
+
+@pytest.fixture(scope="module")
+def hook():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_are_made_absolute_and_code_is_left_alone(hook):
+    address = hook.Address("https://github.example/a/b", "v1.0.0")
+    text = """[one](docs/a.md#part), ![two](b.png) and [three](https://x.example/), [four](#here)
+`[code](a.md)`
+
+```sh
+echo "[code](a.md)"
+```
+[five](a.md)
+"""
+    assert hook.with_absolute_links(text, address) == (
+        text.replace("(docs/a.md#part)", "(https://github.example/a/b/blob/v1.0.0/docs/a.md#part)")
+        .replace("(b.png)", "(https://github.example/a/b/raw/v1.0.0/b.png)")
+        .replace("[five](a.md)", "[five](https://github.example/a/b/blob/v1.0.0/a.md)")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("HEADGATE_TAG", "v99.0.0"),
+        ("HEADGATE_TAG", headgate.__version__),
+        ("GITHUB_SERVER_URL", ""),
+        ("GITHUB_SERVER_URL", "github.com"),
+        ("GITHUB_SERVER_URL", "https://user:password@github.com"),
+        ("GITHUB_SERVER_URL", "https://github.com/"),
+        ("GITHUB_REPOSITORY", ""),
+        ("GITHUB_REPOSITORY", "headgate"),
+        ("GITHUB_REPOSITORY", "a/b/c"),
+        ("GITHUB_REPOSITORY", "a/b?x"),
+        ("GITHUB_REPOSITORY", "a/b\n"),
+    ],
+)
+def test_a_variable_that_cannot_be_right_is_an_error_that_names_it(hook, name, wrong):
+    with pytest.raises(ValueError, match=rf"^{name}={re.escape(repr(wrong))} "):
+        hook.address_of({**RELEASE, name: wrong}, headgate.__version__)
+    assert hook.address_of({**RELEASE, "HEADGATE_TAG": ""}, headgate.__version__) is None
+
+
+def test_the_workflow_of_a_release_gives_its_tag_to_the_build():
+    workflows = ROOT / ".github" / "workflows"
+    assert 'with: { tag: "${{ github.ref_name }}" }' in (workflows / "release.yml").read_text()
+    assert 'HEADGATE_TAG: "${{ inputs.tag }}"' in (workflows / "test.yml").read_text()
 
 
 def test_every_classifier_of_a_python_is_one_that_the_workflow_tests():
