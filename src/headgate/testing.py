@@ -10,11 +10,13 @@ import asyncio
 import selectors
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from .arguments import SECOND, moment_to_ns, seconds_to_ns
+from .arguments import NS_PER_US, SECOND, moment_to_ns, seconds_to_ns
+from .errors import InvalidConfig
 from .events import Event
 from .gate.clock import SystemTimer, is_own_thread
 from .gate.parking import LoopParker, ThreadParker, in_trio
@@ -50,18 +52,32 @@ class ManualClock:
     True
     >>> clock.seconds(), clock.sleeps
     (60.0, [60.0])
+
+    Budgets with limits like "$5/calendar day" ask for the wall time, which advances with the clock. It begins
+    with `wall`, in seconds since 1970 or as a datetime with a time zone, and `set_wall` sets it at any time.
+
+    >>> from datetime import datetime, timezone
+    >>> clock = ManualClock(wall=datetime(2026, 11, 18, 23, 59, tzinfo=timezone.utc))
+    >>> clock.advance(60)
+    >>> clock.wall() // 1_000_000_000 == datetime(2026, 11, 19, tzinfo=timezone.utc).timestamp()
+    True
     """
 
     quantum = 0  # exact to the nanosecond
 
-    def __init__(self, start: float = 0.0, *, auto_advance: bool = False) -> None:
+    def __init__(
+        self, start: float = 0.0, *, auto_advance: bool = False, wall: float | datetime | None = None
+    ) -> None:
         self.auto_advance = auto_advance
         self.sleeps: list[float] = []
         self.timers_set = 0  # how many timers were ever set
         self.on_timer: Callable[[], object] | None = None  # called after a timer was set
         self._now = moment_to_ns(start, "start")
+        self._wall_ahead = 0  # of the time: 0 is 1970
         self._lock = threading.RLock()  # a finalizer may set a timer while its thread is in here
         self._due: list[tuple[int, int, ManualTimer]] = []
+        if wall is not None:
+            self.set_wall(wall)
 
     def now(self) -> int:
         """The time in integer nanoseconds."""
@@ -70,6 +86,14 @@ class ManualClock:
     def seconds(self) -> float:
         """The time in seconds."""
         return self._now / SECOND
+
+    def wall(self) -> int:
+        """The wall time in nanoseconds since 1970."""
+        return self._now + self._wall_ahead
+
+    def set_wall(self, when: float | datetime) -> None:
+        """Set the wall time, earlier or later, as a person or a server of the time would."""
+        self._wall_ahead = _wall_to_ns(when) - self._now
 
     def advance(self, seconds: Seconds) -> None:
         """Let time pass. Everything that is due meanwhile happens at its own moment, in order."""
@@ -148,6 +172,18 @@ class ManualClock:
 
     def __repr__(self) -> str:
         return f"<ManualClock at {self.seconds():g} s>"
+
+
+def _wall_to_ns(when: float | datetime) -> int:
+    """A moment that a caller writes, in nanoseconds since 1970."""
+    if not isinstance(when, datetime):
+        return moment_to_ns(when, "wall")
+    if when.tzinfo is None:
+        raise InvalidConfig(
+            f"wall={when!r} has no time zone; write e.g. datetime(2026, 11, 18, tzinfo=timezone.utc)"
+        )
+    since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since // timedelta(microseconds=1)) * NS_PER_US
 
 
 class ManualTimer(SystemTimer):

@@ -94,6 +94,9 @@ class Clock(Protocol):
     def seconds(self) -> float:
         """Seconds since that moment."""
 
+    def wall(self) -> int:
+        """Nanoseconds since 1970 by the wall clock, which may be put back. Only budgets by calendar ask."""
+
     def thread_parker(self, ring: Callable[[Any], object], ticket: object) -> ThreadParking:
         """A place for the calling thread to sleep; its alarm calls `ring(ticket)`."""
 

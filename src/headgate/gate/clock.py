@@ -9,7 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock, start_new_thread
 from heapq import heapify, heappop, heappush
 from sys import modules
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 from ..hints import Any, Callable, Clock, Timer, later
 from ..light import LazyModule, deque
@@ -37,7 +37,7 @@ _LONGEST_SLEEP = 86_400.0
 
 
 class SystemClock:
-    """The machine's monotonic clock."""
+    """The machine's monotonic clock, and its wall clock for periods of the calendar."""
 
     __slots__ = ()
 
@@ -45,6 +45,7 @@ class SystemClock:
     quantum = 50_000_000
 
     now = staticmethod(monotonic_ns)
+    wall = staticmethod(time_ns)
 
     def seconds(self) -> float:
         return monotonic_ns() / 1e9
