@@ -51,7 +51,21 @@ PERIODS = {
     ],
 )
 def test_a_text_is_an_amount_of_something_in_a_time(text, amount, column, per_ns, currency):
-    assert parse_limit(text) == (text, amount, column, per_ns, currency)
+    assert parse_limit(text) == (text, amount, column, per_ns, currency, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "column", "calendar"),
+    [
+        ("$100/calendar month", 100_000_000, MONEY, "month"),
+        ("1_000_000 tokens/calendar day", 1_000_000, TOKENS, "day"),
+        ("100 dollars per calendar  week", 100_000_000, MONEY, "week"),
+        (" 5 CHF / Calendar Day ", 5_000_000, MONEY, "day"),
+    ],
+)
+def test_a_text_may_name_a_period_of_the_calendar(text, amount, column, calendar):
+    found = parse_limit(text)
+    assert (found.amount, found.column, found.per_ns, found.calendar) == (amount, column, None, calendar)
 
 
 @given(
@@ -74,7 +88,7 @@ def test_every_amount_of_money_is_read_exactly(millionths, unit, before, times, 
 
 @given(st.integers(1, 2**64), st.sampled_from(["tokens", "token", "tok"]), st.sampled_from(sorted(PERIODS)))
 def test_every_amount_of_tokens_is_read_exactly(amount, unit, period):
-    assert parse_limit(f"{amount:_} {unit}/{period}")[1:] == (amount, TOKENS, PERIODS[period], None)
+    assert parse_limit(f"{amount:_} {unit}/{period}")[1:] == (amount, TOKENS, PERIODS[period], None, None)
 
 
 @given(st.integers(0, 10**15), st.sampled_from(["USD", "EUR", "CHF", "JPY"]))
@@ -129,7 +143,18 @@ def test_money_is_written_as_it_would_be_read(millionths, currency):
         ("$5/200 years", "is not a time (second, minute, hour, day, week, month, request)"),
         ("$5/daily", "did you mean 'day'"),
         ("$5/99999 weeks", "longer than 146 years"),
-        ("$5/calendar month", "there are no calendar windows"),
+        ("$5/calendar", "is not a period of the calendar (calendar day, calendar week, calendar month)"),
+        ("$5/calendarmonth", "is not a period of the calendar"),
+        ("$5/calendar hour", "is not a period of the calendar"),
+        ("$5/calendar hour", "shorter times slide: /hour"),
+        ("$5/calendar minute", "shorter times slide: /minute"),
+        ("$5/calendar year", "is not a period of the calendar"),
+        ("$5/calendar request", "is not a period of the calendar"),
+        ("$5/calendar months", "did you mean 'calendar month'"),
+        ("$5/calendar monthly", "did you mean 'calendar month'"),
+        ("$5/calendar 2 days", "did you mean 'calendar day'"),
+        ("$5/2 calendar months", "one day, week or month: write it without a number"),
+        ("$5/calender month", "did you mean 'calendar month'"),
         ("$5/day burst 3", "is not understood"),
         ("$5/day/hour", "is not"),
         (f"{2**64 + 1} tokens/day", "more than 2"),
@@ -158,7 +183,7 @@ def test_any_text_is_a_limit_above_zero_or_the_error_of_a_limit(text):
     except InvalidLimit:
         return
     assert found.amount >= 1
-    assert found.per_ns is None or found.per_ns >= 1
+    assert found.per_ns is None or (found.per_ns >= 1 and found.calendar is None)
 
 
 @pytest.mark.parametrize("limit", [None, 5, b"$5/day", ["$5/day"]])
@@ -184,12 +209,45 @@ def test_limits_are_a_text_or_a_list_of_texts(limits):
         ["$5/request", "$5/day"],
         ["10 tokens/day", "20 tokens/request", "$5/day"],
         ["$5/month", "$5/week"],
+        ["$5/calendar month", "$5/calendar day"],
+        ["$5/calendar week", "$5/calendar day"],
+        ["$5/calendar month", "$10/calendar week"],  # a week may be of two months
+        ["$5/calendar month", "$5/request"],
+        ["$5/month", "$5/calendar month"],
+        ["$5/day", "$5/calendar day"],
+        ["$5/calendar day", "$10/day"],  # that reaches into two days
+        ["$5/calendar day", "$10/hour"],
     ],
 )
 def test_a_limit_that_would_limit_nothing_beside_another_one_is_an_error(limits):
     for order in (limits, limits[::-1]):
         with pytest.raises(InvalidConfig, match="would limit nothing beside"):
             TokenBudget(limits=order)
+
+
+@pytest.mark.parametrize(
+    ("limits", "zone"),
+    [
+        (["$5/calendar month", "$9/calendar week"], "UTC"),
+        (["$5/calendar day", "$9/day"], "UTC"),
+        (["$5/calendar day", "$9/hour"], "UTC"),
+        (["$5/hour", "$5/calendar day"], "UTC"),
+        (["$5/day", "$5/calendar week"], "UTC"),
+        (["$5/calendar day", "$10/day"], "Europe/Berlin"),  # a day of 23 hours: three days in 24 hours
+        (["$5/day", "$5/calendar day"], "Europe/Berlin"),  # a day of 25 hours
+        (["$5/month", "$5/calendar month"], "Europe/Berlin"),
+        (["$4/calendar month", "4 tokens/calendar day"], "UTC"),
+    ],
+)
+def test_a_limit_that_can_refuse_something_beside_another_one_is_accepted(limits, zone):
+    for order in (limits, limits[::-1]):
+        assert len(plan_of_texts(order, zone).limits) == 2
+
+
+@pytest.mark.parametrize("limits", [["$5/calendar day", "$6/calendar day"], ["$5/calendar day"] * 2])
+def test_two_limits_of_the_same_period_of_the_calendar_are_an_error(limits):
+    with pytest.raises(InvalidConfig, match="both limit the money of a calendar day; write one of them"):
+        TokenBudget(limits=limits)
 
 
 @pytest.mark.parametrize(

@@ -504,3 +504,80 @@ def test_a_file_that_is_empty_is_as_good_as_none(world):
         book.for_user("ann").record_usage(5)
     with world.book() as book:
         assert left(book, "ann") == 9_995
+
+
+# -- periods of the calendar
+
+MONTH = {"free": "$100/calendar month"}
+
+
+def money_left(book):
+    return book.for_user("ann").remaining_money
+
+
+def test_a_calendar_month_holds_over_a_restart_of_the_machine_and_ends_by_the_wall_clock(world):
+    """On the 14th of November 2023, a little after 22:13."""
+    with world.book(MONTH, None) as book:
+        book.for_user("ann").record_usage(0, money=70_000_000)
+    world.advance(10 * 86_400)
+    world.restart()
+    with world.book(MONTH, None) as book:
+        assert money_left(book) == 30_000_000
+        with pytest.raises(BudgetExceeded, match=r"\$30 of \$100 money/calendar month left for 2023-11"):
+            book.for_user("ann").reserve(0, money=30_000_001)
+        told(book)
+    world.wall = 1_701_388_799 * SECOND  # 23:59:59 on the 30th
+    with world.book(MONTH, None) as book:
+        assert money_left(book) == 30_000_000
+    world.wall += SECOND
+    world.restart()
+    with world.book(MONTH, None) as book:
+        assert money_left(book) == 100_000_000
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_wall_clock_that_is_put_back_begins_no_calendar_month_again(world, restart):
+    with world.book(MONTH, None) as book:
+        book.for_user("ann").record_usage(0, money=100_000_000)
+        told(book)
+        world.wall += 20 * 86_400 * SECOND  # December
+        world.advance(1.5)  # then the store is asked what time it is
+        book.for_user("ann").reserve(0, money=40_000_000)
+    for back in (10 * 86_400, 365 * 86_400):
+        world.wall -= back * SECOND
+        if restart:
+            world.restart()
+        with world.book(MONTH, None) as book:
+            assert money_left(book) == 60_000_000
+            book.for_user("ann").reserve(0, money=1).refund()
+
+
+def test_a_month_that_is_over_stays_known_for_a_day_in_which_the_wall_clock_may_be_put_back(world):
+    """Half an hour into December the clock is put back by an hour: November is still used up."""
+    with world.book(MONTH, None) as book:
+        book.for_user("ann").record_usage(0, money=100_000_000)
+    world.advance((1_701_388_800 + 1_800) - world.wall // SECOND)
+    with world.book(MONTH, None) as book:
+        assert money_left(book) == 100_000_000
+        book.for_user("bob").reserve(0, money=1)
+        told(book)
+    world.wall -= 3_600 * SECOND
+    with world.book(MONTH, None) as book:
+        assert money_left(book) == 0
+    world.advance(2 * 86_400)
+    world.book(MONTH, None).close()
+    assert world.records() == {'["user", "bob"]'}
+
+
+def test_processes_with_and_without_a_calendar_read_each_other(world):
+    with world.book({"free": "10 tokens/hour"}, None) as book:
+        book.for_user("ann").record_usage(4)
+    with world.book({"free": ["10 tokens/calendar day", "9 tokens/hour"]}, None) as book:
+        assert left(book, "ann") == 5
+        book.for_user("ann").record_usage(1)
+    with world.book({"free": "10 tokens/hour"}, None) as book:
+        assert left(book, "ann") == 5
+        book.for_user("ann").record_usage(2)
+    world.advance(3_601)
+    with world.book({"free": "10 tokens/calendar day"}, None) as book:
+        assert left(book, "ann") == 3

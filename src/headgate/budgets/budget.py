@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sys import maxsize
 
-from ..arguments import SECOND, amount
-from ..errors import BudgetExceeded, Closed, InvalidConfig, UnknownName
+from ..arguments import amount
+from ..errors import Closed, InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
@@ -19,12 +19,15 @@ from .plans import (
     TOKENS_PER_HOUR,
     TOKENS_PER_REQUEST,
     check_one_currency,
+    check_timezone,
+    check_timezone_counts,
     read_cost,
     read_plan,
     read_plans,
 )
+from .refusals import exceeded
 from .usage import LocalUsage
-from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal, Shortage
+from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ class Account:
 
 
 class TokenBudget(Closing):
-    """Limits the tokens of any hour and of one request; or of any windows you like.
+    """Limits the tokens of any hour and of one request; or of any windows and periods of the calendar.
 
     >>> budget = TokenBudget(max_tokens_per_hour=10_000, key="ann")
     >>> with budget.reserve(4_000) as reservation:    # raises BudgetExceeded if it does not fit
@@ -91,10 +94,11 @@ class TokenBudget(Closing):
     7500
 
     `limits="$5/day"`, or a list like `["$5/day", "$0.20/request", "50_000 tokens/hour"]`, says all at once:
-    what it does not name is not limited. In figures, `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces
-    the hour, and `money` limits money in the same way. Money is counted in whole millionths of the currency
-    you pay in. With a `parent`, say the organisation's budget, everything is charged to both; a parent may
-    have a parent. None means no limit.
+    what it does not name is not limited. Windows slide; `"$100/calendar month"` is a month of the calendar,
+    by UTC or by `timezone="Europe/Berlin"`, and there are calendar days and weeks. In figures,
+    `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces the hour, and `money` limits money in the same
+    way. Money is counted in whole millionths of the currency you pay in. With a `parent`, say the
+    organisation's budget, everything is charged to both; a parent may have a parent. None means no limit.
 
     With a `store` (`"sqlite:///usage.db"`, `"redis://limits.internal/0"`) all budgets of the same store and
     `key` share what was used, and it survives restarts. Budgets below a shared parent are shared with it.
@@ -113,13 +117,15 @@ class TokenBudget(Closing):
         money: Mapping[Seconds, int] | None = None,
         max_money_per_request: int | None = None,
         limits: str | Sequence[str] | None = None,
+        timezone: str | None = None,
         parent: TokenBudget | None = None,
         key: str = "",
         store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         plan = read_plan(
-            max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request, limits
+            *(max_tokens_per_hour, max_tokens_per_request, windows, money, max_money_per_request, limits),
+            timezone,
         )
         if not isinstance(key, str):
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="ann"')
@@ -225,7 +231,8 @@ class TokenBudget(Closing):
         if isinstance(taken, Charge):
             self.remember()
             return Reservation(self, levels, taken)
-        raise _exceeded(accounts[taken.level], taken.shortage, cost, taken.at)
+        refused = accounts[taken.level]
+        raise exceeded(refused.key, refused.level.plan.currency, taken.shortage, cost, taken.at)
 
     def __repr__(self) -> str:
         key = f" {self.key!r}" if self.key else ""
@@ -260,7 +267,8 @@ class Reservation:
         """Replace the estimate by what was used: the rest comes back, more is charged even beyond the limit.
 
         Once; later calls do nothing. An amount that is left out was as estimated. An amount that has left a
-        window by now does not come back to it. Never waits.
+        window by now does not come back to it. In a period of the calendar all of it counts in the one in
+        which it was reserved. Never waits.
         """
         estimate = self._charge.cost
         actual = (
@@ -305,7 +313,8 @@ class BudgetBook(Closing):
     >>> book.for_user("ann", tier="pro").remaining_budget
     500000
 
-    Tiers and organisations are limits as texts, or options of TokenBudget. With a store,
+    Tiers and organisations are limits as texts, or options of TokenBudget; `timezone` is that of their
+    calendar days, weeks and months, UTC if it is not given. With a store,
     `store="sqlite:////var/lib/app/usage.db"` or `store="redis://limits.internal/0"`, all books of the same
     store and `key` share what was used, and it survives restarts; close the book when you are done. A user is
     forgotten when no usage counts any more.
@@ -318,14 +327,19 @@ class BudgetBook(Closing):
         tiers: Mapping[str, BudgetOptions | str | Sequence[str]],
         *,
         organizations: Mapping[str, BudgetOptions | str | Sequence[str]] | None = None,
+        timezone: str | None = None,
         key: str = "default",
         store: AnyStore | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        plans = read_plans(tiers, "tiers", "free")
+        if timezone is not None:
+            check_timezone(timezone)
+        zone = timezone or "UTC"
+        plans = read_plans(tiers, "tiers", "free", zone)
         if not plans:
             raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": "$5/day"}')
-        above = {} if organizations is None else read_plans(organizations, "organizations", "acme")
+        above = {} if organizations is None else read_plans(organizations, "organizations", "acme", zone)
+        check_timezone_counts(timezone, [*plans.values(), *above.values()])
         check_one_currency(
             [(f"tier {name!r}", plan) for name, plan in plans.items()]
             + [(f"organization {name!r}", plan) for name, plan in above.items()],
@@ -437,35 +451,6 @@ def _usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | 
 def _closed(key: str) -> Closed:
     """The error for a reservation after closing."""
     return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")
-
-
-def _exceeded(account: Account, short: Shortage, cost: Cost, now: int) -> BudgetExceeded:
-    key, needed, name = account.key, cost[short.column], short.name
-    currency = account.level.plan.currency if short.column == MONEY else None
-    remaining, limit = str(short.remaining), str(short.limit)
-    if currency is not None:
-        from .texts import money_text  # noqa: PLC0415 - loaded already: the limits are texts
-
-        what, does = money_text(needed, currency), "does not"
-        remaining, limit = money_text(short.remaining, currency), money_text(short.limit, currency)
-    elif short.column == MONEY:
-        what, does = f"money={needed}", "does not"
-    else:
-        what, does = ("1 token", "does not") if needed == 1 else (f"{needed} tokens", "do not")
-    budget = f"the budget of {key!r}" if key else "the budget"
-    if name.endswith("/request"):
-        why = f"{what} can never fit {budget}: one request may take {limit}"
-    elif short.at is None:
-        why = f"{what} can never fit {budget}: it has {limit} {name} in all"
-    else:
-        why = f"{what} {does} fit {budget}: {remaining} of {limit} {name} left"
-    return BudgetExceeded(
-        why,
-        rule=short.name,
-        budget=key,
-        remaining=short.remaining,
-        retry_after=None if short.at is None else (short.at - now) / SECOND,
-    )
 
 
 def _known(things: Mapping[str, T], name: str, what: str) -> T:

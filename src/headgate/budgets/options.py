@@ -17,3 +17,4 @@ class BudgetOptions(TypedDict, total=False):
     money: Mapping[Seconds, int] | None
     max_money_per_request: int | None
     limits: str | Sequence[str] | None
+    timezone: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
 from ..errors import InvalidConfig, InvalidWindow
-from ..hints import Mapping, Seconds, Sequence, later
+from ..hints import Iterable, Mapping, Seconds, Sequence, later
 from ..limits import Rate
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
 
@@ -39,8 +39,13 @@ def read_plan(
     money: Mapping[Seconds, int] | None = None,
     max_money_per_request: int | None = None,
     limits: str | Sequence[str] | None = None,
+    timezone: str | None = None,
+    *,
+    zone: str = "UTC",
 ) -> Plan:
-    """What a budget allows, from the options of TokenBudget."""
+    """What a budget allows, from the options of TokenBudget. `zone` is the time zone if they name none."""
+    if timezone is not None:
+        check_timezone(timezone)
     if limits is not None:
         from .texts import plan_of_texts  # noqa: PLC0415 - only limits that are texts need it
 
@@ -56,7 +61,10 @@ def read_plan(
                     f"limits={limits!r} and {name}={given!r}: limits say everything that a budget allows; "
                     f"write {name} as one of them, or leave limits out"
                 )
-        return plan_of_texts(limits)
+        plan = plan_of_texts(limits, timezone or zone)
+        check_timezone_counts(timezone, [plan])
+        return plan
+    check_timezone_counts(timezone, [])
     for name, given in [("windows", windows), ("money", money), ("max_tokens_per_hour", max_tokens_per_hour)]:
         if isinstance(given, str):
             raise InvalidConfig(f"{name}={given!r} is a text; write it as limits={given!r}")
@@ -81,6 +89,36 @@ def read_plan(
     if max_money_per_request is not None:
         positive_int(max_money_per_request, "max_money_per_request", example=50_000)
     return Plan((max_tokens_per_request, max_money_per_request), listed)
+
+
+def check_timezone(name: object) -> None:
+    """Raise if no time zone has that name."""
+    from .calendar import zone_of  # noqa: PLC0415 - the list of time zones takes long to load
+
+    example = 'write the name of a time zone, e.g. timezone="Europe/Berlin" or "UTC"'
+    if not isinstance(name, str):
+        raise InvalidConfig(f"timezone={name!r} is not a text; {example}")
+    try:
+        zone_of(name)
+    except (KeyError, ValueError, OSError):
+        from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt zone needs them
+        from zoneinfo import available_timezones  # noqa: PLC0415
+
+        known = available_timezones()
+        if not known:
+            example = "this machine has no list of time zones: install tzdata"
+        close = get_close_matches(name, known, 1, 0.6)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        raise InvalidConfig(f"timezone={name!r} is not known{hint}; {example}") from None
+
+
+def check_timezone_counts(timezone: str | None, plans: Iterable[Plan]) -> None:
+    """Raise if a time zone was given to plans that do not ask for the date."""
+    if timezone is not None and not any(plan.by_calendar for plan in plans):
+        raise InvalidConfig(
+            f"timezone={timezone!r} changes nothing: no limit is one of the calendar; write e.g. "
+            'limits="$100/calendar month", or leave it out'
+        )
 
 
 def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> list[Limit]:
@@ -112,9 +150,12 @@ def check_one_currency(plans: Sequence[tuple[str, Plan]], what: str) -> None:
 
 
 def read_plans(
-    named: Mapping[str, BudgetOptions | str | Sequence[str]], what: str, example: str
+    named: Mapping[str, BudgetOptions | str | Sequence[str]],
+    what: str,
+    example: str,
+    zone: str = "UTC",
 ) -> dict[str, Plan]:
-    """The plans of tiers or organisations, by name."""
+    """The plans of tiers or organisations, by name; `zone` is the time zone of those that name none."""
     right = f'write e.g. {what}={{"{example}": "50_000 tokens/hour"}}'
     if not hasattr(named, "items"):
         raise InvalidConfig(f"{what}={named!r} is not a mapping of names to options; {right}")
@@ -123,7 +164,7 @@ def read_plans(
         if not isinstance(name, str) or not name:
             raise InvalidConfig(f"{what}: {name!r} is not a name; {right}")
         if isinstance(options, (str, list, tuple)):
-            plans[name] = read_plan(limits=options)
+            plans[name] = read_plan(limits=options, zone=zone)
             continue
         if not hasattr(options, "items"):
             raise InvalidConfig(f"{what}[{name!r}]={options!r} is neither limits nor options; {right}")
@@ -132,5 +173,5 @@ def read_plans(
             raise InvalidConfig(
                 f"{what}[{name!r}] has no option {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
             )
-        plans[name] = read_plan(**options)  # type: ignore[arg-type]  # it is a mapping
+        plans[name] = read_plan(**options, zone=zone)  # type: ignore[arg-type]  # it is a mapping
     return plans

@@ -1,6 +1,6 @@
-"""Pure. The grammar of limits of budgets: "$5/day", "$0.20/request", "50_000 tokens/hour".
+"""Pure. The grammar of limits of budgets: "$5/day", "$100/calendar month", "$0.20/request".
 
-Windows slide. A month is any 31 days, so that no month of the calendar holds more than its limit.
+Windows slide, and a month is any 31 days, unless the text says that it is one of the calendar.
 """
 
 from __future__ import annotations
@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..arguments import shown
 from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate, parse_number, parse_period
-from .windows import DAY, LONG_WINDOWS, MONEY, TOKENS, UNITS, Limit, Plan
+from .windows import DAY, LONG_WINDOWS, LONGEST, MONEY, SHORTEST, TOKENS, UNITS, Limit, Plan
+
+if TYPE_CHECKING:
+    from .calendar import CalendarLimit
 
 _MILLION = 1_000_000
-_EXAMPLES = '"$5/day", "$0.20/request" or "50_000 tokens/hour"'
+_EXAMPLES = '"$5/day", "$100/calendar month", "$0.20/request" or "50_000 tokens/hour"'
 _LARGEST = 1 << 64
 
 _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR", "₩": "KRW"}
@@ -34,7 +37,7 @@ _CODES = frozenset(
 _TOKENS = {"token", "tokens", "tok", "toks"}
 _ONE_REQUEST = {"request", "requests", "req", "call", "calls"}
 _TOKENS_PER = {"tps": "second", "tpm": "minute", "tph": "hour", "tpd": "day"}
-_PERIODS = ("second", "minute", "hour", "day", *LONG_WINDOWS, "request")
+_TIMES = ("second", "minute", "hour", "day", *LONG_WINDOWS, "request")
 
 # The amount, and what stands before and after it.
 _AMOUNT = re.compile(r"([^0-9\s.,_+-]*)\s*([0-9.,_+-]*[0-9][0-9.,_+-]*)\s*(.*)")
@@ -43,13 +46,17 @@ _Wrong = Callable[[str], InvalidLimit]
 
 
 class TextLimit(NamedTuple):
-    """One limit as it was written. `per_ns` is None for the cap of one request."""
+    """One limit as it was written. The cap of one request has neither `per_ns` nor `calendar`.
+
+    `calendar` is "day", "week" or "month" for one of the calendar.
+    """
 
     text: str
     amount: int
     column: int
     per_ns: int | None
     currency: str | None
+    calendar: str | None = None
 
 
 def parse_limit(text: str) -> TextLimit:
@@ -82,21 +89,32 @@ def parse_limit(text: str) -> TextLimit:
         raise wrong("it would let nothing through")
     if most > _LARGEST:
         raise wrong("the amount is more than 2**64")
-    return TextLimit(text, most, column, _read_period(period.strip(), wrong), currency)
+    period = " ".join(period.split())
+    if period.startswith("calendar"):
+        return TextLimit(text, most, column, None, currency, _read_calendar(period, wrong))
+    return TextLimit(text, most, column, _read_period(period, wrong), currency)
 
 
-def plan_of_texts(limits: str | Iterable[str]) -> Plan:
-    """What these limits allow together, and nothing else: what they do not name is not limited."""
+def plan_of_texts(limits: str | Iterable[str], zone: str = "UTC") -> Plan:
+    """What these limits allow together, and nothing else: what they do not name is not limited.
+
+    Periods of the calendar are those of the time zone.
+    """
     listed = _read_list(limits)
     currency = one_currency(((repr(limit.text), limit.currency) for limit in listed), "the limits")
     for limit in listed:
         for other in listed:
             if other is not limit:
-                _check_that_it_limits(limit, other)
+                _check_that_it_limits(limit, other, zone)
     caps: list[int | None] = [None, None]
-    windows = []
+    windows: list[Limit | CalendarLimit] = []
     for limit in listed:
-        if limit.per_ns is None:
+        if limit.calendar is not None:
+            from . import calendar  # noqa: PLC0415 - the list of time zones takes long to load
+
+            period = calendar.Calendar(limit.calendar, zone)
+            windows.append(calendar.CalendarLimit(limit.amount, limit.column, period))
+        elif limit.per_ns is None:
             caps[limit.column] = limit.amount
         else:
             rate = Rate.of_ns(limit.amount, limit.per_ns, None, "tokens", strict=True)
@@ -142,23 +160,44 @@ def _read_list(limits: str | Iterable[str]) -> list[TextLimit]:
     return listed
 
 
-def _check_that_it_limits(limit: TextLimit, other: TextLimit) -> None:
+def _check_that_it_limits(limit: TextLimit, other: TextLimit, zone: str) -> None:
     """Raise if the first limit refuses nothing that the other one lets through."""
     if limit.column != other.column:
         return
-    if limit.per_ns == other.per_ns:
+    if (limit.per_ns, limit.calendar) == (other.per_ns, other.calendar):
         raise InvalidConfig(
             f"{limit.text!r} and {other.text!r} both limit the {_place(limit)}; write one of them"
         )
-    # One request is the shortest time of all.
-    if limit.amount >= other.amount and (limit.per_ns or 0) < (other.per_ns or 0):
+    reaches = _most_periods(limit, other, zone)
+    if reaches is not None and limit.amount >= reaches * other.amount:
         raise InvalidConfig(
             f"the limit {limit.text!r} would limit nothing beside {other.text!r}; write a smaller one, or "
             "leave it out"
         )
 
 
+def _most_periods(limit: TextLimit, other: TextLimit, zone: str) -> int | None:
+    """Into how many windows of the other limit one of this limit reaches at most. None: it is not certain."""
+    if limit.per_ns is None and limit.calendar is None:
+        return 1  # one request is the shortest time of all
+    # Where clocks are put forward and back, periods are shorter and longer; even a date may be missing.
+    uncertain = 0 if zone == "UTC" else DAY
+    if limit.calendar is None:
+        assert limit.per_ns is not None
+        if other.calendar is None:
+            return 1 if other.per_ns is not None and limit.per_ns < other.per_ns else None
+        return 2 if limit.per_ns <= SHORTEST[other.calendar] - uncertain else None
+    if other.calendar is None:
+        within = other.per_ns is not None and LONGEST[limit.calendar] + uncertain <= other.per_ns
+        return 1 if within else None
+    if limit.calendar == "week" and other.calendar == "month":
+        return 2
+    return 1 if limit.calendar == "day" else None
+
+
 def _place(limit: TextLimit) -> str:
+    if limit.calendar is not None:
+        return f"{UNITS[limit.column]} of a calendar {limit.calendar}"
     return UNITS[limit.column] + (" of one request" if limit.per_ns is None else " in the same time")
 
 
@@ -209,23 +248,40 @@ def _read_period(period: str, wrong: _Wrong) -> int | None:
         return None
     count, name = _split(period)
     if name.startswith("calendar"):
-        raise wrong("there are no calendar windows: windows slide, and a month is any 31 days")
+        raise wrong("a period of the calendar is one day, week or month: write it without a number")
     times = parse_number(count or "1", "the period", wrong)
     window = LONG_WINDOWS.get(name.removesuffix("s"))
     if window is not None:
         return parse_period(f"{times * window // DAY}days", wrong)
     if any(word.isspace() for word in name):
-        raise wrong(f"{name!r} is not understood")
+        first, _, rest = name.partition(" ")
+        close = get_close_matches(first, ["calendar"], 1, 0.7)
+        hint = f", did you mean 'calendar {rest}'?" if close else ""
+        raise wrong(f"{name!r} is not understood{hint}")
     if name in _ONE_REQUEST:
         raise wrong("a limit is for one request at a time: write /request, without a number")
     try:
         parse_period(name, wrong)
     except InvalidLimit:
         word = name.removesuffix("s").removesuffix("ly")
-        close = ["min"] if word == "m" else get_close_matches(word, _PERIODS, 1, 0.6)
+        close = ["min"] if word == "m" else get_close_matches(word, _TIMES, 1, 0.6)
         hint = f", did you mean {close[0]!r}?" if close else ""
-        raise wrong(f"{name!r} is not a time ({', '.join(_PERIODS)}){hint}") from None
+        raise wrong(f"{name!r} is not a time ({', '.join(_TIMES)}){hint}") from None
     return parse_period(f"{times}{name}", wrong)
+
+
+def _read_calendar(period: str, wrong: _Wrong) -> str:
+    """The unit of a period of the calendar."""
+    first, _, name = period.partition(" ")
+    if first == "calendar" and name in LONGEST:
+        return name
+    word = name.removesuffix("s").removesuffix("ly")
+    close = get_close_matches(word, LONGEST, 1, 0.6)
+    hint = f", did you mean 'calendar {close[0]}'?" if close else ""
+    if word in ("second", "minute", "hour"):
+        hint = f"; shorter times slide: /{word}"
+    periods = ", ".join(f"calendar {each}" for each in LONGEST)
+    raise wrong(f"{period!r} is not a period of the calendar ({periods}){hint}")
 
 
 def _split(period: str) -> tuple[str, str]:

@@ -41,16 +41,26 @@ class LocalUsage:
 
     def fits(self, levels: Sequence[Allowance], cost: Cost) -> bool:
         """Whether a request of this cost fits every level now."""
-        return self._run(lambda now: all(level.fits(cost, now) for level in levels))
+
+        def fit(now: int) -> bool:
+            wall = self._wall(levels)
+            return all(level.fits(cost, now, wall=wall) for level in levels)
+
+        return self._run(fit)
 
     def left(self, levels: Sequence[Allowance], column: int) -> int | None:
         """The least that any level has left of tokens or money. None: no level limits it."""
-        lefts = self._run(lambda now: [level.left(column, now) for level in levels])
+
+        def leave(now: int) -> list[int | None]:
+            wall = self._wall(levels)
+            return [level.left(column, now, wall) for level in levels]
+
+        lefts = self._run(leave)
         return min((max(0, left) for left in lefts if left is not None), default=None)
 
     def idle(self, level: Allowance) -> bool:
         """Whether nothing of what was used counts any more."""
-        return self._run(level.idle) and not self._guard.pending
+        return self._run(lambda now: level.idle(now, self._wall((level,)))) and not self._guard.pending
 
     # -- changes
 
@@ -59,7 +69,8 @@ class LocalUsage:
 
         def charge(now: int) -> Charge | Refusal:
             self._levels = levels
-            return charge_all(levels, cost, now, now)
+            wall = self._wall(levels)
+            return charge_all(levels, cost, now, now, walls=(wall, wall))
 
         return self._run(charge)
 
@@ -82,9 +93,9 @@ class LocalUsage:
     def retune(self, level: Allowance, plan: Plan) -> None:
         """Go by another plan. What was used stays used."""
 
-        def retune(_now: int) -> None:
+        def retune(now: int) -> None:
             self._levels = (level,)
-            level.retune(plan)
+            level.retune(plan, now, self.clock.wall() if plan.by_calendar else 0)
 
         self._run(retune)
 
@@ -115,9 +126,9 @@ class LocalUsage:
         if left:  # emptied first: a change that an interrupt broke off is not made twice
             self._levels, charge, actual = left
             left.clear()
-            estimate, taken_at, _by = charge
-            for level in self._levels:
-                level.settle(estimate, actual, taken_at, now)
+            wall = self._wall(self._levels)
+            for i, level in enumerate(self._levels):
+                level.settle(charge.cost, actual, charge.at, now, wall, charge.begins_of(i))
 
     def _repair(self, _now: int) -> None:
         for level in self._levels:
@@ -129,6 +140,13 @@ class LocalUsage:
             return self._latest  # a clock that goes back stands still
         self._latest = now
         return now
+
+    def _wall(self, levels: Sequence[Allowance]) -> int:
+        """The wall time, if one of these goes by it."""
+        for level in levels:
+            if level.by_calendar:
+                return self.clock.wall()
+        return 0
 
     def after_fork(self) -> None:
         """In a forked child: the lock is free, and a change of another thread was broken off."""

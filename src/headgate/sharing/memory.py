@@ -102,7 +102,7 @@ class MemoryStore:
                 self._records.put((group, name), current[name], now, keep)
         if texts:
             tell_all(self._listeners.get(group, ()))
-        return Records(now, texts is not None, current)
+        return Records(now, texts is not None, current, self._clock.wall() // NS_PER_US - now)
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
         self._listeners.setdefault(key, []).append(heard)

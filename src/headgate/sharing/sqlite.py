@@ -181,7 +181,9 @@ class SqliteStore:
                 )
                 current[name] = (mark, text)
             connection.execute("DELETE FROM records WHERE expires <= ?", (now,))
-        return Records(now, texts is not None, current), bool(texts)
+        # The wall clock is the same for all processes of the machine. It may be put back; `now` never is.
+        ahead = time.time_ns() // NS_PER_US - now
+        return Records(now, texts is not None, current, ahead), bool(texts)
 
     @contextmanager
     def _transaction(self) -> Generator[tuple[sqlite3.Connection, int], None, None]:

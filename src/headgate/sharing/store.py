@@ -25,11 +25,15 @@ Changes: TypeAlias = Mapping[str, tuple[str | None, str | None, int]]
 
 
 class Records(NamedTuple):
-    """What `swap` returns: the store's time in µs, whether all marks were as seen, mark and text by name."""
+    """What `swap` returns: the store's time in µs, whether all marks were as seen, mark and text by name.
+
+    The wall clock of the store is `ahead` of its time, in µs: 0 where that is the time since 1970.
+    """
 
     now: int
     swapped: bool
     current: dict[str, tuple[str, str]]
+    ahead: int = 0
 
 
 class Store(Protocol):

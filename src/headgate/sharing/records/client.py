@@ -32,7 +32,7 @@ from ...typing import Clock, Observer
 from ..courier import COURIER
 from ..memory import MemoryStore
 from ..store import AnyStore, Changes, Records, Store, is_client, kind_of, open_store, plain_name
-from .record import Record, Turn, attempt_made, rewrite
+from .record import Record, Times, Turn, attempt_made, rewrite
 
 # A record that was heard longer ago is looked at again before it is changed: nearly always another member
 # has changed it since.
@@ -56,12 +56,10 @@ _random = SystemRandom().random
 class Change:
     """A change to some records. `act` is given their states and the time, and answers what came of it and
     whether it changed anything. It may be called more than once, each time with other states.
-
-    The time is known within bounds: now is not before `early` and not after `late`, on the store's clock.
     """
 
     records: Sequence[Record]
-    act: Callable[[Sequence[Any], int, int], tuple[Any, bool]]
+    act: Callable[[Sequence[Any], Times], tuple[Any, bool]]
     done: Callable[[Any], object] | None = None  # called with what came of it
     undo: Callable[[Any], object] | None = None  # called instead if the caller that asked has gone
     answer: Future[Any] | None = None  # where a caller waits for it
@@ -105,7 +103,7 @@ class Change:
 
 def look(records: Sequence[Record]) -> Change:
     """A change that changes nothing: it only hears what the records say."""
-    return Change(records, lambda _states, _early, _late: (None, False))
+    return Change(records, lambda _states, _times: (None, False))
 
 
 class RecordClient:
@@ -127,7 +125,8 @@ class RecordClient:
         self._at_once = isinstance(self._held.store, MemoryStore)
         self.fresh_for = -1 if self._at_once else _STALE  # how old the answer to a question may be
         self._listening: Sequence[Record] = ()
-        self._time = (0, 0, 0)  # the store's, and when on our clock it was asked for and heard
+        # The store's, when on our clock it was asked for and heard, and how far the wall clock is ahead.
+        self._time = (0, 0, 0, 0)
         self._turn = Turn("turn")
         self._start()
         reset_in_child(self)
@@ -244,12 +243,12 @@ class RecordClient:
         """The changes that have been left here and are not made yet."""
         return [*self._batch, *self._backlog, *self._left.copy()]
 
-    def times(self) -> tuple[int, int]:
-        """Between which moments it is now on the store's clock, in nanoseconds, as of the last answer."""
-        store, asked, heard = self._time
+    def times(self) -> Times:
+        """Between which moments it is now on the store's clock, as of the last answer."""
+        store, asked, heard, ahead = self._time
         now = self.clock.now()
         doubt = max(0, now - heard) // _DRIFT
-        return store + now - heard - doubt, store + now - asked + doubt
+        return Times(store + now - heard - doubt, store + now - asked + doubt, ahead)
 
     # -- one exchange after the other
 
@@ -296,7 +295,7 @@ class RecordClient:
             else:
                 swaps = dict.fromkeys([record.name for record in records], (None, None, 0))
                 take = step == "take turn"
-                swaps["turn"] = self._turn.take(self.member, self.times()[1]) if take else (None, None, 0)
+                swaps["turn"] = self._turn.take(self.member, self.times().late) if take else (None, None, 0)
             try:
                 answer = await self._swap(swaps, [*records, self._turn])
             except StoreError as error:
@@ -317,7 +316,7 @@ class RecordClient:
             too_late += step == "write"
             if self._at_once:
                 step = "write"
-            elif self._turn.is_of_another(self.member, self.times()[0]):
+            elif self._turn.is_of_another(self.member, self.times().early):
                 await asyncio.sleep(_PAUSE * (0.5 + _random()))
                 step = "look"
             elif step == "write" and too_late >= _TOO_OFTEN:
@@ -349,7 +348,7 @@ class RecordClient:
         except TimeoutError:
             raise self._unanswered() from None
         heard, early = self.clock.now(), answer.now * NS_PER_US
-        self._time = (early, asked, heard)
+        self._time = (early, asked, heard, answer.ahead * NS_PER_US)
         forgot = False
         for record in records:
             forgot = record.keep(*answer.current[record.name], answer.now) or forgot

@@ -19,7 +19,7 @@ from ...typing import Clock, Observer
 from ..store import AnyStore
 from .circuit import UNUSED_FOR, CircuitRecord, Command, SharedCircuit
 from .client import Change, RecordClient, look
-from .record import DAMAGE, Record, contents
+from .record import DAMAGE, Record, Times, contents
 
 _News = Callable[[SharedCircuit, int], bool | None]  # changes the circuit. True: that changed its state
 
@@ -35,11 +35,11 @@ class _KeptCircuit(Record):
         super().__init__("circuit")
         self._hear = hear
 
-    def read(self, written: Any, late: int) -> CircuitRecord:  # noqa: ARG002 - as of every record
+    def read(self, written: Any, times: Times) -> CircuitRecord:  # noqa: ARG002 - as of every record
         return CircuitRecord() if written is None else CircuitRecord.read(written)
 
-    def write(self, state: CircuitRecord, late: int) -> tuple[Any, int]:
-        return state.written(), state.worth_keeping(late)
+    def write(self, state: CircuitRecord, times: Times) -> tuple[Any, int]:
+        return state.written(), state.worth_keeping(times.late)
 
     def heard(self, early: int) -> None:
         if self._hear is None or not self.text:
@@ -109,7 +109,9 @@ class CircuitMember:
             command = command.to(who)
             done = partial(self._lent, command.seen, who)
         return Change(
-            [self._record], lambda states, early, late: states[0].carry_out(command, early, late), done
+            [self._record],
+            lambda states, times: states[0].carry_out(command, times.early, times.late),
+            done,
         )
 
     # -- what comes back
@@ -118,7 +120,7 @@ class CircuitMember:
         self._apply(lambda circuit, now: circuit.follow(record, early - now, now))
 
     def _lent(self, seen: int, who: str, due: int | None) -> None:
-        early, _ = self.client.times()
+        early = self.client.times().early
         heard = self._apply(
             lambda circuit, now: circuit.lent(seen, who, None if due is None else due - early + now)
         )

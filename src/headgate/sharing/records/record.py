@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...arguments import NS_PER_US
 from ...errors import StoreError
@@ -24,6 +24,22 @@ _TURN = 500_000
 
 # What reading a text may raise that this code did not write.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
+
+
+class Times(NamedTuple):
+    """The time in a store, in nanoseconds: not before `early` and not after `late`, on the store's clock.
+
+    By the wall clock of the store it is `ahead` of that.
+    """
+
+    early: int
+    late: int
+    ahead: int = 0
+
+    @property
+    def walls(self) -> tuple[int, int]:
+        """Not before and not after which moment it is by wall time."""
+        return self.early + self.ahead, self.late + self.ahead
 
 
 def contents(text: str) -> tuple[dict[str, Any], Any]:
@@ -67,11 +83,11 @@ class Record:
         self.kept = (mark, self.text if lost else text)
         return lost
 
-    def read(self, written: Any, late: int) -> Any:
+    def read(self, written: Any, times: Times) -> Any:
         """The state that was written; None: none was. Raises one of DAMAGE for what makes no sense."""
         raise NotImplementedError
 
-    def write(self, state: Any, late: int) -> tuple[Any, int]:
+    def write(self, state: Any, times: Times) -> tuple[Any, int]:
         """What to write, as JSON, and for how many nanoseconds it is worth keeping."""
         raise NotImplementedError
 
@@ -108,22 +124,21 @@ class Turn(Record):
 
 
 def rewrite(
-    batch: Sequence[Change], records: Sequence[Record], exchange: tuple[str, int, int], times: tuple[int, int]
+    batch: Sequence[Change], records: Sequence[Record], exchange: tuple[str, int, int], times: Times
 ) -> tuple[dict[str, tuple[str | None, str | None, int]], list[Any]]:
     """Make every change of the batch, in order, to the records as last heard.
 
     `exchange` is the member, its exchange and the attempt. The answer is what to swap in the store, and
     what each change came to: a StoreError where one of its records cannot be read.
     """
-    early, late = times
-    forgotten = early // NS_PER_US - _REMEMBERED
+    forgotten = times.early // NS_PER_US - _REMEMBERED
     members: dict[str, dict[str, Any]] = {}
     states: dict[str, Any] = {}
     for record in records:
         try:
             known, written = contents(record.text)
             members[record.name] = {who: what for who, what in known.items() if what[2] > forgotten}
-            states[record.name] = record.read(written, late)
+            states[record.name] = record.read(written, times)
         except DAMAGE as error:
             states[record.name] = record.damaged(error)
     outcomes = []
@@ -132,7 +147,7 @@ def rewrite(
         given = [states[record.name] for record in change.records]
         outcome: Any = next((state for state in given if isinstance(state, StoreError)), None)
         if outcome is None and change.wanted:
-            outcome, touched = change.act(given, early, late)
+            outcome, touched = change.act(given, times)
             if touched:
                 changed.update(record.name for record in change.records)
         outcomes.append(outcome)
@@ -142,8 +157,8 @@ def rewrite(
         if record.name not in changed:
             swaps[record.name] = (record.mark, None, 0)
             continue
-        members[record.name][member] = (number, attempt, late // NS_PER_US)
-        written, keep = record.write(states[record.name], late)
+        members[record.name][member] = (number, attempt, times.late // NS_PER_US)
+        written, keep = record.write(states[record.name], times)
         text = json.dumps([members[record.name], written], separators=(",", ":"))
         swaps[record.name] = (record.mark, text, max(_REMEMBERED, keep // NS_PER_US + 1))
     return swaps, outcomes

@@ -19,7 +19,7 @@ from ...gate.forks import reset_in_child
 from ...typing import Clock
 from ..store import AnyStore
 from .client import Change, RecordClient, look
-from .record import DAMAGE, Record, contents
+from .record import DAMAGE, Record, Times, contents
 
 # A time further in the future was written by a clock that has been put back since, and counts from now.
 _TOLERATED = SECOND
@@ -33,18 +33,20 @@ class BudgetRecord(Record):
         self.plan = plan
         self._known: tuple[str, Plan, Allowance] | None = None
 
-    def read(self, written: Any, late: int) -> Allowance:
-        return Allowance.after([] if written is None else written, self.plan, late + _TOLERATED)
+    def read(self, written: Any, times: Times) -> Allowance:
+        known = [] if written is None else written
+        return Allowance.after(known, self.plan, times.late, times.walls[1], _TOLERATED)
 
-    def write(self, state: Allowance, late: int) -> tuple[Any, int]:
-        return state.saved(late), max(0, state.forgotten_at() - late)
+    def write(self, state: Allowance, times: Times) -> tuple[Any, int]:
+        late, wall = times.late, times.walls[1]
+        return state.saved(late, wall), max(0, state.forgotten_at(late, wall) - late)
 
-    def known(self, late: int) -> Allowance:
+    def known(self, times: Times) -> Allowance:
         """What was last heard, to be looked at only."""
         known, (mark, text), plan = self._known, self.kept, self.plan
         if known is None or known[0] != mark or known[1] is not plan:
             try:
-                known = self._known = (mark, plan, self.read(contents(text)[1], late))
+                known = self._known = (mark, plan, self.read(contents(text)[1], times))
             except DAMAGE as error:
                 raise self.damaged(error) from error
         return known[2]
@@ -57,16 +59,17 @@ class _Settlement(Change):
         super().__init__(levels, self._settle)
         self._estimate = estimate
         self.adds = (actual[0] - estimate.cost[0], actual[1] - estimate.cost[1])
-        self.sum_key = None if any(estimate.cost) else tuple(level.name for level in levels)
+        reserved = any(estimate.cost) or bool(estimate.begins)
+        self.sum_key = None if reserved else tuple(level.name for level in levels)
 
     def add(self, other: _Settlement) -> None:
         self.adds = (self.adds[0] + other.adds[0], self.adds[1] + other.adds[1])
 
-    def _settle(self, levels: Sequence[Allowance], _early: int, late: int) -> tuple[None, bool]:
-        at, cost = _latest(levels, late), self._estimate.cost
-        actual = (cost[0] + self.adds[0], cost[1] + self.adds[1])
-        for level in levels:
-            level.settle(cost, actual, self._estimate.at, at)
+    def _settle(self, levels: Sequence[Allowance], times: Times) -> tuple[None, bool]:
+        estimate, at, wall = self._estimate, _latest(levels, times.late), times.walls[1]
+        actual = (estimate.cost[0] + self.adds[0], estimate.cost[1] + self.adds[1])
+        for i, level in enumerate(levels):
+            level.settle(estimate.cost, actual, estimate.at, at, wall, estimate.begins_of(i))
         return None, True
 
 
@@ -106,26 +109,28 @@ class SharedUsage:
 
     def fits(self, levels: Sequence[BudgetRecord], cost: Cost) -> bool:
         """Whether a request of this cost fits every level, as far as is known."""
-        early, late, untold = self._hear(levels)
-        return all(level.known(late).fits(cost, early, untold(level)) for level in levels)
+        times, untold = self._hear(levels)
+        early, wall = times.early, times.walls[0]
+        return all(level.known(times).fits(cost, early, untold(level), wall) for level in levels)
 
     def left(self, levels: Sequence[BudgetRecord], column: int) -> int | None:
         """The least that any level is known to have left of tokens or money. None: no level limits it."""
-        early, late, untold = self._hear(levels)
-        lefts = [(level.known(late).left(column, early), untold(level)[column]) for level in levels]
+        times, untold = self._hear(levels)
+        early, wall = times.early, times.walls[0]
+        lefts = [(level.known(times).left(column, early, wall), untold(level)[column]) for level in levels]
         return min((max(0, left - more) for left, more in lefts if left is not None), default=None)
 
     def idle(self, level: BudgetRecord) -> bool:
         """Whether nothing counts, as far as is known, and nothing is to be told."""
         if any(level in change.records for change in self.client.untold()):
             return False
-        early, late = self.client.times()
+        times = self.client.times()
         try:
-            return level.heard_at is None or level.known(late).idle(early)
+            return level.heard_at is None or level.known(times).idle(times.early, times.walls[0])
         except StoreError:  # the next caller that asks is told
             return True
 
-    def _hear(self, levels: Sequence[BudgetRecord]) -> tuple[int, int, Callable[[BudgetRecord], Cost]]:
+    def _hear(self, levels: Sequence[BudgetRecord]) -> tuple[Times, Callable[[BudgetRecord], Cost]]:
         """The time, and what each level has used that is not told yet. What was never heard is waited for."""
         now = self.clock.now()
         heard = [level.heard_at for level in levels]
@@ -140,7 +145,7 @@ class SharedUsage:
             mine = [settlement.adds for settlement in settlements if level in settlement.records]
             return sum(tokens for tokens, _ in mine), sum(money for _, money in mine)
 
-        return *self.client.times(), untold
+        return self.client.times(), untold
 
     # -- changes
 
@@ -164,8 +169,9 @@ class SharedUsage:
         level.plan = plan
 
     def _taking(self, levels: Sequence[BudgetRecord], cost: Cost) -> Change:
-        def act(states: Sequence[Allowance], early: int, late: int) -> tuple[Charge | Refusal, bool]:
-            taken = charge_all(states, cost, early, _latest(states, late), self.member)
+        def act(states: Sequence[Allowance], times: Times) -> tuple[Charge | Refusal, bool]:
+            late = _latest(states, times.late)
+            taken = charge_all(states, cost, times.early, late, self.member, times.walls)
             return taken, isinstance(taken, Charge) and any(cost)
 
         def undo(taken: Charge | Refusal | None) -> None:

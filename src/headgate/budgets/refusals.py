@@ -1,0 +1,37 @@
+"""Pure. What a refusal of a budget says: which limit refused, what is left, and when there is more."""
+
+from __future__ import annotations
+
+from ..arguments import SECOND
+from ..errors import BudgetExceeded
+from .windows import MONEY, Cost, Shortage
+
+
+def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: int) -> BudgetExceeded:
+    """The error for a cost that the budget of that key does not cover."""
+    needed, name = cost[short.column], short.name
+    remaining, limit = str(short.remaining), str(short.limit)
+    if short.column == MONEY and currency is not None:
+        from .texts import money_text  # noqa: PLC0415 - loaded already: the limits are texts
+
+        what, does = money_text(needed, currency), "does not"
+        remaining, limit = money_text(short.remaining, currency), money_text(short.limit, currency)
+    elif short.column == MONEY:
+        what, does = f"money={needed}", "does not"
+    else:
+        what, does = ("1 token", "does not") if needed == 1 else (f"{needed} tokens", "do not")
+    budget = f"the budget of {key!r}" if key else "the budget"
+    if name.endswith("/request"):
+        why = f"{what} can never fit {budget}: one request may take {limit}"
+    elif short.at is None:
+        why = f"{what} can never fit {budget}: it has {limit} {name} in all"
+    else:
+        period = f" for {short.period}" if short.period else ""
+        why = f"{what} {does} fit {budget}: {remaining} of {limit} {name} left{period}"
+    return BudgetExceeded(
+        why,
+        rule=short.name,
+        budget=key,
+        remaining=short.remaining,
+        retry_after=None if short.at is None else (short.at - now) / SECOND,
+    )
