@@ -46,6 +46,20 @@ def test_busy_processes_that_lose_the_store_and_find_it_again_stay_within_the_ra
         assert all(process.seen.of(events.StoreRegained) for process in fleet.processes)
 
 
+@pytest.mark.parametrize("moment", [1.0, 1.013, 1.039, 1.078])
+@pytest.mark.parametrize("many", [2, 4])
+def test_a_store_that_answers_with_errors_is_lost_by_all_in_turns_and_the_rate_holds(many, moment):
+    """A process that hears of it goes by its part when the others have used what they were granted."""
+    with Fleet(rates=["200/s burst 50"]) as fleet:
+        fleet.join(many)
+        fleet.work(tasks=50)
+        fleet.run(moment)
+        lose_the_store(fleet)
+        fleet.run(2)
+        assert fleet.excess(200, 50) <= 0
+        assert len(fleet.times(fleet.now - 1.5)) >= 0.95 * 200 * 1.5
+
+
 def test_a_process_that_joins_makes_the_parts_of_the_others_smaller_although_they_are_quiet():
     with Fleet(rates=["500/s"]) as fleet:
         for many in range(1, 6):

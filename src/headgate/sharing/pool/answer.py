@@ -260,14 +260,18 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     """
     short = [each for each in pool.members.values() if each is not member and each.short_until > now]
     many = len(short) + 1
-    calls = min((rate.time_for(CALLS) for rate in pool.rates), default=0)
-    ahead = min(max(calls * many, LEAST_AHEAD), MOST_AHEAD)
+    ahead = granted_ahead(min((rate.time_for(CALLS) for rate in pool.rates), default=0) * many)
     farthest = max(each.reach for each in pool.members.values())
     ahead += farthest
     turn = max(takes, ahead // many)
     behind = max(turn * many, 2 * LEAST_AHEAD)
     member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
     return ahead, min((each.served for each in short), default=None), turn, now + EARLY + farthest // 2
+
+
+def granted_ahead(turns: int) -> int:
+    """Return for how long in advance members are granted batches, of which one turn of all takes so long."""
+    return min(max(turns, LEAST_AHEAD), MOST_AHEAD)
 
 
 # -- places and bytes

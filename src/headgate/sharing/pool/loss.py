@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...arguments import NS_PER_US
 from ...gate.bucket import RateRule
 from ...gate.decision import FAR_OFF
 from ...gate.leased import LeasedRate
 from ...gate.supply import Grant
 from ...hints import AnyRate
 from ...limits import Rate
+from .answer import CALLS, granted_ahead
 from .parts import WHOLE
 
 if TYPE_CHECKING:
@@ -27,17 +29,19 @@ _EXACTLY = 0.000_001
 class OwnPart:
     """The part of the limits that one process goes by without the store, as its pool has told it."""
 
-    __slots__ = ("_pause", "ask_at", "places", "rates")
+    __slots__ = ("_pause", "ask_at", "members", "places", "rates")
 
     def __init__(self) -> None:
         self.rates = 0  # of WHOLE
         self.places = 0
+        self.members = 0  # of the pool, by the latest answer
         self.ask_at: float | None = None  # when to ask for it again, in seconds; None: it is final
         self._pause = _FIRST_PAUSE
 
     def take(self, answer: Answer, now: float) -> None:
         """The pool has told what it is from now on."""
         before = self.rates, self.places
+        self.members = answer["members"]
         self.rates, self.places, final = answer["part"]
         if final:
             self.ask_at, self._pause = None, _FIRST_PAUSE
@@ -79,8 +83,9 @@ def grant_without_store(
     part: OwnPart,
     held: Sequence[int] | None,
     now: int,
+    asked_at: int,
 ) -> Grant:
-    """What to go by, according to `on_loss`.
+    """What to go by, according to `on_loss`, when a question that was asked at that moment has no answer.
 
     What was granted ("lease"), all places and no rates ("open"), nothing ("closed"), or the part of this
     process ("share"), and not more than these places and bytes if others are `held`.
@@ -94,8 +99,9 @@ def grant_without_store(
     load = limits.bytes * share // WHOLE
     if held is not None:
         places, load = min(places, held[0]), min(load, held[1])
+    begins = max(now, asked_at + _granted_to_others(rates, part.members))
     return Grant(
-        rates=[_share_of(rate, columns[rate.unit], share, now) for rate in rates],
+        rates=[_share_of(rate, columns[rate.unit], share, begins) for rate in rates],
         columns=columns,
         places=places if limits.places else None,
         bytes=load if limits.bytes else None,
@@ -103,7 +109,13 @@ def grant_without_store(
     )
 
 
-def _share_of(rate: Rate, column: int, share: int, now: int) -> AnyRate:
+def _granted_to_others(rates: Sequence[Rate], members: int) -> int:
+    """For how long the others may use what they were granted, if they have lost the store at that moment."""
+    calls = min((CALLS * rate.per_ns // rate.amount for rate in rates), default=0)
+    return granted_ahead(calls // NS_PER_US * members) * NS_PER_US if members > 1 else 0
+
+
+def _share_of(rate: Rate, column: int, share: int, begins: int) -> AnyRate:
     """The share of a rate, of which nothing is saved up: how much was left is unknown.
 
     The share of a strict rate is even: it has a burst of one.
@@ -113,7 +125,7 @@ def _share_of(rate: Rate, column: int, share: int, now: int) -> AnyRate:
     per_ns = -(-rate.per_ns * WHOLE // share)
     burst = 1 if rate.strict else max(1, rate.burst * share // WHOLE)
     counted = CountedRate(Rate.of_ns(rate.amount, per_ns, burst, rate.unit, strict=False), column)
-    counted.lower(0, now)
+    counted.lower(0, begins)
     return counted
 
 

@@ -478,10 +478,10 @@ class PoolMember:
 
     def _grant_without_store(self) -> Grant:
         """What to go by. Until their leases end, other members may use the places that they were granted."""
-        now = self._clock.now()
-        held = self._places.granted if now < self._valid_until else None
-        rates, columns = self._rates, columns_for(self._rates, self._gate.columns, learned=True)
-        return grant_without_store(rates, self._limits, columns, self._on_loss, self._part, held, now)
+        held = self._places.granted if (now := self._clock.now()) < self._valid_until else None
+        rates, asked = self._rates, self._pending_since
+        columns = columns_for(rates, self._gate.columns, learned=True)
+        return grant_without_store(rates, self._limits, columns, self._on_loss, self._part, held, now, asked)
 
     def _is_back(self, answer: Answer) -> bool:
         """The store answers again. True when all members have had time to tell what they used."""
