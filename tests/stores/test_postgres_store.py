@@ -376,6 +376,21 @@ def test_a_server_that_cannot_answer_is_left_for_the_one_that_has_its_name(break
     on(breakable.url, scenario)
 
 
+def test_a_database_that_is_made_anew_gets_its_table_from_the_processes_that_run(breakable, key):
+    """The first question is an error, since what was known is lost; the next one makes the table."""
+
+    async def scenario(store):
+        given = await store.ask(key, question())
+        breakable.query("DROP TABLE headgate_state")
+        with pytest.raises(StoreError, match=r"cannot answer: .*headgate_state.* does not exist"):
+            await store.ask(key, question())
+        again = await store.ask(key, question())
+        assert again["members"] == 1
+        assert again["born"] != given["born"]
+
+    on(breakable.url, scenario)
+
+
 def test_a_user_without_rights_is_told_where_to_read_on(postgres_server):
     postgres_server.query("CREATE DATABASE guarded")
     postgres_server.query("CREATE ROLE guest LOGIN")

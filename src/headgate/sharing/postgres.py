@@ -89,7 +89,7 @@ class PostgresStore:
     is not connected yet. Whether such a question was decided is unknown: ask again with the same id.
     """
 
-    def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 2.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 2.5, connect_timeout: float = 2.5) -> None:
         self._address = Address(url, timeout=timeout, connect_timeout=connect_timeout)
         self.url = self._address.shown
         self._given = url
@@ -106,7 +106,6 @@ class PostgresStore:
         self._waiting: list[_Request] = []
         self._sending: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
-        self._made = False  # the table is there
         self._trip = 0.0  # how many seconds the server and the way to it have lately taken
         self._sweep_at = 0
 
@@ -236,11 +235,10 @@ class PostgresStore:
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None:
             self._connection = await self._address.connect()
-            if not self._made:
-                asked_at = time.monotonic()
-                async with self._address.in_time(self._connection):
-                    await _make_table(self._connection)
-                self._made, self._trip = True, time.monotonic() - asked_at
+            asked_at = time.monotonic()
+            async with self._address.in_time(self._connection):
+                await _make_table(self._connection)  # it may be another server, or an empty one
+            self._trip = time.monotonic() - asked_at
         return self._connection
 
     async def _disconnect(self) -> None:
@@ -423,7 +421,7 @@ class PostgresStore:
             why = StoreError(f"{self.url} does not answer in time: another process is in the same pool")
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             why = StoreError(f"{self.url} does not let us in: {words}; see Postgres in docs/sharing.md")
-        elif isinstance(error, psycopg.OperationalError | OSError):
+        elif isinstance(error, psycopg.OperationalError | OSError) and not _lacks_room(error):
             why = StoreError(f"{self.url} cannot be reached: {words}")
         else:
             why = StoreError(f"{self.url} cannot answer: {words}")
@@ -455,6 +453,11 @@ async def _make_table(connection: AsyncConnection[Any]) -> None:
     if there is None or there[0] is None:
         locking = "BEGIN; SELECT pg_advisory_xact_lock(%s);"
         await connection.execute(f"{locking} {_TABLE} COMMIT", (_lock(_id("table")),))
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Whether the server was reached, and has no disk or no memory left: errors of class 53."""
+    return str(getattr(error, "sqlstate", None)).startswith("53")
 
 
 def _bytes(name: str) -> bytes:
