@@ -71,6 +71,14 @@ class Fleet:
                 circuit.lent(command.seen, who, None if due is None else due - AHEAD)
         self.hear(i)
 
+    def ask(self, i):
+        """Circuit i is open, its time is up, and it gets an answer to its question for a probe."""
+        self.fail(i)
+        self.deliver(i)
+        self.now += RECOVERY
+        self.fail(i)
+        self.deliver(i)
+
     def hear(self, i):
         self.circuits[i].follow(CircuitRecord.read(self.record.written()), AHEAD, self.now)
 
@@ -103,6 +111,7 @@ steps = st.lists(
         st.tuples(st.just("pass"), st.sampled_from([1, 5, 10, 30, 60])),
         st.tuples(st.just("reset"), st.integers(0, 2)),
         st.tuples(st.just("hand back"), st.integers(0, 2)),
+        st.tuples(st.just("ask"), st.integers(0, 2)),
     ),
     max_size=60,
 )
@@ -187,6 +196,123 @@ def test_a_process_that_is_two_generations_behind_cannot_open_the_circuit():
     fleet.settle()
     assert fleet.record.generation == 2
     assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 2
+
+
+def asked(fleet, i):
+    """Have circuit i, which is open, ask for a probe; the record answers."""
+    assert fleet.circuits[i].enter(fleet.now) is None
+    fleet.deliver(i)
+
+
+def opened(many=2, probes=1):
+    """A fleet whose circuits are open and may probe."""
+    fleet = Fleet(many, probes)
+    fleet.fail(0)
+    fleet.settle()
+    fleet.now += RECOVERY
+    return fleet
+
+
+@pytest.mark.parametrize("leave", [lambda circuit: circuit.hand_back("0"), SharedCircuit.go_alone])
+def test_a_probe_that_was_not_used_is_lent_to_another_process_when_it_is_handed_back(leave):
+    fleet = opened()
+    holder, other = fleet.circuits
+    fleet.names = iter(range(10))
+    asked(fleet, 0)
+    asked(fleet, 1)
+    assert holder.would_admit(fleet.now)
+    assert not other.would_admit(fleet.now)
+    leave(holder)
+    leave(holder)  # there is nothing left to hand back
+    fleet.deliver(0)
+    assert fleet.record.probes == {}
+    fleet.hear(1)
+    asked(fleet, 1)
+    assert isinstance(other.enter(fleet.now), LentProbe)
+
+
+def test_a_probe_that_is_lent_when_the_circuit_has_closed_meanwhile_goes_back():
+    fleet = opened(many=1)
+    (circuit,) = fleet.circuits
+    assert circuit.enter(fleet.now) is None
+    lend = circuit.commands.popleft()
+    due, changed = fleet.record.carry_out(lend.to("late"), fleet.now + AHEAD, fleet.now + AHEAD)
+    assert changed
+    circuit.reset()
+    circuit.lent(lend.seen, "late", due - AHEAD)
+    assert [command.what for command in circuit.commands] == ["reset", "close", "take back"]
+    fleet.settle()
+    assert (circuit.state, fleet.record.is_open, fleet.record.probes) == (CLOSED, False, {})
+
+
+def test_a_record_that_was_lost_goes_on_from_what_the_process_has_seen_that_asks_for_a_probe():
+    fleet = opened()
+    fleet.record = CircuitRecord()
+    asked(fleet, 0)
+    assert fleet.record.is_open
+    assert fleet.record.generation == fleet.circuits[0].generation
+    assert isinstance(fleet.circuits[0].enter(fleet.now), LentProbe)
+    asked(fleet, 1)
+    assert fleet.circuits[1].enter(fleet.now) is None
+
+
+def test_the_success_of_a_probe_does_not_close_a_circuit_that_another_probe_has_opened_again():
+    fleet = opened(many=1, probes=2)
+    (circuit,) = fleet.circuits
+    asked(fleet, 0)
+    one = circuit.enter(fleet.now)
+    fleet.now += 1
+    asked(fleet, 0)
+    other = circuit.enter(fleet.now)
+    circuit.failed(one, False, fleet.now, 0.0)
+    assert not circuit.succeeded(other, False, fleet.now, 0.0)
+    fleet.settle()
+    assert circuit.state == OPEN
+    assert fleet.record.is_open
+
+
+@pytest.mark.parametrize("how", ["probe", "hand"])
+def test_a_process_whose_probe_failed_after_the_circuit_was_closed_closes_its_own_too(how):
+    """The record hears of the failure last. It is that of a generation which is over."""
+    fleet = opened(many=3, probes=2)
+    for i in (0, 1):
+        asked(fleet, i)
+        fleet.fail(i)
+    if how == "hand":
+        fleet.circuits[2].reset()
+        fleet.deliver(2)
+    else:
+        fleet.finish("succeeded")
+        fleet.deliver(0)
+    assert not fleet.record.is_open
+    fleet.running = fleet.running[-1:]
+    fleet.finish("failed")
+    assert fleet.circuits[1].state == OPEN
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 3
+    assert not fleet.record.is_open
+
+
+def test_a_call_whose_outcome_says_nothing_gives_back_the_probe_that_it_was_and_only_then():
+    fleet = opened(many=1)
+    (circuit,) = fleet.circuits
+    asked(fleet, 0)
+    probe = circuit.enter(fleet.now)
+    circuit.ignored(circuit.generation)  # a call from before the circuit opened
+    assert not circuit.commands
+    circuit.ignored(probe)
+    fleet.settle()
+    assert fleet.record.probes == {}
+
+
+def test_a_process_that_probes_hears_of_the_probes_of_others_and_goes_on_probing():
+    fleet = opened(probes=2)
+    asked(fleet, 0)
+    assert isinstance(fleet.circuits[0].enter(fleet.now), LentProbe)
+    asked(fleet, 1)
+    fleet.hear(0)
+    assert fleet.circuits[0].state == HALF_OPEN
+    assert fleet.circuits[0].opens_in(fleet.now) == LEASE
 
 
 def test_many_refused_calls_ask_for_one_probe():

@@ -82,9 +82,14 @@ class CircuitRecord:
         return due, due is not None
 
     def trip(self, seen: int, now: int, lasting: int, reopened: int, reason: str) -> bool:
-        """Too many calls failed, or a probe did, in the generation that was seen. True: it is open anew."""
+        """Too many calls failed, or a probe did, in the generation that was seen. True: it is another now."""
         if self.generation > seen:
-            return False
+            if self.generation > seen + 1 or not seen % 2:
+                return False
+            # It was closed before it heard of the probe that failed. The process of that probe has gone on by
+            # two generations: it goes by the record again when the record is ahead of it.
+            self.generation += 2
+            return True
         self.generation = seen + (1 if seen % 2 == 0 else 2)
         self.until = now + lasting
         self.reopened = reopened
