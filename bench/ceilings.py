@@ -2,8 +2,8 @@
 
 Real servers on loopback, on the same two cores as the processes that ask: a server of its own does more.
 Questions are those of members that want one call each, sixteen at a time from each process, best of two.
-What a fleet feels is the second table: the store is asked for a few calls in a hundred. It shows the worse of two runs of
-eleven seconds, of which the first, with the opening burst, counts for neither use nor parts.
+What a fleet feels is the second table: the store is asked for a few calls in a hundred. It shows the worse of
+two runs of eleven seconds, of which the first, with the opening burst, counts for neither use nor parts.
 """
 
 import asyncio
