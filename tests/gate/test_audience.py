@@ -98,3 +98,12 @@ def test_a_silent_audience_hears_of_nothing():
     stop()
     assert audience.observer is None
     assert [event for event in told if event.key == "silent"] == []
+
+
+def test_what_a_finalizer_leaves_while_a_call_goes_on_without_its_permit_is_told_at_the_end_of_that():
+    """As when the collector runs there: it tells nothing by itself, and the next call may be far off."""
+    told = []
+    gate = Dispatch("detaching", concurrency=2, observer=told.append)
+    first, second = gate.try_admit(), gate.try_admit()
+    gate.detach(first, second.leave)
+    assert [type(event).__name__ for event in told] == ["Admitted", "Admitted", "Settled"]

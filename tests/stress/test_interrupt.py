@@ -14,6 +14,7 @@ import pytest
 from headgate import Dispatch
 from headgate.gate.audience import Audience
 from headgate.gate.parking import LoopParker, ThreadParker
+from headgate.testing import ManualClock
 from patience import eventually
 from stress.interrupts import Interrupted, interrupt_everywhere
 
@@ -192,3 +193,23 @@ def test_an_interrupt_loses_no_place_of_a_gate_that_is_shared():
         interrupt_everywhere(scenario)
     finally:
         gate.close()
+
+
+@pytest.mark.filterwarnings("ignore:a permit of:ResourceWarning")
+@pytest.mark.parametrize("way", ["try_admit", "admit"])
+def test_an_interrupt_on_the_way_in_counts_no_call_that_took_nothing(way):
+    """As many calls are counted as units were taken, at whichever call the interrupt strikes."""
+    gate = Dispatch(
+        "counting", rates="1000/hour burst 1000", concurrency=None, byte_budget=None, clock=ManualClock()
+    )
+
+    def scenario(interrupt):
+        with contextlib.suppress(Interrupted), interrupt:
+            permit = gate.try_admit() if way == "try_admit" else gate.admit().enter()
+            permit.settle()
+        seen = gate.snapshot()
+        assert seen.totals.admitted == 1000 - seen.rates[0].level
+        assert seen.totals.refused == 0
+
+    interrupt_everywhere(scenario)
+    assert gate.snapshot().totals.admitted > 3

@@ -125,15 +125,19 @@ class Gate(GuardedRules):
         read_clock = self._now
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
             break
-        with self._lock:
-            now = read_clock()
-            enter = self._fast_path
-            permit.mode = mode = enter(price, now)
-            if not mode:
-                self._not_given += 1
-            permit.generation = self._generation
-            permit.cost = price
-            permit.taken_at = now
+        try:
+            with self._lock:
+                now = read_clock()
+                enter = self._fast_path
+                permit.mode = mode = enter(price, now)
+                if not mode:
+                    self._not_given += 1
+                permit.generation = self._generation
+                permit.cost = price
+                permit.taken_at = now
+        except BaseException:
+            self.note_interrupt(permit)
+            raise
         if self._pending:
             self._finish()
         if not mode:
@@ -171,15 +175,19 @@ class Gate(GuardedRules):
         read_clock = self._now
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
             break
-        with self._lock:
-            now = read_clock()
-            enter = self._fast_path
-            permit.mode = mode = enter(price, now)
-            if not mode:
-                self._not_given += 1
-            permit.generation = self._generation
-            permit.cost = price
-            permit.taken_at = now
+        try:
+            with self._lock:
+                now = read_clock()
+                enter = self._fast_path
+                permit.mode = mode = enter(price, now)
+                if not mode:
+                    self._not_given += 1
+                permit.generation = self._generation
+                permit.cost = price
+                permit.taken_at = now
+        except BaseException:
+            self.note_interrupt(permit)
+            raise
         if self._pending:
             self._finish()
         if not mode:

@@ -36,6 +36,8 @@ Cost = tuple[int, ...]
 
 # Left for the guard with the ticket of a caller that has gone without a word: what its call has cost.
 GONE: Cost = ()
+# Left for the guard when a permit was consumed and the caller was interrupted before it asked for a place.
+NOT_GIVEN = (None, GONE)
 
 
 # How many permits a gate can make: as often as `repeat` can, also where that is 32 bits long.
@@ -180,6 +182,11 @@ class GuardedRules:
         at_once = _BLANKS - length_hint(self._blanks) - self._not_given
         return at_once + self._callers.granted, self._refused, self._cancelled
 
+    def note_interrupt(self, permit: Permit) -> None:
+        """Ctrl-C broke off the way in. A permit without a mode was consumed, and nothing was taken for it."""
+        if not hasattr(permit, "mode"):
+            self._pending.append(NOT_GIVEN)
+
     def look(self, act: Callable[[int], T]) -> T:
         """Call `act(now)` under the lock. It may read and change the rules, with arithmetic only."""
         result = self._guard.run(act)
@@ -319,8 +326,10 @@ class GuardedRules:
         """Under the lock: undo what was left for the guard."""
         seam, audience = self._seam, self.audience
         what, actual = left
-        if what is None:  # LOW
-            if seam is not None:
+        if what is None:
+            if actual is GONE:  # NOT_GIVEN
+                self._not_given += 1
+            elif seam is not None:  # LOW
                 seam.low = True
             return
         if actual is GONE and what.unanswered:
@@ -378,7 +387,7 @@ class GuardedRules:
             permit.mode = -permit.mode
             count()
         if self._pending:
-            self._guard.finish()
+            self._finish()
 
     # -- after a fork
 
