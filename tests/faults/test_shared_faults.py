@@ -34,9 +34,10 @@ def in_a_file(folder):
 
     def stop():
         nonlocal holder
-        script = "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        script += "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(60)"
-        holder = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+        script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        script += "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read()"
+        command = [sys.executable, "-c", script, str(path)]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         holder.stdout.readline()
 
     def go_on():

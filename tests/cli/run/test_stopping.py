@@ -24,6 +24,7 @@ from headgate.cli.run.runner import Runner
 from headgate.cli.run.target import Target
 from headgate.cli.run.wire import RawReply
 from headgate.sandbox import Sandbox
+from patience import eventually
 
 INTERRUPTED_WHILE_LOADING = """
 import os, signal, sys
@@ -136,8 +137,7 @@ def test_ctrl_c_is_named_once(tmp_path):
         before = len(answered_ids(answers))
         assert before > 10
         run = start("run", jobs, "--to", api.url, "-o", answers, "--rate", "60/minute")
-        while len(answered_ids(answers)) == before:
-            time.sleep(0.02)
+        eventually(lambda: len(answered_ids(answers)) > before, "it goes on")
         run.send_signal(signal.SIGINT)
         _, words = run.communicate(timeout=30)
     assert run.returncode == 3
