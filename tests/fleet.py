@@ -34,7 +34,8 @@ class VirtualCourier:
         self._tasks = set()
 
     def soon(self, act):
-        self._loop.call_soon(act)
+        if not self._loop.is_closed():  # members that the collector finds later have left with it
+            self._loop.call_soon(act)
 
     def send(self, errand):
         self.soon(lambda: self.start(errand))
@@ -67,6 +68,7 @@ class FarStore:
         self.asked = 0
         self._store = store
         self._on_the_way = set()
+        self._hearing = {}
 
     async def ask(self, key, question):
         self.asked += 1
@@ -95,7 +97,11 @@ class FarStore:
             if not (self.dead or self.away):
                 asyncio.get_running_loop().call_later(self.trip / 2, heard)
 
+        self._hearing[key, heard] = hear
         await self._store.listen(key, hear)
+
+    async def unlisten(self, key, heard):
+        await self._store.unlisten(key, self._hearing.pop((key, heard), heard))
 
     async def close(self):
         pass

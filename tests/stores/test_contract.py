@@ -327,6 +327,52 @@ def test_a_listener_that_comes_while_another_one_listens_is_called_once(opened, 
     on(opened, scenario)
 
 
+def test_a_listener_that_was_taken_away_hears_nothing_more_and_others_go_on(opened, key):
+    async def scenario(one, other):
+        gone, kept, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        await other.unlisten(key, gone.set)  # it does not listen yet
+        for name in (key, f"{key}/"):
+            await one.ask(name, question())
+            await other.listen(name, gone.set)
+        await other.listen(key, kept.set)
+        await first_calls(other, gone, kept)
+        await other.unlisten(key, gone.set)
+        await one.ask(key, question(window=60 * SECOND))
+        await happens(kept)
+        assert not gone.is_set()
+        await other.unlisten(key, kept.set)
+        await other.unlisten(f"{key}/", gone.set)
+        await other.listen(key, again.set)  # after the last one has gone
+        await first_calls(other, again)
+        await one.ask(key, question(window=90 * SECOND))
+        await happens(again)
+        assert not gone.is_set()
+        assert not kept.is_set()
+
+    on(opened, scenario, stores=2)
+
+
+def test_one_that_listens_twice_hears_once(opened, key):
+    async def scenario(one, other):
+        heard, count = asyncio.Event(), []
+
+        def hear():
+            count.append(1)
+            heard.set()
+
+        await one.ask(key, question())
+        await other.listen(key, hear)
+        await other.listen(key, hear)
+        await first_calls(other, heard)
+        count.clear()
+        await one.ask(key, question(window=60 * SECOND))
+        await happens(heard)
+        await other.unlisten(key, hear)
+        assert count == [1]
+
+    on(opened, scenario, stores=2)
+
+
 def test_a_change_of_neither_window_nor_limits_is_not_told_to_listeners(opened, key):
     async def scenario(one, other):
         heard = asyncio.Event()

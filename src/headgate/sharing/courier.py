@@ -12,7 +12,8 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from sys import is_finalizing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from ..gate.clock import OWN_THREADS
 from ..gate.forks import after_executors, never_free, reset_in_child
@@ -26,10 +27,18 @@ if TYPE_CHECKING:
 _LAST_WAIT = 2.0
 
 
+class Connected(Protocol):
+    """What has connections on the loop where it is used."""
+
+    async def let_go(self) -> None:
+        """Close the connections. Later use makes others."""
+
+
 class Courier:
     """The courier of this process. `send` runs a coroutine function on its loop, and never waits."""
 
     def __init__(self) -> None:
+        self._is_in_child = False
         self._start_clean()
         after_executors()
         reset_in_child(self, first=True)
@@ -40,10 +49,12 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._last_errands: set[asyncio.Task[None]] = set()
+        self._connected: WeakSet[Connected] = WeakSet()
 
     def after_fork(self) -> None:
         if self._loop is not None:
             never_free((self._loop, self._errands))
+        self._is_in_child = True
         self._start_clean()
 
     def send(self, errand: Errand) -> None:
@@ -72,6 +83,15 @@ class Courier:
         if last:
             self._last_errands.add(task)
         task.add_done_callback(self._done)
+
+    def let_go_at_end(self, what: Connected) -> None:
+        """When the process ends, close what connections this has on the loop of the courier.
+
+        Python warns of connections that are left open. An exit handler that runs later may still use them.
+        A forked child leaves them to the system: the last one to close a file of SQLite takes its journal.
+        """
+        if self.here and not self._is_in_child:
+            self._connected.add(what)
 
     @property
     def here(self) -> bool:
@@ -129,10 +149,13 @@ class Courier:
         for _ in range(3):  # a cancelled errand may start another, e.g. to return its leases
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             if not tasks:
-                return
+                break
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=_LAST_WAIT / 4)
+            await asyncio.wait(tasks, timeout=_LAST_WAIT / 5)
+        closing = [asyncio.ensure_future(each.let_go()) for each in self._connected]
+        if closing:
+            await asyncio.wait(closing, timeout=_LAST_WAIT / 10)
 
 
 def settle(future: asyncio.Future[Any], given: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 from weakref import finalize, proxy
@@ -16,7 +17,7 @@ from ..typing import Clock
 from .pool.answer import answer
 from .pool.question import Answer, Question
 from .pool.state import KEPT_IDLE, Pool
-from .store import Changes, Records, tell_all, texts_to_write
+from .store import Changes, Records, add_listener, drop_listener, tell_all, texts_to_write
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -66,11 +67,12 @@ class MemoryStore:
         self._pools: _Expiring[str, str] = _Expiring()  # as texts, so that an error changes nothing
         self._records: _Expiring[tuple[str, str], tuple[str, str]] = _Expiring()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._leaving: deque[tuple[str, Callable[[], None]]] = deque()  # listeners that are not to be called
         self.after_fork()
         reset_in_child(self, first=True)
 
     def after_fork(self) -> None:
-        self._lock = allocate_lock()  # of the records: any thread may call `swap`
+        self._lock = allocate_lock()  # of records and listeners: any thread may call `swap`
 
     def _now(self) -> int:
         return self._clock.now() // NS_PER_US
@@ -85,7 +87,7 @@ class MemoryStore:
             raise StoreError(f"memory: {error!r}") from error
         self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
         if pool.news != before:
-            tell_all(self._listeners.get(key, ()))
+            self._tell(key)
         return given
 
     def _pool(self, key: str, now: int) -> Pool | None:
@@ -101,11 +103,26 @@ class MemoryStore:
                 current[name] = (mark, text)
                 self._records.put((group, name), current[name], now, keep)
         if texts:
-            tell_all(self._listeners.get(group, ()))
+            self._tell(group)
         return Records(now, texts is not None, current, self._clock.wall() // NS_PER_US - now)
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
-        self._listeners.setdefault(key, []).append(heard)
+        with self._lock:
+            self._dismiss_locked()
+            add_listener(self._listeners, key, heard)
+
+    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+        self._leaving.append((key, heard))  # without the lock: finalizers may call this
+
+    def _tell(self, key: str) -> None:
+        if self._leaving:
+            with self._lock:
+                self._dismiss_locked()
+        tell_all(self._listeners.get(key, ()))
+
+    def _dismiss_locked(self) -> None:
+        while self._leaving:
+            drop_listener(self._listeners, *self._leaving.popleft())
 
     async def keys(self) -> list[str]:
         return self._pools.keys(self._now())

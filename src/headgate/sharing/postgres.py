@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from ..gate.forks import around_fork, never_free, reset_in_child
-from .courier import settle
+from .courier import COURIER, settle
 from .pool.answer import answer
 from .pool.state import KEPT_IDLE, Pool
 from .postgres_connection import CHANNEL, Address, Listener, hang_up
-from .store import Records, tell_all, texts_to_write
+from .postgres_statements import BEGINNING, NOW, SWEEPING, TABLE, WRITING
+from .store import Records, add_listener, drop_listener, tell_all, texts_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,19 +41,6 @@ _SWEEP = 60_000_000
 _MOST_DELETED = 1_000
 _NEWS = 3_600_000_000
 _MINUTE = 60_000_000
-
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-# `name` is that of a pool; `minute` is `expires` in whole minutes, because an update that changes no column
-# of an index is cheap, if the page has room for it.
-_TABLE = """
-CREATE TABLE IF NOT EXISTS headgate_state (
-    id bytea PRIMARY KEY, name bytea, mark text NOT NULL, text text NOT NULL,
-    expires bigint NOT NULL, minute bigint NOT NULL
-) WITH (fillfactor = 50);
-ALTER TABLE headgate_state ALTER COLUMN text SET STORAGE MAIN;
-CREATE INDEX IF NOT EXISTS headgate_state_by_minute ON headgate_state (minute);
-"""
 
 
 class _Row(NamedTuple):
@@ -172,17 +160,26 @@ class PostgresStore:
         Returns at once. The first call of `heard` says that the connection is there, perhaps at once, and so
         does one after every reconnection.
         """
-        self._listeners.setdefault(_news_of(key), []).append(heard)
+        add_listener(self._listeners, _news_of(key), heard)
         self._attach()
         if self._listener is not None and (self._listener.hears or self._listener.polls):
             tell_all([heard])  # what has changed since it asked was told to the other listeners only
 
+    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+        drop_listener(self._listeners, _news_of(key), heard)
+        listener = self._listener
+        if self._listeners or listener is None or self._loop is not asyncio.get_running_loop():
+            return
+        self._listener = None
+        listener.stop()
+        await asyncio.gather(listener.task, return_exceptions=True)
+
     async def keys(self) -> list[str]:
-        query = f"SELECT name FROM headgate_state WHERE name IS NOT NULL AND expires > {_NOW}"  # noqa: S608
+        query = f"SELECT name FROM headgate_state WHERE name IS NOT NULL AND expires > {NOW}"  # noqa: S608
         return sorted(name.decode("utf-8", "surrogatepass") for (name,) in await self._read(query))
 
     async def look(self, key: str) -> Pool | None:
-        query = f"SELECT text, {_NOW} FROM headgate_state WHERE id = %s AND expires > {_NOW}"  # noqa: S608
+        query = f"SELECT text, {NOW} FROM headgate_state WHERE id = %s AND expires > {NOW}"  # noqa: S608
         rows = await self._read(query, _id("pool", key))
         try:
             return Pool.unpacked(json.loads(rows[0][0])).as_of(rows[0][1]) if rows else None
@@ -198,9 +195,12 @@ class PostgresStore:
                 return
             if store is self:
                 del _shared[self._given]
-        if self._closed:
-            return
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            await self.let_go()
+
+    async def let_go(self) -> None:
+        """Close the connections. Unless the store is closed, the next question makes others."""
         here = self._loop is asyncio.get_running_loop()
         sending, listener, connection = self._sending, self._listener, self._connection
         waiting, looking = self._waiting, self._looking
@@ -229,6 +229,7 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._start(loop)
+        COURIER.let_go_at_end(self)
         if self._listeners and self._listener is None:
             self._listener = Listener(self._address, self._marks, self._hear)
 
@@ -329,7 +330,7 @@ class PostgresStore:
             self._trip = time.monotonic() - committing
             if now >= self._sweep_at:
                 self._sweep_at = now + _SWEEP
-                await connection.execute(_SWEEPING, (now // _MINUTE, _MOST_DELETED))
+                await connection.execute(SWEEPING, (now // _MINUTE, _MOST_DELETED))
         return replies
 
     async def _begin(
@@ -339,7 +340,7 @@ class PostgresStore:
         locks = sorted({request.lock for request in batch})
         idle = _IDLE + int(_IDLE_TRIPS * self._trip * 1000)
         cursor = await connection.execute(
-            _BEGINNING.format(locks=", ".join(["pg_advisory_xact_lock(%s)"] * len(locks))),
+            BEGINNING.format(locks=", ".join(["pg_advisory_xact_lock(%s)"] * len(locks))),
             (
                 int(self._address.timeout * 900),
                 idle,
@@ -360,7 +361,7 @@ class PostgresStore:
             # In the order of their ids, as every transaction writes them.
             rows.sort()
             values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(rows))
-            statements.append(_WRITING.format(values=values))
+            statements.append(WRITING.format(values=values))
             facts = [fact for row in rows for fact in (*row, row.expires // _MINUTE + 1)]
         for key in news:
             statements.append(f"SELECT pg_notify('{CHANNEL}', %s)")
@@ -429,30 +430,12 @@ class PostgresStore:
         return why
 
 
-# Three statements: the last one sees all that was written before the locks were had.
-_BEGINNING = f"""
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-SELECT set_config('lock_timeout', %s::text, true),
-    set_config('idle_in_transaction_session_timeout', %s::text, true), {{locks}};
-SELECT {_NOW}, id, name, mark, text, expires FROM (SELECT) AS one LEFT JOIN headgate_state ON id = ANY(%s)
-"""  # noqa: S608 - a constant
-_WRITING = """
-INSERT INTO headgate_state (id, name, mark, text, expires, minute) VALUES {values}
-ON CONFLICT (id) DO UPDATE SET
-    mark = excluded.mark, text = excluded.text, expires = excluded.expires, minute = excluded.minute
-"""
-_SWEEPING = """
-DELETE FROM headgate_state WHERE id IN
-    (SELECT id FROM headgate_state WHERE minute <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-
-
 async def _make_table(connection: AsyncConnection[Any]) -> None:
     """Make the table if it is not there. One process at a time does: otherwise one of them would fail."""
     there = await (await connection.execute("SELECT to_regclass('headgate_state')")).fetchone()
     if there is None or there[0] is None:
         locking = "BEGIN; SELECT pg_advisory_xact_lock(%s);"
-        await connection.execute(f"{locking} {_TABLE} COMMIT", (_lock(_id("table")),))
+        await connection.execute(f"{locking} {TABLE} COMMIT", (_lock(_id("table")),))
 
 
 def _lacks_room(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
-from .courier import settle
+from .courier import COURIER, settle
 from .pool.answer import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, REUNION, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
@@ -25,7 +25,7 @@ from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
 from .redis_connection import OneServer, code_of
-from .store import Records
+from .store import Records, add_listener, drop_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -145,10 +145,24 @@ class RedisStore:
         every reconnection.
         """
         channel = _key(key) + b":news"
-        self._heard.setdefault(channel, []).append(heard)
+        add_listener(self._heard, channel, heard)
         self._connect()
         if self._listener is not None:  # the server confirms a channel again that is known
             await self._listener.subscribe(channel)
+
+    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+        channel = _key(key) + b":news"
+        if not drop_listener(self._heard, channel, heard) or self._loop is not asyncio.get_running_loop():
+            return
+        listening, listener = self._listening, self._listener
+        if listening is None or listener is None:
+            return
+        if self._heard:
+            await listener.unsubscribe(channel)
+        else:  # a connection that listens to nothing would not notice that it is lost
+            self._listening = self._listener = None
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
     async def keys(self) -> list[str]:
         """Return the keys of all pools. Reads all keys of the servers, a few at a time."""
@@ -181,9 +195,12 @@ class RedisStore:
 
     async def close(self) -> None:
         """Close the connections. Questions that wait for an answer get a StoreError."""
-        if self._closed:
-            return
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            await self.let_go()
+
+    async def let_go(self) -> None:
+        """Close the connections. Unless the store is closed, the next question makes others."""
         tasks = [*self._sending.values(), *([] if self._listening is None else [self._listening])]
         servers, waiting = self._servers, [request for lane in self._waiting.values() for request in lane]
         here = self._loop is asyncio.get_running_loop()
@@ -207,6 +224,7 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._start(loop)
+        COURIER.let_go_at_end(self)
         servers = self._servers
         if servers is None:
             servers = self._servers = self._open()

@@ -271,6 +271,13 @@ class ShardListener:
         else:
             self._look_again.set()
 
+    async def unsubscribe(self, channel: bytes) -> None:
+        """Listen no longer on a channel, which `wanted` does not list any more."""
+        home = self._cluster.home(channel)
+        if home in self._listeners:
+            await self._listeners[home][0].unsubscribe(channel)
+        self._look_again.set()  # a server without a channel needs no listener
+
     def _lost(self) -> bool:
         return any(not listener.connected for listener, _ in self._listeners.values())
 

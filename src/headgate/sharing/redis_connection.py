@@ -63,6 +63,9 @@ class AnyListener(Protocol):
     async def subscribe(self, channel: bytes) -> None:
         """Listen to another channel, which is wanted by now."""
 
+    async def unsubscribe(self, channel: bytes) -> None:
+        """Listen no longer to a channel, which is not wanted any more."""
+
 
 class Node:
     """One server. With the first commands it is asked what it does when its memory is full."""
@@ -207,6 +210,8 @@ class Listener:
                     late = [channel for channel in self._wanted() if channel not in self.channels]
                     if late:
                         await self._subscribe(pubsub, late)
+                    for channel in self.channels.difference(self._wanted()):
+                        await self._unsubscribe(pubsub, channel)
                     self._changed(True)
                     while True:
                         await self._hear(pubsub)
@@ -228,10 +233,18 @@ class Listener:
                 await self._subscribe(self._pubsub, [channel])
 
     async def unsubscribe(self, channel: bytes) -> None:
-        self.channels.discard(channel)
         if self._pubsub is not None:
             with suppress(Exception):  # from a lost connection nothing comes
-                await self._pubsub.unsubscribe(channel)
+                await self._unsubscribe(self._pubsub, channel)
+
+    async def _unsubscribe(self, pubsub: PubSub, channel: bytes) -> None:
+        self.channels.discard(channel)
+        if not self._sharded:
+            await pubsub.unsubscribe(channel)
+        elif hasattr(pubsub, "sunsubscribe"):
+            await pubsub.sunsubscribe(channel)
+        else:  # an earlier redis-py
+            await pubsub.execute_command("SUNSUBSCRIBE", channel)
 
     async def _subscribe(self, pubsub: PubSub, channels: Sequence[bytes]) -> None:
         self.channels.update(channels)
@@ -251,13 +264,12 @@ class Listener:
             message = await pubsub.get_message(timeout=self._timeout)
             if message is None:
                 raise TimeoutError("the server does not answer")
-        kind = message["type"]
-        if kind == "sunsubscribe":
+        kind, channel = message["type"], message["channel"]
+        if isinstance(channel, str):  # the URL asked for decoded replies
+            channel = channel.encode("utf-8", "surrogateescape")
+        if kind == "sunsubscribe" and channel in self.channels:
             raise ConnectionError("the slot of this channel has moved to another server")
         if kind in ("subscribe", "message", "ssubscribe", "smessage"):
-            channel = message["channel"]
-            if isinstance(channel, str):  # the URL asked for decoded replies
-                channel = channel.encode("utf-8", "surrogateescape")
             self._heard("message" if "message" in kind else "subscribe", channel, message["data"])
 
 

@@ -24,10 +24,10 @@ from ..arguments import NS_PER_US
 from ..errors import InvalidConfig, StoreError
 from ..gate.clock import OWN_THREADS
 from ..gate.forks import around_fork, never_free, reset_in_child
-from .courier import settle
+from .courier import COURIER, settle
 from .pool.answer import answer
 from .pool.state import KEPT_IDLE, Pool
-from .store import Records, tell_all, texts_to_write
+from .store import Records, add_listener, drop_listener, tell_all, texts_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -114,13 +114,24 @@ class SqliteStore:
     async def _in_thread(self, act: Callable[..., T], *args: object) -> T:
         if self._closed:
             raise StoreError(f"{self._path} was closed; nothing more can be asked there")
+        COURIER.let_go_at_end(self)
         return await self._worker.run(act, args)
 
     async def listen(self, key: str, heard: Callable[[], None]) -> None:
-        self._listeners.setdefault(key, []).append(heard)
+        add_listener(self._listeners, key, heard)
         self._new.append(key)  # what has changed since it asked was perhaps told to the other listeners only
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+        drop_listener(self._listeners, key, heard)
+        if not self._listeners:
+            self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
 
     async def keys(self) -> list[str]:
         query = "SELECT key FROM pools WHERE expires > ? ORDER BY key"
@@ -138,11 +149,14 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
-        if self._watcher is not None:
-            self._watcher.cancel()
-        if self._worker.started:
-            await self._worker.run(self.disconnect, ())  # after all that was asked before
+        await self.let_go()
         self._worker.stop()
+
+    async def let_go(self) -> None:
+        """Close the file after all that was asked before. The next question opens it again."""
+        self._stop_watching()
+        if self._worker.started:
+            await self._worker.run(self.disconnect, ())
 
     # -- on the worker's thread
 
@@ -255,7 +269,7 @@ class SqliteStore:
             await asyncio.sleep(_LOOK)
             with suppress(sqlite3.Error, StoreError):  # the next question reports what is wrong
                 for key in await self._in_thread(self._changed):
-                    tell_all(self._listeners[key])
+                    tell_all(self._listeners.get(key, ()))
 
     def _data_version(self) -> tuple[sqlite3.Connection, int]:
         """Return what differs after a write by another connection. Each connection counts for itself."""

@@ -9,8 +9,8 @@ shows no password.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from ..errors import InvalidConfig
 from .pool.question import Answer, Question
@@ -18,6 +18,8 @@ from .pool.state import Pool
 
 if TYPE_CHECKING:
     from ..typing import Clock
+
+K = TypeVar("K", bound=Hashable)
 
 # By name: the mark that was seen (None: any), the text to write (None: only read), and for how many µs to
 # keep it.
@@ -53,8 +55,11 @@ class Store(Protocol):
         """Have `heard` called when the window or limits of that key, or a record of that group, changed.
 
         A store that answers over a wire calls a new listener once when it is sure to hear of later changes:
-        something may have changed after the listener has asked.
+        something may have changed after the listener has asked. One that listens already listens once.
         """
+
+    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+        """Call that listener of that key no longer. One that does not listen is nothing to do."""
 
     async def keys(self) -> list[str]:
         """Return the keys of all pools. Changes nothing."""
@@ -88,6 +93,24 @@ def texts_to_write(
     new = {name: each for name, each in given.items() if current[name][0] != mark}
     as_seen = all(seen is None or current[name][0] == seen for name, (seen, _, _) in changes.items())
     return new if as_seen or (given and not new) else None
+
+
+def add_listener(listeners: dict[K, list[Callable[[], None]]], place: K, heard: Callable[[], None]) -> None:
+    """Note a listener of a place, once."""
+    of_place = listeners.setdefault(place, [])
+    if heard not in of_place:
+        of_place.append(heard)
+
+
+def drop_listener(listeners: dict[K, list[Callable[[], None]]], place: K, heard: Callable[[], None]) -> bool:
+    """Note that one listens no longer. True if the place has no listener left by that."""
+    of_place = listeners.get(place, [])
+    if heard not in of_place:
+        return False
+    of_place.remove(heard)
+    if not of_place:
+        del listeners[place]
+    return not of_place
 
 
 def tell_all(listeners: Iterable[Callable[[], None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...typing import Clock, Observer
-    from ..store import AnyStore
+    from ..store import AnyStore, Store
     from .question import Answer, Question
 
 # How many seconds pass before a store that did not answer is tried again.
@@ -52,7 +53,7 @@ class PoolClient:
         self._given = store
         self._observer = observer  # finds the one of the moment
         self._clock = clock
-        self._heard = WeakMethod(heard)  # a member that is no longer used goes although there is news for it
+        self._hear = _weakly(heard)
         self._unused: finalize[..., PoolClient] = finalize(self, bool)
         self.start_anew()
 
@@ -63,9 +64,11 @@ class PoolClient:
         self.trips = RoundTrips()
         self._store = open_store(self._given, self._clock, shared=True)
         self._unused.detach()
-        if self._store is not self._given:  # a member that is dropped without being closed closes it too
-            self._unused = finalize(self, COURIER.send_last, self._store.close)
-            self._unused.atexit = False
+        own = self._store is not self._given
+        self._part = partial(_part_with, self._store, self.key, self._hear, own=own)
+        # A member that is dropped without being closed leaves no listener and no open store behind.
+        self._unused = finalize(self, COURIER.send_last, self._part)
+        self._unused.atexit = False
         self._born = 0  # of the pool, as last heard
         self._kept_until = 0  # until then the store should have that pool
         self.forgot = False  # by the last answer: the store has lost the pool, and began anew
@@ -112,19 +115,12 @@ class PoolClient:
 
     async def listen(self) -> None:
         """Have `heard` called when another member changed the window or the limits."""
-        weakly = self._heard
-
-        def tell() -> None:
-            heard = weakly()
-            if heard is not None:
-                heard()
-
-        await self._store.listen(self.key, tell)
+        await self._store.listen(self.key, self._hear)
 
     async def close(self) -> None:
-        """Close the store if it was opened for this member alone."""
-        if self._store is not self._given and self._unused.detach():
-            await self._store.close()
+        """Listen no longer, and close the store if it was opened for this member alone."""
+        if self._unused.detach():
+            await self._part()
 
     def greet(self, first: Callable[[], Coroutine[Any, Any, None]], timeout: float) -> None:
         """Ask for the first time, and listen from then on. Waits, to find out whether there is a store."""
@@ -143,3 +139,24 @@ class PoolClient:
             if isinstance(error, TimeoutError):
                 raise StoreError(f"{self.where} did not answer within {timeout:g} s") from None
             raise
+
+
+def _weakly(heard: Callable[[], None]) -> Callable[[], None]:
+    """A listener that keeps nothing alive: a member that is no longer used goes although there is news."""
+    weakly = WeakMethod(heard)
+
+    def hear() -> None:
+        listening = weakly()
+        if listening is not None:
+            listening()
+
+    return hear
+
+
+async def _part_with(store: Store, key: str, heard: Callable[[], None], *, own: bool) -> None:
+    """Listen to a store no longer. Close it if it is the member's own."""
+    try:
+        await store.unlisten(key, heard)
+    finally:
+        if own:
+            await store.close()

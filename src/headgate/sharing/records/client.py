@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from _thread import allocate_lock, get_ident
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,17 +20,16 @@ from itertools import count
 from random import SystemRandom
 from secrets import token_hex
 from typing import Any, Self
-from weakref import WeakValueDictionary, finalize, ref
 
 from ...arguments import NS_PER_US, SECOND
-from ...errors import InvalidConfig, StoreError
+from ...errors import StoreError
 from ...events import StoreForgot
-from ...gate.forks import never_free, reset_in_child
+from ...gate.forks import reset_in_child
 from ...telling import tell
 from ...typing import Clock, Observer
 from ..courier import COURIER
-from ..memory import MemoryStore
-from ..store import AnyStore, Changes, Records, Store, is_client, kind_of, open_store, plain_name
+from ..store import AnyStore, Changes, Records, kind_of, plain_name
+from .open_store import OpenStore, drive, hold
 from .record import Record, Times, Turn, attempt_made, rewrite
 
 # A record that was heard longer ago is looked at again before it is changed: nearly always another member
@@ -122,7 +120,7 @@ class RecordClient:
         self._group = group
         self._held: OpenStore | None = hold(store, clock)
         # A store in this process answers at once, in the thread of the caller.
-        self._at_once = isinstance(self._held.store, MemoryStore)
+        self._at_once = self._held.at_once
         self.fresh_for = -1 if self._at_once else _STALE  # how old the answer to a question may be
         self._listening: Sequence[Record] = ()
         # The store's, when on our clock it was asked for and heard, and how far the wall clock is ahead.
@@ -175,7 +173,7 @@ class RecordClient:
         """Make what was left, if no other thread does so already. Calls no user code."""
         while self._left and self._working.acquire(blocking=False):
             try:
-                _drive(self._work())
+                drive(self._work())
             finally:
                 self._working.release()
 
@@ -228,7 +226,7 @@ class RecordClient:
         held = self._open()
         changed = held.add_listener(self._group, self)
         if changed is not None and self._at_once:
-            _drive(held.store.listen(self._group, changed))
+            drive(held.store.listen(self._group, changed))
         elif changed is not None:
             COURIER.send(lambda: held.store.listen(self._group, changed))
 
@@ -420,71 +418,3 @@ class RecordClient:
 
 # The threads that flush a client of a store in this process, and the clients each has yet to do.
 _flushing: dict[int, list[RecordClient]] = {}
-
-
-def _drive(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never has to wait."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("a store in memory does not wait")
-
-
-# -- stores that are open: one for each URL, for as long as a record client of this process uses it
-
-
-class OpenStore:
-    """A store, and the clients that listen for changes of each of its groups."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.pid = os.getpid()
-        # By group and by id, in plain dicts: any thread adds and drops, while another one calls them.
-        self._listeners: dict[str, dict[int, ref[RecordClient]]] = {}
-
-    def add_listener(self, group: str, client: RecordClient) -> Callable[[], None] | None:
-        """Have a client listen to a group. Returns what the store has to call, for the first of a group."""
-        new: dict[int, ref[RecordClient]] = {}
-        clients = self._listeners.setdefault(group, new)
-        place = id(client)
-        clients[place] = ref(client, lambda _gone: clients.pop(place, None))
-        if clients is not new:
-            return None
-
-        def changed() -> None:
-            for each in list(clients.values()):
-                listening = each()
-                if listening is not None:
-                    listening.look_again()
-
-        return changed
-
-    def drop_listener(self, group: str, client: RecordClient) -> None:
-        self._listeners.get(group, {}).pop(id(client), None)
-
-
-# By URL or client; those in memory also by their clock, which they keep alive.
-_open: WeakValueDictionary[tuple[Any, int], OpenStore] = WeakValueDictionary()
-
-
-def hold(where: AnyStore, clock: Clock) -> OpenStore:
-    """The open store of that URL, or of a store that the caller made."""
-    if not isinstance(where, str) and not is_client(where):
-        store = open_store(where, clock)
-        if not hasattr(store, "swap"):
-            raise InvalidConfig(f"store={where!r} keeps no records: it has no method `swap`")
-        return OpenStore(store)
-    place = (where, id(clock) if isinstance(where, str) and where.startswith("memory:") else 0)
-    held = _open.get(place)
-    if held is None or held.pid != os.getpid():
-        held = _open[place] = OpenStore(open_store(where, clock, shared=True))
-        finalize(held, _let_go, held.store, held.pid).atexit = False
-    return held
-
-
-def _let_go(store: Store, pid: int) -> None:
-    if pid == os.getpid():
-        COURIER.send_last(store.close)
-    else:
-        never_free(store)  # in a forked child: the connections are the parent's
