@@ -137,12 +137,16 @@ class HoldingPermit(Permit):
         except AttributeError:
             return  # never given out: asking the rules was broken off
         if mode > SETTLED:
-            if getrefcount(self) > _DROPPED:
-                # The collector found it, with objects that still refer to it. One of them may be a block
-                # that ends by itself when the collector comes to it, and gives the place back then.
-                _collected(self)
-            else:
-                self.recover()
+            self.found(getrefcount(self))
+
+    def found(self, references: int) -> None:
+        """A finalizer found it unsettled, and saw this many references to it."""
+        if references > _DROPPED:
+            # The collector found it, with objects that still refer to it. One of them may be a block
+            # that ends by itself when the collector comes to it, and gives the place back then.
+            _collected(self)
+        else:
+            self.recover()
 
     def recover(self) -> None:
         """Give the place of a dropped permit back, unless its block has done so."""
@@ -151,16 +155,22 @@ class HoldingPermit(Permit):
             gate.recover(self)
 
 
-class _Sample:
-    """Measures the reference count that a finalizer sees of an object that was just dropped."""
+class _Sample(HoldingPermit):
+    """Measures how many references the finalizer sees of a permit that was just dropped.
 
+    By the finalizer itself: from Python 3.14 on it depends on the code around whether a call counts as one.
+    """
+
+    __slots__ = ()
     count = 0
 
-    def __del__(self) -> None:
-        _Sample.count = getrefcount(self)
+    def found(self, references: int) -> None:
+        _Sample.count = references
 
 
-_Sample()
+_sample = _Sample()
+_sample.mode = SETTLED + 1
+del _sample
 _DROPPED = _Sample.count
 
 
