@@ -97,6 +97,35 @@ def test_a_body_without_figures_has_no_usage(body):
     assert read(body).usage is None
 
 
+@pytest.mark.parametrize(
+    ("figures", "input", "cached", "beside"),
+    [
+        # OpenAI, in both of its APIs: the cached ones are some of the input.
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, 9, 4, 0),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 1}, 9, 4, 0),
+        # Anthropic and Bedrock: they stand beside it.
+        ({"input_tokens": 9, "cache_read_input_tokens": 40, "output_tokens": 1}, 9, 40, 40),
+        ({"input_tokens": 9, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 40}, 11, 40, 40),
+        ({"inputTokens": 9, "cacheReadInputTokens": 40, "outputTokens": 1}, 9, 40, 40),
+        # A proxy that speaks as OpenAI does and repeats what Anthropic said.
+        ({"prompt_tokens": 49, "cache_read_input_tokens": 40}, 49, 40, 0),
+        # Gemini, DeepSeek.
+        ({"promptTokenCount": 9, "cachedContentTokenCount": 4}, 9, 4, 0),
+        ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4}, 9, 4, 0),
+        # Figures that cannot be right.
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 99}}, 9, 9, 0),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": -1}}, 9, 0, 0),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": "4"}}, 9, 0, 0),
+        ({"prompt_tokens": 9, "prompt_tokens_details": [4]}, 9, 0, 0),
+        ({"prompt_tokens": 9, "prompt_tokens_details": None}, 9, 0, 0),
+        ({"prompt_tokens": 9, "cache_read_input_tokens": None}, 9, 0, 0),
+    ],
+)
+def test_usage_tells_what_was_read_from_the_cache_of_the_provider(figures, input, cached, beside):
+    usage = usage_of(figures)
+    assert (usage.input, usage.cached, usage.beside) == (input, cached, beside)
+
+
 def test_an_image_or_a_page_is_not_kept():
     reader = read(b'{"usage": {"prompt_tokens": 9}}', "image/png", finish=False)
     assert not reader._buffer
@@ -184,12 +213,14 @@ def test_the_responses_api_states_usage_in_the_terminal_event():
 
 
 def test_anthropic_counts_output_up_and_does_not_repeat_the_input():
-    assert read(events(*ANTHROPIC), "text/event-stream").usage == Usage(input=25, output=42, final=True)
+    assert read(events(*ANTHROPIC), "text/event-stream").usage == Usage(
+        input=25, output=42, final=True, cached=900, beside=900
+    )
 
 
 def test_the_figures_of_a_stream_that_broke_off_are_not_final():
     broken = read(events(*ANTHROPIC[:2]), "text/event-stream", finish=False)
-    assert broken.usage == Usage(input=25, output=1, final=False)
+    assert broken.usage == Usage(input=25, output=1, final=False, cached=900, beside=900)
 
 
 def test_gemini_counts_on_every_chunk():
@@ -234,8 +265,11 @@ def test_an_event_with_the_whole_answer_in_it_may_be_longer_than_what_is_kept():
     body=st.sampled_from(
         [
             (events(*[CHUNK] * 3, LAST, done=True), Usage(input=9, output=3, final=True)),
-            (events(*ANTHROPIC), Usage(input=25, output=42, final=True)),
-            (events(*ANTHROPIC).replace(b"\n", b"\r\n"), Usage(input=25, output=42, final=True)),
+            (events(*ANTHROPIC), Usage(input=25, output=42, final=True, cached=900, beside=900)),
+            (
+                events(*ANTHROPIC).replace(b"\n", b"\r\n"),
+                Usage(input=25, output=42, final=True, cached=900, beside=900),
+            ),
         ]
     ),
     cuts=st.lists(st.integers(0, 2_000), max_size=40),

@@ -217,7 +217,7 @@ def reservation(shape: RequestShape, ratio: float, output: int) -> dict[str, int
 
 def settlement(style: Style, reserved: Mapping[str, int], usage: Usage) -> dict[str, int]:
     """The amounts that a finished request cost, by unit."""
-    own, output, final = usage
+    own, output, final, _, _ = usage
     if not final:  # the rest of an answer that broke off is unknown, so at least the reservation is kept
         output = max(output, reserved.get(OUTPUT, 0))
     total = own + output
@@ -307,7 +307,7 @@ class TokenStats:
 
     def learn(self, host: str, model: str | None, estimated: int, usage: Usage) -> None:
         """Include the usage of a finished call."""
-        own, output, final = usage
+        own, output, final, _, _ = usage
         key = (host, model)
         known = self._known.get(key)
         ratio, likely = (None, None) if known is None else known

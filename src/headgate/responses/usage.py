@@ -28,19 +28,22 @@ _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"
 class Usage(NamedTuple):
     """Tokens that count against limits, without the cached ones that a provider does not count.
 
-    `final` is whether the response was complete when it stated these figures.
+    `final` is whether the response was complete when it stated these figures. `cached` is how many tokens of
+    the input were read from the provider's cache, and `beside` how many of those are not among `input`.
     """
 
     input: int
     output: int
     final: bool
+    cached: int = 0
+    beside: int = 0
 
 
 def usage_of(given: object, *, final: bool = True) -> Usage | None:
     """The usage in a provider's own figures; None if there are none.
 
     >>> usage_of({"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12})
-    Usage(input=9, output=3, final=True)
+    Usage(input=9, output=3, final=True, cached=0, beside=0)
     """
     if not isinstance(given, dict):
         return None
@@ -59,7 +62,13 @@ def usage_of(given: object, *, final: bool = True) -> Usage | None:
         own += _first(figures, _WRITTEN) or 0
     if "thoughtsTokenCount" in figures:
         output = (output or 0) + (_first(figures, _THOUGHTS) or 0)
-    return Usage(own, output or 0, final)
+    cached = _first(figures, _READ)
+    if cached is not None and "prompt_tokens" not in figures:
+        return Usage(own, output or 0, final, cached, cached)  # so do Anthropic and Bedrock state tokens read
+    if cached is None:
+        details = figures.get("prompt_tokens_details") or figures.get("input_tokens_details")
+        cached = _first(details if isinstance(details, dict) else figures, _CACHED)
+    return Usage(own, output or 0, final, min(cached or 0, own))
 
 
 _INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens")
@@ -67,6 +76,8 @@ _OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "output
 _TOTAL = ("total_tokens", "totalTokenCount", "totalTokens")
 _WRITTEN = ("cache_creation_input_tokens", "cacheWriteInputTokens")
 _THOUGHTS = ("thoughtsTokenCount",)
+_READ = ("cache_read_input_tokens", "cacheReadInputTokens")
+_CACHED = ("cached_tokens", "cachedContentTokenCount", "prompt_cache_hit_tokens")
 
 
 def _first(figures: dict[str, Any], names: tuple[str, ...]) -> int | None:

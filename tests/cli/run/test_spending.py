@@ -76,3 +76,18 @@ def test_a_file_that_is_not_a_list_of_prices_is_an_error(tmp_path, text):
     with pytest.raises(CommandError, match="is not a list of prices") as caught:
         read_prices(path)
     assert "models" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("usage", "cost"),
+    [
+        (Usage(input=1_000_000, output=0, final=True, cached=400_000), 0.6 * 2 + 0.4 * 0.5),
+        (Usage(input=600_000, output=0, final=True, cached=400_000, beside=400_000), 0.6 * 2 + 0.4 * 0.5),
+    ],
+    ids=["in the input", "beside the input"],
+)
+def test_input_from_the_cache_of_the_provider_costs_its_own_price(usage, cost):
+    spending = Spending(max_cost=5, prices=Prices({"m": (2.0, 10.0, 0.5)}))
+    assert spending.reserve(Tokens(1_000_000, 0), "m")
+    spending.settle(Tokens(1_000_000, 0), usage, "m")
+    assert spending.cost == pytest.approx(cost)

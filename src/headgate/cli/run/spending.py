@@ -113,12 +113,12 @@ class Spending:
 
     def _spend(self, usage: Usage, model: str | None) -> None:
         self.tokens += usage.input + usage.output
-        self._cost += self._price(Tokens(usage.input, usage.output), model)
+        self._cost += self._price(Tokens(usage.input + usage.beside, usage.output), model, usage.cached)
 
-    def _price(self, tokens: Tokens, model: str | None) -> float:
+    def _price(self, tokens: Tokens, model: str | None, cached: int = 0) -> float:
         price = None if self.prices is None else self.prices.get(model)
         if price is not None:
-            return price.of(*tokens)
+            return price.of(*tokens, cached)
         if self.max_cost is not None and any(tokens):
             raise UnknownPrice(model)
         return 0.0
