@@ -309,6 +309,11 @@ class ResilientClient(Closing):
             tokens, budget = options.costs().get("tokens", tokens), options.budget or budget
         if budget is not None and not isinstance(budget, TokenBudget):
             budget = budget(*args, **kwargs)
+        if budget is not None and budget.limits_money and not budget.limits_tokens:
+            raise InvalidConfig(
+                f"{budget!r} limits money, and a ResilientClient charges tokens, so it would refuse no call; "
+                "give it a limit of tokens, or call through an adapter of headgate.http"
+            )
         return _Call(
             RetriedCall(self._policy, name_of(fn)),
             self.breakers.for_key(self.key if target is None else target),

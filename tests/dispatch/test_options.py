@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import json
 import sys
 import threading
 from datetime import timedelta
@@ -10,13 +11,16 @@ import pytest
 
 from far_side import FarSide, Reply, World, levels
 from headgate import (
+    BudgetBook,
     BudgetExceeded,
     InvalidCapacity,
     InvalidConfig,
     InvalidLimit,
+    Prices,
     ResilienceConfig,
     ResilientClient,
     TokenBudget,
+    UnknownName,
     WaitTimeout,
     call_options,
 )
@@ -137,7 +141,13 @@ def test_tasks_and_asyncio_to_thread_take_the_options_along_and_plain_threads_do
         ({"priority": None}, InvalidConfig, "whole number"),
         ({"timeout": -1}, InvalidLimit, "timeout=-1"),
         ({"budget": 5_000}, InvalidConfig, "is not a TokenBudget"),
-        ({"budget": TokenBudget(limits="$5/day")}, InvalidConfig, "limits no tokens"),
+        ({"budget": TokenBudget(limits="$5/day")}, InvalidConfig, "write prices=Prices.shipped"),
+        (
+            {"budget": TokenBudget(limits=["$5/day", "9 tokens/day"])},
+            InvalidConfig,
+            "by the price of its model",
+        ),
+        ({"budget": TokenBudget(None, None)}, InvalidConfig, "limits neither tokens nor money"),
         ({"cost": "much"}, InvalidCapacity, "neither a whole number nor units"),
         ({"cost": {"tokens": -1}}, InvalidCapacity, "negative"),
         ({"cost": True}, InvalidCapacity, "whole number"),
@@ -281,6 +291,159 @@ def test_a_refusal_of_the_gate_gives_the_budget_back(world):
     with pytest.raises(Exception, match="closed"), call_options(budget=budget):
         world.ask(GatedSender(gate), FarSide(world.clock, Reply()))
     assert budget.remaining_budget == 10_000
+
+
+# -- budgets of money
+
+# For "m", a token of the input costs 2 millionths, one of the answer 10, and one from the cache half of one.
+PRICES = Prices({"m": (2.0, 10.0, 0.5)}, currency="USD")
+CACHED = json.dumps(
+    {"usage": {"input_tokens": 30, "cache_read_input_tokens": 100, "output_tokens": 12}}
+).encode()
+
+IN_THE_INPUT = json.dumps(
+    {
+        "usage": {
+            "prompt_tokens": 30,
+            "prompt_tokens_details": {"cached_tokens": 20},
+            "completion_tokens": 12,
+        }
+    }
+).encode()
+ALL_OF_IT = json.dumps(
+    {"usageMetadata": {"promptTokenCount": 30, "cachedContentTokenCount": 30, "candidatesTokenCount": 12}}
+).encode()
+
+
+def priced(world, *limits, **options):
+    return TokenBudget(limits=limits or "$5/day", prices=PRICES, clock=world.clock, **options)
+
+
+@pytest.mark.parametrize(
+    ("used", "cost"),
+    [
+        (USED, 30 * 2 + 12 * 10),
+        (CACHED, 30 * 2 + 100 // 2 + 12 * 10),
+        (IN_THE_INPUT, 10 * 2 + 20 // 2 + 12 * 10),
+        (ALL_OF_IT, 30 // 2 + 12 * 10),
+    ],
+    ids=["no cache", "beside the input", "in the input", "all of the input"],
+)
+def test_an_adapter_charges_the_price_of_what_the_response_says(world, used, cost):
+    budget = priced(world, "$5/day", "10_000 tokens/hour")
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(body=used)))
+    assert budget.remaining_money == 5_000_000 - cost
+    assert budget.remaining_budget == 10_000 - 42
+
+
+def test_the_estimate_is_the_input_and_the_longest_answer_and_holds_until_the_stream_is_read(world):
+    budget = priced(world)
+    with call_options(budget=budget):
+        reply = world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(stream=True)))
+    reserved = 5_000_000 - budget.remaining_money
+    assert 100 * 10 < reserved < 100 * 10 + 100 * 2  # max_tokens is 100
+    reply.reading.chunk(USED)
+    reply.reading.end(whole=True)
+    assert budget.remaining_money == 5_000_000 - 180
+
+
+def test_a_stated_cost_is_reserved_as_if_all_of_it_were_of_the_dearer_kind(world):
+    budget = priced(world)
+    with call_options(budget=budget, cost={"tokens": 70}):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(500)))
+    assert budget.remaining_money == 5_000_000 - 700
+
+
+@pytest.mark.parametrize(
+    ("outcome", "charged"), [(Reply(400), False), (Reply(429), False), (Reply(500), True)], ids=str
+)
+def test_what_a_failed_call_costs_a_budget_of_money(world, outcome, charged):
+    budget = priced(world)
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, outcome))
+    assert (budget.remaining_money < 5_000_000) == charged
+
+
+def test_money_that_is_used_up_refuses_before_anything_is_sent(world):
+    budget, far_side = priced(world, "$0.001/calendar day"), FarSide(world.clock, Reply())
+    with pytest.raises(BudgetExceeded) as caught, call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), far_side)
+    assert caught.value.rule == "money/calendar day"
+    assert far_side.asked_at == []
+
+
+@pytest.mark.parametrize("model", ["other", None])
+def test_a_model_without_a_price_is_refused_before_anything_is_sent(world, model):
+    budget, far_side, gate = priced(world), FarSide(world.clock, Reply()), world.gate("9/minute burst 9")
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode()
+    with pytest.raises(UnknownName, match="no price is known"), call_options(budget=budget):
+        world.ask(GatedSender(gate, retries=3), far_side, body=body)
+    assert far_side.asked_at == []
+    assert budget.remaining_money == 5_000_000
+    assert levels(gate) == {"requests": 9}
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body"),
+    [
+        ("GET", "https://api.example/v1/models", None),
+        ("POST", "https://api.example/v1/vector_stores", b'{"name": "texts"}'),
+        ("POST", "https://api.example/v1/messages/count_tokens", b'{"model": "other", "messages": []}'),
+    ],
+)
+def test_requests_that_call_no_model_cost_no_money(world, method, url, body):
+    budget = priced(world)
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply()), url=url, body=body, method=method)
+    assert budget.remaining_money == 5_000_000
+
+
+def test_a_budget_takes_the_prices_of_the_budget_above_it_and_of_its_book(world):
+    team = TokenBudget(limits="$9/day", key="team", prices=PRICES, clock=world.clock)
+    ann = TokenBudget(limits="900 tokens/day", key="ann", parent=team, clock=world.clock)
+    book = BudgetBook({"free": "$5/day"}, organizations={"acme": "$7/day"}, prices=PRICES, clock=world.clock)
+    bob = book.for_user("bob", organization="acme")
+    for budget in (ann, bob):
+        with call_options(budget=budget):
+            world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply(body=USED)))
+    assert (ann.remaining_budget, team.remaining_money) == (900 - 42, 9_000_000 - 180)
+    assert bob.remaining_money == 5_000_000 - 180
+    assert book.for_user("eve", organization="acme").prices is PRICES
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"limits": "$5/day", "prices": {"m": (1, 2)}}, "are not Prices"),
+        ({"limits": "5 tokens/day", "prices": PRICES}, "change nothing: no limit is one of money"),
+        ({"prices": PRICES}, "change nothing"),
+        ({"limits": "€5/day", "prices": PRICES}, "in USD, and a limit is in EUR"),
+        (
+            {"limits": "5 tokens/day", "prices": PRICES, "parent": TokenBudget(limits="€5/day")},
+            "in USD, and a limit is in EUR",
+        ),
+    ],
+)
+def test_prices_that_cannot_work_are_refused_where_they_are_written(options, why):
+    with pytest.raises(InvalidConfig, match=why):
+        TokenBudget(**options)
+    if "parent" not in options:
+        tier = {name: value for name, value in options.items() if name != "prices"}
+        with pytest.raises(InvalidConfig, match=why):
+            BudgetBook({"free": tier}, prices=options["prices"])
+
+
+def test_prices_without_a_currency_and_limits_in_figures_go_together():
+    prices = Prices({"m": (1.0, 2.0)})
+    assert TokenBudget(limits="€5/day", prices=prices).prices is prices
+    assert TokenBudget(None, money={86_400: 5}, prices=PRICES).prices is PRICES
+
+
+def test_a_client_that_charges_tokens_refuses_a_budget_of_money_alone(world):
+    client = ResilientClient(clock=world.clock)
+    with pytest.raises(InvalidConfig, match="charges tokens"), call_options(budget=priced(world)):
+        client.call(lambda: 1)
 
 
 # -- ResilientClient

@@ -11,7 +11,7 @@ from botocore.eventstream import EventStream
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 import headgate
-from headgate import Dispatch, InvalidConfig, TokenBudget, events
+from headgate import Dispatch, InvalidConfig, Prices, TokenBudget, UnknownName, events
 from headgate.http.boto3 import obey
 from headgate.testing import Recorder
 
@@ -106,6 +106,17 @@ def main():
         converse(client)
     said["tenant"] = seen.of(events.Admitted)[0].tenant
     said["charged"] = 100_000 - budget.remaining_budget
+    counts()
+
+    prices = Prices({"m": (2.0, 10.0, 0.5)})
+    budget = TokenBudget(limits="$5/calendar day", prices=prices)
+    with headgate.call_options(budget=budget):
+        converse(client)
+        try:
+            client.converse(modelId="other", messages=[{"role": "user", "content": [{"text": "hello"}]}])
+        except UnknownName as error:
+            said["no price"] = str(error)
+    said["spent"] = 5_000_000 - budget.remaining_money
     counts()
 
     full = Dispatch("full", concurrency=1, max_waiting=0)

@@ -50,6 +50,11 @@ def test_call_options_reach_a_client_of_boto3(said):
     assert said["charged"] == 42
 
 
+def test_a_budget_of_money_is_charged_the_price_of_the_model(said):
+    assert said["spent"] == 30 * 2 + 12 * 10
+    assert "no price is known for the model 'other'" in said["no price"]
+
+
 def test_a_refusal_of_the_gate_is_raised(said):
     assert said["refusal"] == "LineFull"
 

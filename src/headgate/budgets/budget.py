@@ -19,6 +19,7 @@ from .plans import (
     TOKENS_PER_HOUR,
     TOKENS_PER_REQUEST,
     check_one_currency,
+    check_prices,
     check_timezone,
     check_timezone_counts,
     read_cost,
@@ -33,8 +34,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sharing.records.usage import SharedUsage
     from .options import BudgetOptions
+    from .prices import Prices
 else:
     BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
+    Prices = later("headgate.budgets.prices", "Prices")
 
 # What a budget charges that was not reserved: the estimate was nothing.
 _NOTHING = Charge((0, 0), 0)
@@ -43,7 +46,7 @@ _NOTHING = Charge((0, 0), 0)
 class Account:
     """Where the usage of a budget is kept, and which account is charged together with it."""
 
-    __slots__ = ("key", "level", "parent", "path", "usage")
+    __slots__ = ("key", "level", "parent", "path", "prices", "usage")
 
     def __init__(
         self,
@@ -51,8 +54,10 @@ class Account:
         plan: Plan,
         path: tuple[str, ...],
         parent: Account | None = None,
+        prices: Prices | None = None,
     ) -> None:
         self.usage = usage
+        self.prices = prices
         self.path = path
         self.key = path[-1]
         self.parent = parent
@@ -100,6 +105,8 @@ class TokenBudget(Closing):
     way. Money is counted in whole millionths of the currency you pay in. With a `parent`, say the
     organisation's budget, everything is charged to both; a parent may have a parent. None means no limit.
 
+    With `prices`, calls below `headgate.call_options(budget=...)` are charged money by their model.
+
     With a `store` (`"sqlite:///usage.db"`, `"redis://limits.internal/0"`) all budgets of the same store and
     `key` share what was used, and it survives restarts. Budgets below a shared parent are shared with it.
     """
@@ -118,6 +125,7 @@ class TokenBudget(Closing):
         max_money_per_request: int | None = None,
         limits: str | Sequence[str] | None = None,
         timezone: str | None = None,
+        prices: Prices | None = None,
         parent: TokenBudget | None = None,
         key: str = "",
         store: AnyStore | None = None,
@@ -131,10 +139,16 @@ class TokenBudget(Closing):
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="ann"')
         above = None if parent is None else _account_above(parent, store, clock)
         _check_currency(plan, key, above)
+        if prices is None:
+            prices = None if above is None else above.prices
+        else:
+            plans = [plan] if above is None else [plan, *(level.plan for level in above.levels())]
+            check_prices(prices, plans)
         usage = _usage_in(store, f"budget {key}", clock) if above is None else above.usage
         if usage.shared and not key:
             raise InvalidConfig('a shared budget needs a key to be found by; write e.g. key="ann"')
-        self.account = Account(usage, plan, (key,) if above is None else (*above.path, key), above)
+        path = (key,) if above is None else (*above.path, key)
+        self.account = Account(usage, plan, path, above, prices)
         if above is None:
             usage.greet(self.account.level)
 
@@ -147,6 +161,16 @@ class TokenBudget(Closing):
     def limits_tokens(self) -> bool:
         """Whether this budget, or one above it, limits tokens and not money alone."""
         return any(level.plan.limits_column(TOKENS) for level in self.account.levels())
+
+    @property
+    def limits_money(self) -> bool:
+        """Whether this budget, or one above it, limits money."""
+        return any(level.plan.limits_column(MONEY) for level in self.account.levels())
+
+    @property
+    def prices(self) -> Prices | None:
+        """The prices by which calls of a block with this budget are charged money; None: they are not."""
+        return self.account.prices
 
     # -- questions: they change nothing
 
@@ -314,7 +338,7 @@ class BudgetBook(Closing):
     500000
 
     Tiers and organisations are limits as texts, or options of TokenBudget; `timezone` is that of their
-    calendar days, weeks and months, UTC if it is not given. With a store,
+    calendar days, weeks and months, UTC if it is not given. `prices` are as for TokenBudget. With a store,
     `store="sqlite:////var/lib/app/usage.db"` or `store="redis://limits.internal/0"`, all books of the same
     store and `key` share what was used, and it survives restarts; close the book when you are done. A user is
     forgotten when no usage counts any more.
@@ -328,6 +352,7 @@ class BudgetBook(Closing):
         *,
         organizations: Mapping[str, BudgetOptions | str | Sequence[str]] | None = None,
         timezone: str | None = None,
+        prices: Prices | None = None,
         key: str = "default",
         store: AnyStore | None = None,
         clock: Clock = SYSTEM,
@@ -340,6 +365,8 @@ class BudgetBook(Closing):
             raise InvalidConfig('tiers={} leaves no tier to ask for; write e.g. tiers={"free": "$5/day"}')
         above = {} if organizations is None else read_plans(organizations, "organizations", "acme", zone)
         check_timezone_counts(timezone, [*plans.values(), *above.values()])
+        if prices is not None:
+            check_prices(prices, [*plans.values(), *above.values()])
         check_one_currency(
             [(f"tier {name!r}", plan) for name, plan in plans.items()]
             + [(f"organization {name!r}", plan) for name, plan in above.items()],
@@ -348,6 +375,7 @@ class BudgetBook(Closing):
         if not isinstance(key, str) or not key:
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="chat"')
         self.key = key
+        self._prices = prices
         # Every tier counts over the windows of all tiers: a user that changes to another tier finds there
         # what was used under the one before.
         every = [limit for plan in plans.values() for limit in plan.limits]
@@ -392,7 +420,8 @@ class BudgetBook(Closing):
     def _make(self, user: Hashable) -> _UserBudget:
         assert isinstance(user, str)
         any_tier = next(iter(self._tiers.values()))  # `for_user` gives it the right one
-        return _UserBudget(Account(self._usage, any_tier, ("user", user)), self._keyed)
+        account = Account(self._usage, any_tier, ("user", user), prices=self._prices)
+        return _UserBudget(account, self._keyed)
 
     def __repr__(self) -> str:
         return f"<BudgetBook of {len(self)} users>"

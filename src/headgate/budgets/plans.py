@@ -11,8 +11,10 @@ from .windows import MONEY, TOKENS, Cost, Limit, Plan
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .options import BudgetOptions
+    from .prices import Prices
 else:
     BudgetOptions = later("headgate.budgets.options", "BudgetOptions")
+    Prices = later("headgate.budgets.prices", "Prices")
 
 _HOUR = 3600
 
@@ -119,6 +121,23 @@ def check_timezone_counts(timezone: str | None, plans: Iterable[Plan]) -> None:
             f"timezone={timezone!r} changes nothing: no limit is one of the calendar; write e.g. "
             'limits="$100/calendar month", or leave it out'
         )
+
+
+def check_prices(prices: Prices, plans: Sequence[Plan]) -> None:
+    """Raise if money cannot be charged to these plans by these prices."""
+    if not hasattr(prices, "cost"):
+        raise InvalidConfig(f"prices={prices!r} are not Prices; write e.g. prices=Prices.shipped()")
+    if not any(plan.limits_column(MONEY) for plan in plans):
+        raise InvalidConfig(
+            f'prices={prices!r} change nothing: no limit is one of money; write e.g. limits="$5/day", or '
+            "leave them out"
+        )
+    for plan in plans:
+        if prices.currency and plan.currency and prices.currency != plan.currency:
+            raise InvalidConfig(
+                f"prices={prices!r} are in {prices.currency}, and a limit is in {plan.currency}; write both "
+                "in the one that you pay in"
+            )
 
 
 def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> list[Limit]:

@@ -70,8 +70,9 @@ class call_options:  # noqa: N801 - it is used like a function
     Every adapter of `headgate.http` and every `ResilientClient` obeys them. Calls of different `tenant`s
     share fairly, and a higher `priority` goes first. `timeout` is how long a call may wait at its gate,
     instead of the adapter's. A call is charged to `budget`, a TokenBudget, by what the adapter estimates, and
-    then by what the response says it used. `cost` replaces estimates: how many requests a call counts for, or
-    amounts by unit.
+    then by what the response says it used: in tokens, and in money by the `prices` of the budget. (A
+    ResilientClient does not know the model, and charges tokens only.) `cost` replaces estimates: how many
+    requests a call counts for, or amounts by unit.
 
     It is a decorator too, of functions and coroutine functions:
 
@@ -110,11 +111,16 @@ class call_options:  # noqa: N801 - it is used like a function
                 raise InvalidConfig(
                     f"budget={budget!r} is not a TokenBudget; write e.g. TokenBudget(100_000)"
                 )
-            if budget is not None and not budget.limits_tokens:
+            if budget is not None and budget.limits_money and budget.prices is None:
                 raise InvalidConfig(
-                    f"{budget!r} limits no tokens, and calls of a block are charged in tokens, so it would "
-                    'refuse none; give it a limit such as "50_000 tokens/hour", or use '
+                    f"{budget!r} limits money, and a call of a block is charged money by the price of its "
+                    "model; write prices=Prices.shipped() where the budget or its book is made, or use "
                     "budget.reserve(tokens, money=...)"
+                )
+            if budget is not None and not budget.limits_tokens and not budget.limits_money:
+                raise InvalidConfig(
+                    f"{budget!r} limits neither tokens nor money, so it would refuse no call; give it a "
+                    'limit such as "50_000 tokens/hour"'
                 )
             given["budget"] = budget
         if cost is not _AS_BEFORE:

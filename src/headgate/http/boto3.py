@@ -67,7 +67,7 @@ def obey(
         call = Call(sender, request.method, request.url, dict(request.headers.items()), _body_of(request))
         try:
             if call.budget is not None:
-                call.reservation = call.budget.reserve(call.budgeted())
+                call.reserve(call.budget)
             call.begin(call.take() or call.next_admission().enter())
         except BaseException as error:
             call.failed(error)

@@ -244,16 +244,38 @@ class Call:
             tenant=options.tenant,
         )
 
-    def budgeted(self) -> int:
-        """The tokens to reserve from the budget of the call: those of its input and of its longest answer."""
+    def reserve(self, budget: TokenBudget) -> None:
+        """Reserve from the budget of the call what its input and its longest answer may cost."""
+        tokens, money = self._budgeted()
+        self.reservation = budget.reserve(tokens, money=money)
+
+    async def reserve_async(self, budget: TokenBudget) -> None:
+        """Reserve from the budget of the call, in an event loop."""
+        tokens, money = self._budgeted()
+        self.reservation = await budget.reserve_async(tokens, money=money)
+
+    def _budgeted(self) -> tuple[int, int]:
+        """What to reserve: tokens of the input and of the longest answer, and money."""
+        shape, own, answer = self._read_shape(), 0, 0
+        if shape.style != "free":
+            guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
+            own, answer = guess[INPUT], shape.max_output or guess[OUTPUT]
         stated = _NOTHING if self._options is None else self._options.costs()
-        if TOKENS in stated:
-            return stated[TOKENS]
-        shape = self._read_shape()
-        if shape.style == "free":
+        if TOKENS not in stated:
+            return own + answer, self._money(own, answer)
+        # Whether they are of the input or of the answer is not said: they may be the dearer ones.
+        tokens = stated[TOKENS]
+        return tokens, max(self._money(tokens, 0), self._money(0, tokens))
+
+    def _money(self, own: int, answer: int, cached: int = 0) -> int:
+        """What these tokens cost, by the model that the request names. UnknownName if it has no price."""
+        prices = None if self.budget is None else self.budget.prices
+        if prices is None:
             return 0
-        guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
-        return guess[INPUT] + (shape.max_output or guess[OUTPUT])
+        shape = self._read_shape()
+        if shape.style == "free" or not (shape.generates or shape.model):
+            return 0
+        return prices.cost(shape.model or "", input_tokens=own, output_tokens=answer, cached=cached)
 
     def begin(self, permit: Permit) -> None:
         """The gate has admitted the request: it is sent now."""
@@ -358,7 +380,8 @@ class Call:
         if usage is None:
             return None
         if self.reservation is not None and usage.final:
-            self.reservation.settle(usage.input + usage.output)
+            money = self._money(usage.input + usage.beside, usage.output, usage.cached)
+            self.reservation.settle(usage.input + usage.output, money=money)
         counted = self.gate.largest_cost()
         if self._shape is None and counted.keys().isdisjoint(COUNTED):
             return None

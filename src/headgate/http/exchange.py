@@ -107,7 +107,7 @@ class GatedSender:
             answer = None
             try:
                 if call.budget is not None:
-                    call.reservation = call.budget.reserve(call.budgeted())
+                    call.reserve(call.budget)
                 call.begin(call.take() or call.next_admission().enter())
                 answer = send() if self.choose is None else send(call.target(self.choose))
                 error_body = answer.read_error() if answer.status >= 400 else None
@@ -139,7 +139,7 @@ class GatedSender:
             answer = None
             try:
                 if call.budget is not None:
-                    call.reservation = await call.budget.reserve_async(call.budgeted())
+                    await call.reserve_async(call.budget)
                 call.begin(call.take() or await call.next_admission().enter_async())
                 answer = await (send() if self.choose is None else send(call.target(self.choose)))
                 error_body = await answer.read_error() if answer.status >= 400 else None

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 from urllib.request import getproxies, proxy_bypass
 
-from ..errors import InvalidConfig, Refused
+from ..errors import InvalidConfig, Refused, UnknownName
 from ..retries.classify import REFUSAL
 from .exchange import GatedSender, SendOptions
 from .gates import Gates, Target
@@ -72,7 +72,7 @@ class _Gated(Generic[T]):
     def _transports(self) -> list[Any]:
         return self._routes.transports() if self._inner is None else [self._inner]
 
-    def _refused(self, refusal: Refused, library: ModuleType, request: Any) -> Any:
+    def _refused(self, refusal: Refused | UnknownName, library: ModuleType, request: Any) -> Any:
         """The response that a refused request gets, or the refusal is raised."""
         if self._refusals == "raise" or (self._refusals == "auto" and not wraps_exceptions(request.headers)):
             raise refusal
@@ -122,7 +122,7 @@ class Transport(_Gated[InnerTransport], _Sync):
                 _body_of(library, request),
                 send,
             )
-        except Refused as refusal:
+        except (Refused, UnknownName) as refusal:
             return self._refused(refusal, library, request)
         return answer.response
 
@@ -165,7 +165,7 @@ class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
             answer = await self._sender.run_async(
                 request.method, str(request.url), request.headers, _body_of(library, request), send
             )
-        except Refused as refusal:
+        except (Refused, UnknownName) as refusal:
             return self._refused(refusal, library, request)
         return answer.response
 

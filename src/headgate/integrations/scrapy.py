@@ -43,7 +43,7 @@ class GateMiddleware:
         call = Call(self._sender, request.method, request.url, headers, request.body or None)
         try:
             if call.budget is not None:
-                call.reservation = await call.budget.reserve_async(call.budgeted())
+                await call.reserve_async(call.budget)
             call.begin(call.take() or await call.next_admission().enter_async())
         except BaseException as error:
             call.failed(error)
