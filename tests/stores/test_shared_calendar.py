@@ -221,6 +221,8 @@ def test_a_period_ends_by_the_time_of_the_store(store, key, monkeypatch):
         '[0, "day UTC", [0, 1e300, 5]]',
         '[0, "day UTC", null]',
         '[0, "hour UTC", [0, 86400000000000, 5]]',
+        '[0, "day Europe", [0, 86400000000000, 5]]',
+        '[0, "day UTC", [900000000000000000000000, 900000000086400000000000, 5]]',
         '[0, "day Nowhere/City", [0, 86400000000000, 5]]',
         '[0, "day ../../etc/passwd", [0, 86400000000000, 5]]',
         '[0, "day", [0, 86400000000000, 5]]',

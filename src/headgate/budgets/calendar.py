@@ -22,15 +22,22 @@ KEPT = DAY
 # No period that was saved is longer: a month in which clocks are put back, even by a day.
 _MOST = 33 * DAY
 
+# Nor does one that was saved end more than 292 years from 1970: later dates may have no name.
+_FARTHEST = 1 << 63
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_SECOND = timedelta(seconds=1)
 
 
 @cache
 def zone_of(name: str) -> tzinfo:
-    """The time zone of that name. KeyError, ValueError or OSError if there is none."""
-    # UTC is there even where the machine has no list of zones.
-    return UTC if name == "UTC" else ZoneInfo(name)
+    """The time zone of that name. ValueError if the machine knows none."""
+    if name == "UTC":
+        return UTC  # there even where the machine has no list of zones
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError):
+        raise ValueError(f"{name!r} is not a time zone that this machine knows") from None
 
 
 class Calendar(NamedTuple):
@@ -206,12 +213,12 @@ class CalendarRule:
 
     @classmethod
     def restored(cls, column: int, calendar: str, latest: Sequence[int]) -> CalendarRule:
-        """Go on from what was saved. KeyError, ValueError or OSError: this was never saved, or not here."""
+        """Go on from what was saved. ValueError: this was never saved, or its time zone is not known here."""
         unit, _, zone = calendar.partition(" ")
         begin, end, used = latest
         if unit not in LONGEST or any(type(number) is not int for number in latest):
             raise ValueError(f"no calendar has {calendar!r}")
-        if not 0 < end - begin <= _MOST or used < 0:
+        if not 0 < end - begin <= _MOST or abs(end) > _FARTHEST or used < 0:
             raise ValueError(f"no {unit} is from {begin} to {end}")
         zone_of(zone)
         rule = cls(Calendar(unit, zone), column)

@@ -102,7 +102,7 @@ def check_timezone(name: object) -> None:
         raise InvalidConfig(f"timezone={name!r} is not a text; {example}")
     try:
         zone_of(name)
-    except (KeyError, ValueError, OSError):
+    except ValueError:
         from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt zone needs them
         from zoneinfo import available_timezones  # noqa: PLC0415
 
