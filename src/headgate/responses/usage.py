@@ -62,12 +62,17 @@ def usage_of(given: object, *, final: bool = True) -> Usage | None:
         own += _first(figures, _WRITTEN) or 0
     if "thoughtsTokenCount" in figures:
         output = (output or 0) + (_first(figures, _THOUGHTS) or 0)
-    cached = _first(figures, _READ)
-    if cached is not None and "prompt_tokens" not in figures:
-        return Usage(own, output or 0, final, cached, cached)  # so do Anthropic and Bedrock state tokens read
-    if cached is None:
-        details = figures.get("prompt_tokens_details") or figures.get("input_tokens_details")
-        cached = _first(details if isinstance(details, dict) else figures, _CACHED)
+    details = figures.get("prompt_tokens_details") or figures.get("input_tokens_details")
+    if type(details) is dict:
+        if not details.get("cached_tokens"):  # nearly always
+            return Usage(own, output or 0, final)
+        cached = _first(details, _CACHED)
+    elif "cache_read_input_tokens" in figures or "cacheReadInputTokens" in figures:
+        cached = _first(figures, _READ)
+        if "prompt_tokens" not in figures:  # so do Anthropic and Bedrock state tokens read
+            return Usage(own, output or 0, final, cached or 0, cached or 0)
+    else:
+        cached = _first(figures, _CACHED)
     return Usage(own, output or 0, final, min(cached or 0, own))
 
 
