@@ -169,8 +169,8 @@ def attempt_made(records: Iterable[Record], member: str, number: int) -> int:
     for record in records:
         try:
             exchange, attempt, _ = contents(record.text)[0][member]
+            if exchange == number:
+                return int(attempt)
         except DAMAGE:
             continue
-        if exchange == number:
-            return int(attempt)
     return -1
