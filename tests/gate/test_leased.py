@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from headgate.arguments import SECOND
+from headgate.gate.bucket import RateRule
 from headgate.gate.leased import LeasedRate
 from headgate.limits import COLUMNS, TOKENS, Rate
 
@@ -207,6 +208,42 @@ def test_hold_until_drops_batches_that_start_before_that_moment():
     rule = leased((3, 0.6, 0.5))
     rule.hold_until(at(5), at(0.5))
     assert rule.enter(cost(1), at(0.7)) == 0
+
+
+def test_hold_until_keeps_batches_that_start_at_that_moment_or_later():
+    rule = leased((3, 0.58, 0), (4, 0.6, 0), (5, 0.8, 0), (6, 0.9, 0), rate=Rate(1_000, strict=True))
+    assert rule.level(at(0.6)) == 7
+    rule.hold_until(at(0.6), at(0.6))
+    assert rule.level(at(0.6)) == 4
+    assert rule.report() == ([[3, 0]], 0)  # of a strict rate what is not used goes back
+    rule.hold_until(at(0.9), at(0.6))
+    assert (rule.level(at(0.6)), rule.scheduled()) == (0, 6)
+    assert rule.report() == ([[5, 0], [4, 0]], 0)
+
+
+def test_batches_that_were_granted_since_a_stamp_are_kept_when_older_ones_are_dropped():
+    """Others start sooner in their place. To a strict rate they go back; in a bucket they count as used."""
+    for strict, returned in ((True, [[4, at(1)]]), (False, [])):
+        rule = leased((3, 0, 1), (4, 2, 1), (5, 3, 2), rate=Rate(1_000, strict=strict))
+        rule.drop_scheduled(at(2), at(0))
+        assert (rule.level(at(0)), rule.scheduled()) == (3, 5)
+        assert rule.report() == (returned, 0)
+
+
+def test_units_of_a_slower_rate_are_used_by_the_rate_that_follows_and_others_are_not():
+    def units(old, new, rate):
+        old = leased((3, 0, 0), rate=old)
+        assert old.level(at(0)) == 3
+        new = LeasedRate(new, COLUMN)
+        new.follow(old if rate == "leased" else RateRule(old.rate, COLUMN), at(0))
+        return new.level(at(0))
+
+    assert units(Rate(10), Rate(10), "leased") == 3
+    assert units(Rate(10), Rate(700, 60), "leased") == 3
+    assert units(Rate(10), Rate(500, 60), "leased") == 0
+    assert units(Rate(10, strict=True), Rate(10), "leased") == 0
+    assert units(Rate(10), Rate(10, strict=True), "leased") == 0
+    assert units(Rate(10), Rate(10), "bucket") == 0
 
 
 # -- any sequence

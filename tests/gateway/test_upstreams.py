@@ -55,3 +55,19 @@ def test_what_is_not_the_address_of_an_api_is_an_error(url):
         upstream("x", url or " ")
     with pytest.raises(InvalidConfig, match="is not a name for a path"):
         upstream("a/b", "https://a")
+
+
+def test_a_name_that_is_not_of_a_known_api_needs_a_url():
+    with pytest.raises(InvalidConfig, match=r"'mine' is not a known API \(openai, .*write NAME=URL"):
+        upstream("mine")
+
+
+@pytest.mark.parametrize("names", [("", ""), ("a", "a"), ("", "a", "")])
+def test_two_apis_cannot_have_the_same_path(names):
+    with pytest.raises(InvalidConfig, match="two upstreams have the same path"):
+        Routes([upstream(name, f"https://{number}.example") for number, name in enumerate(names)])
+
+
+def test_a_gateway_without_an_api_is_an_error_that_says_how_to_name_one():
+    with pytest.raises(InvalidConfig, match="give --to URL"):
+        Routes([])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headgate.swarm import signatures
 from headgate.swarm.messages import Bye, Envelope
 from headgate.swarm.signatures import (
     Expired,
@@ -56,3 +57,14 @@ def test_every_number_of_a_sender_counts_once_on_each_subject():
         with pytest.raises(Replayed):
             heard.note(Stamp("a", number, 0), SUBJECT)
     heard.note(Stamp("a", 10**18 - 2, 0), SUBJECT)
+
+
+def test_of_too_many_senders_the_one_that_was_heard_first_is_forgotten(monkeypatch):
+    monkeypatch.setattr(signatures, "_MOST_SENDERS", 2)
+    heard = HeardNumbers()
+    for run in "abc":
+        heard.note(Stamp(run, 5, 0), SUBJECT)
+    for run in "bc":
+        with pytest.raises(Replayed):
+            heard.note(Stamp(run, 5, 0), SUBJECT)
+    heard.note(Stamp("a", 5, 0), SUBJECT)

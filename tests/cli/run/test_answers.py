@@ -86,3 +86,31 @@ def test_a_failure_has_the_shape_of_an_answer_and_the_body_as_it_came():
     assert json.loads(without)["response"] is None
     assert failed_in(without) == "c"
     assert failed_in(line()) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"custom_id": "a", "result": {"type": 7, "message": {"usage": {}}}}',
+        '{"custom_id": "a", "result": [1]}',
+        '{"custom_id": "a", "error": {"code": 1}}',
+    ],
+)
+def test_a_line_without_a_response_in_a_known_shape_has_no_body(line):
+    assert body_in(json.loads(line)) is None
+
+
+@pytest.mark.parametrize("name", ["id", "custom_id", "response", "error"])
+@pytest.mark.parametrize("damage", [None, 7, [], "a", {"code": 1}])
+def test_a_line_of_failures_that_is_damaged_names_no_job_unless_the_damage_is_elsewhere(name, damage):
+    document = json.loads(failure_line(3, "c", "failed", "no answer", None))
+    untouched = name in ("id", "response")
+    expected = damage if (name, damage) == ("custom_id", "a") else "c" if untouched else None
+    assert failed_in(json.dumps(document | {name: damage}).encode()) == expected
+    document.pop(name)
+    assert failed_in(json.dumps(document).encode()) is None
+
+
+@pytest.mark.parametrize("text", ["", "oops", "[]", "[" * 100_000])
+def test_what_is_not_json_of_an_object_is_not_a_line_of_failures(text):
+    assert failed_in(text.encode()) is None

@@ -45,6 +45,24 @@ def test_a_gateway_that_has_had_no_call_says_where_programs_reach_it():
     assert [line["value"] for line in shown["lines"]] == ["0/min", "0/min", "–", "0"]
 
 
+def test_a_gateway_that_is_being_stopped_says_how_many_calls_still_wait():
+    shown = gateway_document(STATE | {"draining": True, "gates": [GATE | {"waiting": 1}]}, SERIES, {})
+    assert shown["state"] == "stopping"
+    assert shown["sentence"] == "The gateway is being stopped. 1 call still waiting."
+
+
+def test_the_totals_name_the_tokens_that_were_used():
+    shown = gateway_document(STATE | {"counts": COUNTS | {"tokens": 12_345}}, SERIES, {})
+    assert shown["totals"].endswith(", 12,345 tokens")
+
+
+def test_a_gate_without_concurrency_shows_its_rates_only():
+    shown = document(concurrency=None, in_flight=3)
+    assert [row["name"] for row in shown["limits"]] == ["120 requests/minute"]
+    assert (shown["lines"][3]["value"], shown["lines"][3]["cap"]) == ("3", None)
+    assert document(concurrency=None, in_flight=None)["lines"][3]["value"] == "0"
+
+
 def test_callers_that_hung_up_are_counted_apart():
     shown = gateway_document(STATE | {"counts": COUNTS | {"calls": 9, "hung_up": 3}}, SERIES, {})
     assert shown["totals"].startswith("9 calls, 0 waited, 0 refused here, 3 hung up while they waited, ")
@@ -180,3 +198,12 @@ def test_a_window_of_a_store_is_shown_with_its_end():
     shown = store(window=3.0)
     assert shown["state"] == "window"
     assert shown["windows"][0]["ends"] == "in 3.0 s"
+
+
+def test_a_store_says_how_many_calls_of_its_processes_are_in_flight_while_none_waits():
+    member = {"name": "host 12", "in_flight": 2, "waiting": 0, "places": 4, "bytes": 0, "lease": 0.0}
+    shown = store(members=[member])
+    assert (shown["state"], shown["sentence"]) == ("busy", "Nothing waits. 2 calls in flight.")
+    assert shown["waiting"] == []
+    assert shown["members"][0]["lease"] == "over"
+    assert store()["sentence"] == "Nothing waits, and no call is in flight."
