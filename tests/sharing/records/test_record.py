@@ -6,7 +6,7 @@ import pytest
 
 from headgate.errors import StoreError
 from headgate.sharing.records.client import Change
-from headgate.sharing.records.record import Record, attempt_made, contents, kept_until, rewrite
+from headgate.sharing.records.record import Record, Times, attempt_made, contents, kept_until, rewrite
 
 MINUTE = 60_000_000  # µs
 
@@ -73,8 +73,8 @@ def test_a_damaged_record_does_not_show_that_an_exchange_was_made(text):
 @pytest.mark.parametrize("text", ["oops", "[[], 1]", '[{"one": 7}, 1]', '[{}, "x"]'])
 def test_a_change_of_a_damaged_record_comes_to_an_error_and_writes_nothing(text):
     damaged = record(text)
-    change = Change([damaged], lambda _states, _early, _late: pytest.fail("it was made"))
-    swaps, (outcome,) = rewrite([change], [damaged], ("one", 7, 0), (0, 0))
+    change = Change([damaged], lambda _states, _times: pytest.fail("it was made"))
+    swaps, (outcome,) = rewrite([change], [damaged], ("one", 7, 0), Times(0, 0))
     assert isinstance(outcome, StoreError)
     assert "a number cannot be read" in str(outcome)
     assert swaps == {"a number": ("mark", None, 0)}
