@@ -22,7 +22,7 @@ from headgate.sharing.redis import RedisStore
 from patience import eventually, happens
 from stores.on_redis import DAY, SECOND, on, question
 
-KEYS = [f"key {n}" for n in range(30)] + ["", "}", "}b", "\0", "a}b", "{", "ключ"]
+KEYS = [f"spread {n}" for n in range(30)] + ["", "}", "}b", "\0", "a}b", "{", "ключ"]
 
 
 def on_all(cluster, command):
@@ -43,7 +43,7 @@ def test_pools_lie_on_all_primaries_and_are_found_there(cluster):
         assert [(await store.look(key)).members["a"].wants[0] for key in KEYS] == [3] * len(KEYS)
 
     on(cluster, scenario)
-    for keys in on_all(cluster, "KEYS headgate:{key*"):
+    for keys in on_all(cluster, "KEYS headgate:{spread*"):
         assert 3 < len(keys) < 30
 
 
