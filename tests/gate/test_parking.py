@@ -23,10 +23,20 @@ KINDS_OF_TASK = {
 }
 
 
+# What asyncio is asked about tasks. Since Python 3.14 the compiled functions do not know of tasks in Python.
+ABOUT_TASKS = ("current_task", "_enter_task", "_leave_task", "_swap_current_task")
+
+
 @pytest.fixture(params=KINDS_OF_TASK)
-def loop(request):
+def loop(request, monkeypatch):
     """A loop that creates its tasks with the given class."""
     kind = KINDS_OF_TASK[request.param]
+    if kind is not asyncio.Task and sys.version_info >= (3, 14):
+        for name in ABOUT_TASKS:
+            for place in (asyncio, asyncio.tasks):
+                monkeypatch.setattr(
+                    place, name, getattr(asyncio.tasks, f"_py_{name.removeprefix('_')}"), raising=False
+                )
     loop = asyncio.new_event_loop()
     loop.set_task_factory(lambda loop, coroutine, **more: kind(coroutine, loop=loop, **more))
     yield loop
