@@ -257,6 +257,8 @@ class RateRule:
         now = ticks // self.ticks_per_ns
         if not self.marks:
             self.mark(now)
+        if self.earned_at <= ticks:  # it was full: what was taken before has been earned back
+            self.full_at = max(self.full_at, now)
         self.moved += earned_at - max(ticks, self.earned_at)
         self.earned_at = earned_at
         self.mark(now)
@@ -309,12 +311,13 @@ class RateRule:
         if after < len(times):
             earned, moved = marks[after]
             if self.full_at >= times[after]:  # only what was taken since then is certain
+                earned, moved = marks[bisect_right(times, self.full_at) - 1]
                 earned = max(earned, self.full_at * scale)
             least = max(0, taken - earned + moved)
         before = after if after < len(times) and times[after] == at else after - 1
         # Up to `at` the bucket has earned back at least what it had earned at each of these moments. If it
         # was full before, it had earned less at that moment.
-        known, moved = at * scale, self.moved
+        known, moved = at * scale, 0  # nothing was moved before the first mark
         if before >= 0:
             earned, moved = marks[before]
             if earned > known:  # noqa: PLR1730 - as above
