@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.line import DONE, GRANTED, WAITING, Line, Ticket, correct
+from headgate.gate.line import CLAIMED, DONE, GRANTED, WAITING, Line, Ticket, correct
 
 COST = (1, 0, 0)
 
@@ -29,8 +30,9 @@ def leave(line, ticket):
 def admit(line):
     ticket = line.first()
     if ticket is not None:
-        line.admit(ticket)
+        after = line.admit(ticket)
         ticket.state = GRANTED
+        assert after is line.first()
     return ticket
 
 
@@ -56,7 +58,44 @@ def reachable(thing, seen=None):
     return 0
 
 
+def numbers(thing, seen):
+    """Every number that the line keeps."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, dict):
+        thing = [*thing.keys(), *thing.values()]
+    if isinstance(thing, (list, tuple, deque)):
+        for item in thing:
+            yield from numbers(item, seen)
+    elif hasattr(type(thing), "__slots__") and type(thing).__module__ == Line.__module__:
+        for name in type(thing).__slots__:
+            yield from numbers(getattr(thing, name), seen)
+    elif isinstance(thing, (int, float)):
+        yield thing
+
+
 # -- first come
+
+
+def test_a_ticket_of_which_only_the_cost_is_said_is_one_call_of_priority_0_and_weight_1_that_waits():
+    ticket = Ticket(COST)
+    assert (ticket.priority, ticket.tenant, ticket.share, ticket.size) == (0, None, 1, 1)
+    assert (ticket.joined_at, ticket.deadline, ticket.refusal, ticket.rule) == (0, None, None, None)
+    assert (ticket.flow, ticket.generation, ticket.parker) == (None, None, None)
+    assert (ticket.mode, ticket.granted_at) == (0, 0)
+    assert Ticket(COST, deadline=7).deadline == 7
+
+
+def test_a_caller_has_its_answer_when_its_ticket_is_claimed_or_done_unless_an_error_is_still_to_be_raised():
+    ticket = Ticket(COST)
+    answered = dict.fromkeys((WAITING, GRANTED, CLAIMED, DONE))
+    for state in answered:
+        ticket.state = state
+        answered[state] = not ticket.unanswered
+    assert answered == {WAITING: False, GRANTED: False, CLAIMED: True, DONE: True}
+    ticket.refusal = ValueError()
+    assert ticket.unanswered
 
 
 def test_an_empty_line_has_no_first():
@@ -206,6 +245,34 @@ def test_every_lower_priority_that_waits_gets_one_of_twenty_admissions():
 
     for i in range(len(order) - 20):
         assert {0, 1, 2} == set(order[i : i + 20]), i
+
+
+@pytest.mark.parametrize("lower", [11, 12, 15, 20, 30])
+def test_more_than_ten_lower_priorities_take_turns_and_the_highest_gets_half(lower):
+    """Each of the lower ones waits for about two admissions for each of them."""
+    line = Line()
+    for _ in range(400):
+        for priority in range(lower + 1):
+            join(line, priority=priority)
+
+    order = [admit(line).priority for _ in range(400)]
+
+    assert order.count(lower) >= 200
+    for priority in range(lower):
+        served = [i for i, each in enumerate(order) if each == priority]
+        gaps = [after - before for before, after in pairwise([-1, *served])]
+        assert 2 * lower <= min(gaps)
+        assert max(gaps) < 4 * lower
+
+
+def test_lower_priorities_that_are_due_at_once_take_turns_with_the_highest():
+    line = Line()
+    for _ in range(30):
+        for priority in (0, 1, 2):
+            join(line, priority=priority)
+    line._bands[1].passed_over = line._bands[2].passed_over = 100
+
+    assert [admit(line).priority for _ in range(5)] == [1, 2, 0, 2, 2]
 
 
 @pytest.mark.parametrize("lower", range(1, 11))
@@ -572,6 +639,20 @@ def test_corrections_while_a_tenant_is_alone_in_line_have_no_effect_later(estima
     assert abs(service["a"] - service["b"]) <= 24
 
 
+def test_corrections_of_several_calls_add_up():
+    """Two calls of a end before its next one goes: together they cost six more, which b is served first."""
+    line = Line()
+    for _ in range(12):
+        for tenant in "ab":
+            join(line, tenant=tenant)
+    first = [admit(line) for _ in range(4)]
+    assert [ticket.tenant for ticket in first] == ["a", "b", "a", "b"]
+    for ticket in first[::2]:
+        correct(ticket, 4)
+
+    assert "".join(admit(line).tenant for _ in range(11)) == "abbbbbbbaba"
+
+
 def test_the_correction_of_a_ticket_that_never_joined_a_line_does_nothing():
     correct(Ticket(COST, tenant="a"), 99)
 
@@ -751,3 +832,138 @@ def test_calls_that_each_have_their_own_priority_are_admitted_in_that_order():
         join(line, priority=priority)
 
     assert [ticket.priority for ticket in drain(line)] == list(range(29, -1, -1))
+
+
+def test_a_tenant_that_leaves_before_it_was_served_is_forgotten_at_once():
+    line = Line()
+    join(line, tenant="stuck")
+    for tenant in range(5):
+        leave(line, join(line, tenant=tenant))
+
+    assert [*line._bands[0]._flows] == ["stuck"]
+
+
+def test_a_crowd_that_leaves_is_swept_out_in_time_in_proportion_to_it():
+    looks = 0
+
+    class Counted(Ticket):
+        __slots__ = ()
+
+        def __getattribute__(self, name):
+            nonlocal looks
+            looks += name == "state"
+            return super().__getattribute__(name)
+
+    line = Line()
+    crowd = [Counted(COST) for _ in range(5000)]
+    for ticket in crowd:
+        line.join(ticket)
+    looks = 0
+    for ticket in crowd[:0:-1]:
+        leave(line, ticket)
+
+    assert looks <= 4 * 5000
+
+
+def test_sizes_of_any_magnitude_are_compared_as_whole_numbers():
+    line = Line()
+    line.count((0, 1))
+    for k in range(40):
+        ticket = Ticket((1, 10**18 + k, 0), tenant=k % 3, share=1 + k % 3, size=10**18 + k)
+        line.join(ticket)
+        if k % 4 == 3:
+            correct(admit(line), 10**18 - k)
+            line.likely_ahead(ticket)
+
+    assert not [number for number in numbers(line, set()) if isinstance(number, float)]
+    ahead = line.likely_ahead(Ticket((1, 10**18, 0), tenant=1, share=3))
+    assert all(type(units) is int for units in ahead.values())
+
+
+# -- what the line says of itself
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("jjjjjlaa"), st.integers(0, 99), st.integers(-1, 1), st.integers(0, 3)),
+        max_size=60,
+    ),
+    st.sampled_from([(), (0,), (1, 0)]),
+    st.integers(0, 59),
+)
+@settings(deadline=None, max_examples=300)
+def test_what_is_ahead_of_a_ticket_follows_from_the_list_of_those_that_wait(steps, columns, counted_from):
+    """
+    Units of all higher priorities; of its own, until it is the turn of its tenant by the weights of all
+    tenants that wait, but never more than wait there.
+    """
+    line, waiting = Line(), []
+    for step, (what, which, priority, tenant) in enumerate(steps):
+        if step == counted_from:
+            line.count(columns)
+        if what == "j":
+            ticket = Ticket((1 + which % 3, which, 0), priority, tenant, 1 + tenant, joined_at=step)
+            line.join(ticket)
+            waiting.append(ticket)
+            check_position(line, ticket, waiting)
+        elif what == "l" and waiting:
+            leave(line, waiting.pop(which % len(waiting)))
+        elif what == "a" and waiting:
+            waiting.remove(admit(line))
+        assert line.tickets() == waiting
+    by_priority = Counter(ticket.priority for ticket in waiting)
+    assert line.waiting_by_priority() == tuple(sorted(by_priority.items(), reverse=True))
+    for most in (0, 1, 3, 99):
+        assert len(line.costs(most)) == sum(min(most, many) for many in by_priority.values())
+    assert sorted(line.costs(99)) == sorted(ticket.cost for ticket in waiting)
+    if counted_from >= len(steps):
+        columns = ()
+    for priority in (-2, -1, 0, 1, 2):
+        for tenant in range(5):
+            check_ahead(line, Ticket((2, 5, 0), priority, tenant, 1 + tenant), waiting, columns)
+
+
+def check_position(line, last, waiting):
+    beside = [ticket for ticket in waiting if ticket.priority == last.priority]
+    own = sum(ticket.tenant == last.tenant for ticket in beside)
+    shares = sum({ticket.tenant: ticket.share for ticket in beside}.values())
+    turn = min(len(beside), -(-own * shares // last.share))
+    assert line.position(last) == turn + sum(ticket.priority > last.priority for ticket in waiting)
+
+
+def check_ahead(line, new, waiting, columns):
+    beside = [ticket for ticket in waiting if ticket.priority == new.priority]
+    own = [ticket for ticket in beside if ticket.tenant == new.tenant]
+    shares = sum({ticket.tenant: ticket.share for ticket in [*beside, new]}.values())
+    ahead = {}
+    for column in columns:
+        mine, theirs = (sum(ticket.cost[column] for ticket in which) for which in (own, beside))
+        turn = (mine + new.cost[column]) * shares // new.share - new.cost[column]
+        higher = sum(ticket.cost[column] for ticket in waiting if ticket.priority > new.priority)
+        ahead[column] = higher + min(theirs, turn)
+    assert line.likely_ahead(new) == ahead
+    flow = line.flow_of(new)
+    assert own == [] if flow is None else [ticket for ticket in flow.tickets if ticket in waiting] == own
+    if flow is not None:
+        assert flow.load == {column: sum(ticket.cost[column] for ticket in own) for column in columns}
+        assert len(flow.tickets) - flow.gone == len(own)
+
+
+def test_a_ticket_that_stands_in_line_itself_is_not_ahead_of_itself():
+    line = Line()
+    line.count((0,))
+    last = [join(line), join(line), join(line)][-1]
+
+    assert line.likely_ahead(last) == {0: 2}
+    assert line.likely_ahead(Ticket(COST)) == {0: 3}
+    free = Ticket((0, 0, 0), tenant="free")
+    line.join(free)
+    assert line.likely_ahead(free) == {0: 0}
+
+
+def test_a_priority_at_which_none_waits_comes_after_all_higher_ones():
+    line = Line()
+    for priority in (3, 3, 1):
+        join(line, priority=priority)
+
+    assert line.position(Ticket(COST, priority=0)) == 4
