@@ -8,9 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.arguments import SECOND
+from headgate.swarm import membership
 from headgate.swarm.leadership import Settings
 from headgate.swarm.membership import Membership
-from headgate.swarm.messages import LEADERS, read_message
+from headgate.swarm.messages import (
+    ALL,
+    LEADERS,
+    NO_TERM,
+    Bye,
+    Handover,
+    Heartbeat,
+    Hello,
+    Here,
+    Report,
+    read_message,
+)
 from headgate.swarm.shares import WHOLE
 
 LEASE = 10 * SECOND
@@ -294,3 +306,118 @@ def test_a_grant_without_a_place_is_followed():
 def test_a_grant_with_an_impossible_place_is_malformed(turn):
     with pytest.raises(ValueError, match="not a number"):
         granted(place=turn)
+
+
+# -- single messages, true or not
+
+
+def alone():
+    member = Membership("one#1", Settings(LEASE, FORGET, SETTLE, splits=False))
+    member.start(0)
+    return member
+
+
+def said(member):
+    return [type(message) for _, message in member.member.take_outbox()]
+
+
+def heartbeat(name, epoch=1, number=1):
+    return Heartbeat((epoch, name), number=number, is_leader=True, size=2, successor="")
+
+
+def hello(name):
+    return Hello(name, NO_TERM, 1, 0, 1, 0, 0, 0, 0)
+
+
+def leading():
+    """A member that founded a swarm of its own."""
+    member, now = alone(), 0
+    while not member.is_leader:
+        now += SECOND // 10
+        member.tick(now)
+        for where, message in member.member.take_outbox():
+            if where in (ALL, LEADERS, "one#1") or isinstance(message, Report):
+                member.hear(message, now)
+    return member, now
+
+
+def test_a_member_that_has_left_is_not_followed_by_an_old_heartbeat_of_it():
+    member = alone()
+    member.hear(Bye("two#1", (1, "two#1")), SECOND)
+    member.hear(heartbeat("two#1"), SECOND)
+    assert not member.joined
+    member.hear(heartbeat("three#1"), SECOND)
+    assert member.term == (1, "three#1")
+
+
+def test_a_farewell_in_the_name_of_a_member_itself_changes_nothing():
+    member = granted()
+    member.hear(Bye("one#1", (1, "two#1")), SECOND)
+    assert member.share(SECOND) == WHOLE // 2
+    assert member.term == (1, "two#1")
+
+
+def test_of_too_many_members_that_left_the_first_is_forgotten(monkeypatch):
+    """A stranger that invents members fills no memory."""
+    monkeypatch.setattr(membership, "_MOST_LEFT", 2)
+    member = alone()
+    for name in ("a#1", "b#1", "c#1"):
+        member.hear(Bye(name, (1, name)), SECOND)
+    member.hear(heartbeat("b#1"), SECOND)
+    member.hear(heartbeat("c#1"), SECOND)
+    assert not member.joined
+    member.hear(heartbeat("a#1"), SECOND)
+    assert member.joined
+
+
+def test_of_too_many_newcomers_only_so_many_are_remembered_as_a_swarm_can_have(monkeypatch):
+    monkeypatch.setattr(membership, "MOST_MEMBERS", 2)
+    member = alone()
+    for number in range(5):
+        member.hear(hello(f"a{number}#1"), SECOND)
+    assert len(member._rivals) == 2
+
+
+def test_a_newcomer_that_hears_of_a_swarm_founds_none_for_a_while():
+    """It waits as long as members of it might be silent, and then only begins with half of the total."""
+    founded = []
+    for heard in (False, True):
+        member, now = alone(), 0
+        while not member.is_leader and now < 10 * FORGET:
+            now += SECOND // 10
+            if heard and now == SECOND:
+                member.hear(Here("one#1"), now)
+            member.tick(now)
+            for where, message in member.member.take_outbox():
+                if where in (ALL, LEADERS, "one#1") or isinstance(message, Report):
+                    member.hear(message, now)
+        founded.append(now)
+    assert founded[0] < founded[1] < 10 * FORGET
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"to": "two#1"}, {"term": (2, "two#1")}, {"at": 100 * LEASE}], ids=["member", "term", "late"]
+)
+def test_a_handover_to_another_of_another_term_or_without_a_lease_makes_no_leader(wrong):
+    at = wrong.get("at", SECOND)
+    member = granted()
+    member.member.take_outbox()
+    member.hear(Handover(wrong.get("to", "one#1"), wrong.get("term", (1, "two#1")), unknown=0, held={}), at)
+    assert not member.candidate
+
+
+def test_a_member_speaks_at_the_next_tick_when_the_bus_is_back():
+    follower = granted()
+    follower.member.take_outbox()
+    follower.tick(SECOND + 1)
+    assert said(follower) == []
+    follower.hurry(SECOND + 2)
+    follower.tick(SECOND + 2)
+    assert Report in said(follower)
+    leader, now = leading()
+    leader.member.take_outbox()
+    leader.tick(now + 1)
+    assert said(leader) == []
+    leader.hurry(now + 2)
+    leader.tick(now + 2)
+    assert Heartbeat in said(leader)

@@ -16,6 +16,7 @@ from headgate.swarm.messages import (
     Report,
     StepDown,
     read_message,
+    read_object,
 )
 from headgate.swarm.recovery import Level
 from headgate.swarm.rules import ROUND
@@ -100,3 +101,28 @@ def test_a_report_with_an_impossible_field_is_malformed(wrong):
 def test_a_message_of_more_than_eight_megabytes_is_oversized():
     with pytest.raises(Oversized):
         Envelope.from_json(b" " * (8 * 1024 * 1024 + 1))
+
+
+def nested(opening, closing, depth):
+    return b'{"a":' + opening * (depth - 1) + b"1" + closing * (depth - 1) + b"}"
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_message_of_more_than_a_hundred_levels_is_refused(opening, closing):
+    assert read_object(nested(opening, closing, 100)).keys() == {"a"}
+    for depth in (101, 900, 100_000):
+        with pytest.raises(ValueError, match="nested too deep"):
+            read_object(nested(opening, closing, depth))
+
+
+def test_a_message_with_many_lists_that_are_not_inside_each_other_is_read():
+    data = json.dumps({"a": [[1]] * 500, "text": "[" * 200}).encode()
+    assert len(read_object(data)["a"]) == 500
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"7", b"null", b'"a"', b"", b"{", b'{"a": NaN}', b'{"a": -Infinity}']
+)
+def test_what_is_not_a_json_object_is_refused(data):
+    with pytest.raises(ValueError):
+        read_object(data)

@@ -9,7 +9,7 @@ from headgate import Rate
 from headgate.arguments import SECOND
 from headgate.gate.bucket import RateRule
 from headgate.limits import REQUESTS
-from headgate.swarm.rules import ROUND, TurnRule, turn_in
+from headgate.swarm.rules import ROUND, TurnRule, share_of_rate, turn_in
 
 ONE = (1, 0, 0)
 
@@ -195,3 +195,22 @@ def test_agents_together_never_exceed_the_rate_however_often_a_round_begins(many
     for gone, (_, might) in enumerate(sorted(calls)):
         behind = max(behind, might - gone)
         assert gone + 1 - might + behind <= 1.01
+
+
+def test_a_far_side_that_has_nothing_left_ends_a_turn_and_one_that_has_something_does_not():
+    rule = turns()
+    rule.enter(ONE, 1 * SECOND)
+    rule.lower(1, 2 * SECOND)
+    assert rule.level(2 * SECOND) == 1
+    rule.lower(0, 2 * SECOND)
+    assert rule.level(2 * SECOND) == 0
+    assert rule.earliest(ONE, 2 * SECOND) == 7 * SECOND
+
+
+def test_a_share_of_a_rate_never_allows_more_than_that_part_of_it():
+    whole = Rate(10, 60, strict=True)
+    assert share_of_rate(whole, 1, 1) is whole
+    assert share_of_rate(whole, 1, 3) == Rate(3, 60, strict=True)
+    assert share_of_rate(whole, 1, 40) == Rate(1, 240, strict=True)  # a call in four minutes
+    assert share_of_rate(Rate(10, 60, burst=10), 1, 4) == Rate(10, 240, burst=2)
+    assert share_of_rate(Rate(10, 60, burst=1), 1, 4) == Rate(10, 240, burst=1)
