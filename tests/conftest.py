@@ -6,12 +6,21 @@ And a PostgreSQL server, which takes seconds to start: one for each process that
 import gc
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-# `make test` tries the same examples in every run; `make search` tries new ones.
+# `make test` tries the same examples in every run; `make search` tries new ones. `make quality` asks only
+# whether a test fails, so the example that fails is not made smaller.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", UNHURRIED, derandomize=True, database=None)
 settings.register_profile("searching", UNHURRIED)
+settings.register_profile(
+    "mutants",
+    UNHURRIED,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 settings.load_profile("steady")
 
 
