@@ -57,6 +57,12 @@ def test_the_help_of_run_has_sections_and_fits_the_line():
             "no such option '--too'",
             "headgate run --help explains it",
         ),
+        (
+            "run jobs.jsonl --to http://a.b --rat 5/s",
+            "no such option '--rat'. Did you mean one of '--format', '--rate', '--to'?",
+            "headgate run --help explains it",
+        ),
+        ("run x --to http://a.b --max-cost five", "'--max-cost': 'five' is not a number", "run --help"),
         ("run jobs.jsonl --to http://a.b -o", "option '-o' requires an argument", "headgate run --help"),
         ("sandbox --port 99999", "99999 is not in the range", "headgate sandbox --help explains it"),
         ("sandbox --requests fast", "--requests 'fast': rate 'fast': it has no period", ""),

@@ -153,7 +153,7 @@ def test_the_answers_are_sentences():
     [
         ("client", "names no object"),
         ("no_such_module_here:client", "cannot be imported"),
-        ("program_of_doctor:nothing", "has no nothing"),
+        ("program_of_doctor:nothing", "the module program_of_doctor has no object 'nothing'"),
     ],
 )
 def test_a_client_that_does_not_exist_is_a_mistake(name, why):

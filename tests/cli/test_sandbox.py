@@ -58,7 +58,13 @@ def test_refusals_of_the_sandbox_are_free_if_that_is_asked_for():
         (["--window-age", "5"], "needs kind='fixed'"),
         (["--fault", "earthquake"], "earthquake"),
         (["--fault", "storm,loud"], "'loud' says nothing"),
-        (["--fault", "storm,loud=1"], "loud"),
+        (["--fault", "storm,loud=1"], "a fault has no detail 'loud'; write one of path, model, key,"),
+        (["--tokens", "100 requests/minute"], "--tokens '100 requests/minute' is a rate of requests; leave"),
+        (["--requests", "90 tpm"], "--requests '90 tpm' is a rate of tokens; leave the unit out"),
+        (["--concurrency", "many"], "'many' is not a whole number"),
+        (["--jitter", "soon"], "'soon' is not a number"),
+        (["--seed", "1.5"], "'1.5' is not a whole number"),
+        (["--concurrency", "0"], "0 is not in the range x>=1"),
     ],
 )
 def test_wrong_options_of_the_sandbox_are_errors(options, why):

@@ -203,6 +203,7 @@ def test_a_gateway_that_was_killed_costs_the_store_one_lease(tmp_path):
         (["nonsense"], "is not a known API"),
         (["openai", "openai"], "same path"),
         (["--to", "ftp://x"], "is not the URL of an API"),
+        (["http://x:8000"], "write --to http://x:8000 for one API, or NAME=http://x:8000"),
         (["--to", "https://x/?a=b"], "neither password, query nor fragment"),
         (["--to", "https://a", "openai"], "--to is for one API"),
         (["openai", "--listen", "nowhere"], "is not an address"),

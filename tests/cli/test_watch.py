@@ -162,6 +162,13 @@ def test_a_store_that_cannot_be_read_is_an_error(url, error):
     assert "sesame" not in done.output
 
 
+def test_the_address_of_a_gateway_leads_to_its_page():
+    for url in ("http://127.0.0.1:8429", "http://127.0.0.1:8429/.headgate/ui"):
+        said, hint = told(watch(url))
+        assert f"error: {url} is the address of a server, and `headgate watch` shows a store" in said
+        assert "open http://127.0.0.1:8429/.headgate/ui in a browser" in hint
+
+
 # -- until Ctrl-C
 
 

@@ -173,6 +173,12 @@ def test_limits_are_read_with_the_whole_amount_as_their_burst():
     assert read_rate("600/minute burst 20", "requests", "bucket").burst == 20
     assert read_rate(Rate(600, 60, burst=7), "requests", "bucket").burst == 7
     assert read_rate("10 per 250ms", "requests", "bucket").per_ns == 250 * MS
+    assert read_rate("90_000 tpm", "tokens", "bucket").burst == 90_000
+    assert read_rate("5 reqs/s", "requests", "bucket").burst == 5
+    assert read_rate("90/minute", "input_tokens", "bucket").burst == 90
+    for text, limit in (("5 requests/s", "tokens"), ("5 rpm", "tokens"), ("5 tokens/s", "requests")):
+        with pytest.raises(InvalidConfig, match=r"is a rate of \w+; leave the unit out, e\.g\. "):
+            read_rate(text, limit, "bucket")
     with pytest.raises(InvalidConfig, match="only a bucket has a burst"):
         read_rate("600/minute burst 20", "requests", "fixed")
 

@@ -114,7 +114,7 @@ def load(name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise LookupError(f"{module} has no {attribute}") from None
+            raise LookupError(f"the module {module} has no object {attribute!r}") from None
     return found
 
 

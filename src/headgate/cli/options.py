@@ -4,10 +4,12 @@ Answers go to stdout, words to stderr. An error is one line that says what is wr
 to do.
 """
 
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -35,13 +37,23 @@ class CommandError(click.ClickException):
 
 def wrong_usage(error: click.UsageError, ctx: click.Context) -> CommandError:
     """The same error; where something is missing, with an example from the help of the command."""
-    said = " ".join(error.format_message().split()).removesuffix(".")
+    said = _plain(" ".join(error.format_message().split()).removesuffix("."))
     hint = f"{ctx.command_path} --help explains it"
     if isinstance(error, click.MissingParameter):
         lines = (line.strip() for line in (ctx.command.help or "").splitlines())
         example = next((line for line in lines if line.startswith(f"{ctx.command_path} ")), None)
         hint = hint if example is None else f"write e.g. {example}; {hint}"
     return CommandError(said[:1].lower() + said[1:], hint)
+
+
+def _plain(said: str) -> str:
+    """What click says about a number, or about options that are spelt like an unknown one, in plain words."""
+    said = re.sub(r"'([^']*)' is not a valid (float|integer)( range)?$", _not_a_number, said)
+    return re.sub(r" \(Did you mean one of: (.*)\?\)$", r" Did you mean one of \1?", said)
+
+
+def _not_a_number(found: re.Match[str]) -> str:
+    return f"'{found[1]}' is not a {'whole ' if found[2] == 'integer' else ''}number"
 
 
 # -- options in sections
@@ -167,6 +179,10 @@ def _fault(text: str) -> object:
         if not equals:
             raise ValueError(f"{part!r} says nothing; write e.g. storm,after=10,duration=5")
         details[name.strip().replace("-", "_")] = _value_of(value.strip())
+    known = [field.name for field in fields(Fault) if field.name != "kind"]
+    wrong = next((name for name in details if name not in known), None)
+    if wrong is not None:
+        raise ValueError(f"a fault has no detail {wrong!r}; write one of {', '.join(known)}")
     return Fault(kind, **details)
 
 

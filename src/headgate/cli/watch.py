@@ -53,6 +53,7 @@ def watch(store: str, keys: tuple[str, ...], *, web: bool, listen: str, **option
 
     Exit status: 0, 2 if the store cannot be read, 130 after Ctrl-C.
     """
+    _is_no_page(store)
     show: Callable[..., Any] = show_process if store.startswith("unix:") else show_store
     if web:
         if store.startswith("unix:") or options["once"] or options["as_json"]:
@@ -65,6 +66,16 @@ def watch(store: str, keys: tuple[str, ...], *, web: bool, listen: str, **option
     except (InvalidLimit, StoreError) as error:
         hint = "write STORE as the programs do that share by it, e.g. sqlite:///limits.db"
         raise CommandError(str(error).removeprefix("store="), hint) from None
+
+
+def _is_no_page(store: str) -> None:
+    """The address of a gateway is the first thing that one tries; what it shows is a page."""
+    if store.startswith(("http://", "https://")):
+        page = f"{store.partition('/.headgate')[0].rstrip('/')}/.headgate/ui"
+        raise CommandError(
+            f"{store} is the address of a server, and `headgate watch` shows a store",
+            f"if it is a gateway, open {page} in a browser; or give what the gateway got as --store",
+        )
 
 
 class StoreView(NamedTuple):

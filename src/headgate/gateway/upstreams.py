@@ -107,7 +107,8 @@ def upstream(
 ) -> Upstream:
     """An upstream of that name. What is left out is that of the API with this name or this host."""
     if name and not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
-        raise InvalidConfig(f"{name!r} is not a name for a path; write letters and digits")
+        instead = f"--to {name} for one API, or NAME={name}" if "://" in name else "letters and digits"
+        raise InvalidConfig(f"{name!r} is not a name for a path; write {instead}")
     known = KNOWN.get(name) if not url else _by_host(urlsplit(checked_url(url)).netloc.lower())
     if not url:
         if known is None:

@@ -6,6 +6,7 @@ it counts with code of its own and not with that of headgate's gates.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,6 +15,7 @@ from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate
 
 KINDS = ("bucket", "fixed", "sliding")
+_NO_UNIT = re.compile(r"\s*[\d_]+\s*(/|per\b)")  # the unit of a limit is its name
 
 
 def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
@@ -24,6 +26,9 @@ def read_rate(value: Rate | str, what: str, kind: str) -> Rate:
         rate = Rate.parse(value)
     except InvalidLimit as error:
         raise InvalidConfig(f"{what}={value!r}: {error}") from None
+    if rate.unit != what and not _NO_UNIT.match(value):
+        example = f"{what}='{rate.amount}/minute'"
+        raise InvalidConfig(f"{what}={value!r} is a rate of {rate.unit}; leave the unit out, e.g. {example}")
     if "burst" in value.split():
         if kind != "bucket":
             raise InvalidConfig(

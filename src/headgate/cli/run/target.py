@@ -71,7 +71,8 @@ def _checked_url(to: str) -> SplitResult:
             scheme = "http" if address.startswith(("localhost", "127.")) else "https"
             raise BadTarget(f"--to {to!r} does not say how to get there", f"write {scheme}://{address}")
         raise BadTarget(
-            f"--to {to!r}: {parts.scheme!r} is not spoken here", f"write http or https: {example}"
+            f"--to {to!r}: {parts.scheme!r} is not a protocol of this command",
+            f"write http or https: {example}",
         )
     name = parts.hostname or ""
     if not name or port == 0 or any(c.isspace() or ord(c) < 33 for c in to.strip()):
