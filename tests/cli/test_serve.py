@@ -64,7 +64,16 @@ def test_one_line_on_stdout_says_where_it_listens_and_sigterm_ends_it():
         assert serving.line == f"listening on http://127.0.0.1:{serving.port}\n"
         assert serving.ask("GET", "/.headgate/health") == (200, b'{"status": "ok"}')
         assert serving.ask("POST", "/v1/chat/completions", {}, CHAT)[0] == 200
-        assert serving.stop(signal.SIGTERM) == (0, "", "")
+        page = f"live page: http://127.0.0.1:{serving.port}/.headgate/ui; Ctrl-C to stop\n"
+        assert serving.stop(signal.SIGTERM) == (0, "", page)
+
+
+def test_stderr_says_what_programs_are_given_to_find_each_api():
+    with Serving("openai", "local=http://127.0.0.1:1", "--listen", "127.0.0.1:0") as serving:
+        address = f"http://127.0.0.1:{serving.port}"
+        *given, page = serving.stop(signal.SIGTERM)[2].splitlines()
+        assert given == [f"  OPENAI_BASE_URL={address}/openai/v1", f"  {address}/local"]
+        assert page.startswith(f"live page: {address}/.headgate/ui")
 
 
 def test_ctrl_c_ends_it_with_130():

@@ -3,8 +3,8 @@
 from itertools import count
 
 from headgate.gateway.guards import Refusal
-from headgate.gateway.launch import child_environment, plan, with_flags
-from headgate.gateway.upstreams import Routes
+from headgate.gateway.launch import addresses, child_environment, plan, with_flags
+from headgate.gateway.upstreams import Routes, upstream
 
 GATEWAY = "http://127.0.0.1:5"
 
@@ -106,3 +106,17 @@ def test_the_key_of_codex_is_hidden_like_others():
     fields = [("authorization", f"Bearer {child['CODEX_API_KEY']}")]
     passage = launch.keys.passage(openai, "/v1/responses", dict(fields), fields)
     assert passage.headers == [("authorization", "Bearer sk-c")]
+
+
+def test_programs_are_given_a_variable_for_a_known_api_and_the_address_for_another():
+    assert addresses([upstream("", "https://api.anthropic.com")], GATEWAY) == [
+        f"ANTHROPIC_BASE_URL={GATEWAY}"
+    ]
+    assert addresses([upstream("mine", "https://api.openai.com")], GATEWAY) == [
+        f"OPENAI_BASE_URL={GATEWAY}/mine/v1"
+    ]
+    assert addresses([upstream("openai", "http://127.0.0.1:1")], GATEWAY) == [
+        f"OPENAI_BASE_URL={GATEWAY}/openai/v1"
+    ]
+    assert addresses([upstream("local", "http://127.0.0.1:1")], GATEWAY) == [f"{GATEWAY}/local"]
+    assert addresses([upstream("", "http://127.0.0.1:1")], GATEWAY) == []

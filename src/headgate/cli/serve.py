@@ -84,6 +84,8 @@ def serve(apis: tuple[str, ...], **options: Any) -> None:
 
 
 async def _serve(make: Any) -> int:
+    from ..gateway.launch import addresses  # noqa: PLC0415 - with aiohttp, which --help can do without
+
     gateway: Gateway = make()
     stopping: list[int] = []
     first, second = asyncio.Event(), asyncio.Event()
@@ -97,6 +99,10 @@ async def _serve(make: Any) -> int:
     try:
         click.echo(f"listening on {gateway.url}")
         sys.stdout.flush()
+        if gateway.url.startswith("http"):
+            for address in addresses(gateway.routes.all, gateway.url):
+                click.echo(f"  {address}", err=True)
+            click.echo(f"live page: {gateway.url}/.headgate/ui; Ctrl-C to stop", err=True)
         await first.wait()
         draining = asyncio.ensure_future(gateway.drain())
         at_once = asyncio.ensure_future(second.wait())

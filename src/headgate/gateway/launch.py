@@ -111,6 +111,25 @@ def child_environment(environment: Mapping[str, str], gateway: str, launch: Laun
     return changed
 
 
+def addresses(upstreams: Sequence[Upstream], gateway: str) -> list[str]:
+    """What programs are given so that they find each API at the gateway: a variable, or the address alone.
+
+    >>> addresses([upstream("openai"), upstream("local", "http://127.0.0.1:8000")], "http://127.0.0.1:8429")
+    ['OPENAI_BASE_URL=http://127.0.0.1:8429/openai/v1', 'http://127.0.0.1:8429/local']
+    """
+    told = []
+    for each in upstreams:
+        address = f"{gateway}/{each.name}" if each.name else gateway
+        names = (name for name in _ADDRESSES if each.name == name or each.host == upstream(name).host)
+        name = next(names, None)
+        if name is not None:
+            variable, path = _ADDRESSES[name][0]
+            told.append(f"{variable}={address}{path}")
+        elif each.name:
+            told.append(address)
+    return told
+
+
 def is_codex(command: Sequence[str]) -> bool:
     return PurePath(command[0]).name in ("codex", "codex.exe")
 
