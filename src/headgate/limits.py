@@ -262,7 +262,12 @@ def parse_number(text: str, what: str, wrong: Callable[[str], InvalidLimit]) -> 
     if len(digits) > 40:  # Python refuses to read integers of more than 4,300 digits
         raise wrong(f"{what} has {len(digits)} digits")
     if not (digits.isascii() and digits.isdigit()) or text.startswith("_") or text.endswith("_"):
-        raise wrong(f"{what} {text!r} is not a whole number")
+        why = "is not a whole number"
+        if text.replace(",", "").isdigit() and len(text.rpartition(",")[2]) == 3:
+            why = f"has a comma; {text.replace(',', '_')} is a whole number"
+        elif what == "the amount" and text.replace(".", "", 1).isdigit() and "." in text:
+            why += ', so take a longer period, as in "1 per 2 s"'
+        raise wrong(f"{what} {text!r} {why}")
     return int(digits)
 
 

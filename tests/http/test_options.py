@@ -23,7 +23,7 @@ every_adapter = pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda it: f"{i
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"gate": "api"}, "is not a Dispatch"),
+        ({"gate": "500/minute"}, r'is not a Dispatch; give one, such as Dispatch\("openai", rates='),
         ({"retries": -1}, "retries=-1"),
         ({"retries": 1.5}, "whole number"),
         ({"backoff": 3}, "is not a Backoff"),
@@ -43,6 +43,12 @@ def test_an_option_that_cannot_work_is_refused_at_once(options, why):
 def test_an_unknown_option_is_refused_by_every_adapter(adapter):
     with pytest.raises(TypeError, match="retrys"):
         adapter(retrys=3)
+
+
+@every_adapter
+def test_limits_given_to_an_adapter_lead_to_its_gate(adapter):
+    with pytest.raises(TypeError, match=r"^rates= is an option of a gate, not of its adapter; .* Dispatch\("):
+        adapter(rates="500/minute")
 
 
 @every_adapter

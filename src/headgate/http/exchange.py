@@ -6,6 +6,7 @@ and responses are never changed.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -50,6 +51,16 @@ class SendOptions(TypedDict, total=False):
     choose: Choose | None
 
 
+_EXAMPLE = 'Dispatch("openai", rates="500/minute", pause=True)'
+
+
+def _no_option(name: str) -> str:
+    """The error of an option that no adapter has; it may be one of the gate."""
+    if name in inspect.signature(Dispatch).parameters:
+        return f"{name}= is an option of a gate, not of its adapter; give the adapter one: {_EXAMPLE}"
+    return f"{name}= is not an option of an adapter; write one of {', '.join(SendOptions.__annotations__)}"
+
+
 class GatedSender:
     """Sends requests as the gate of each admits them, with the options of one adapter.
 
@@ -67,11 +78,15 @@ class GatedSender:
         lease: Seconds = 600.0,
         timeout: Seconds | None = None,
         choose: Choose | None = None,
+        **unknown: object,
     ) -> None:
+        for name in unknown:
+            raise TypeError(_no_option(name))
         several = checked_several(gate) is not None
         if gate is not None and not several and not isinstance(gate, Dispatch) and not callable(gate):
             raise InvalidConfig(
-                f"gate={gate!r} is not a Dispatch; give one, or a function of the request that returns one"
+                f"gate={gate!r} is not a Dispatch; give one, such as {_EXAMPLE}, "
+                "or a function of the request that returns one"
             )
         if estimate is not None and not callable(estimate):
             raise InvalidConfig(f"estimate={estimate!r} cannot be called; give a function of the request")
