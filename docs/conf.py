@@ -22,7 +22,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 default_role = "code"
 highlight_language = "none"  # blocks without a language are output
-pygments_style = "tango"
+pygments_style = "default"  # every colour has a contrast of 4.5 or more on its background
 pygments_dark_style = "github-dark"
 
 html_theme = "furo"
