@@ -7,6 +7,9 @@ import pytest
 
 from budgets.asking import refusal
 from headgate import BudgetBook, InvalidConfig, InvalidLimit, InvalidWindow, TokenBudget
+from headgate.budgets.plans import read_plan
+from headgate.budgets.usage import LocalUsage
+from headgate.budgets.windows import TOKENS
 from headgate.gate.clock import SYSTEM
 from headgate.testing import ManualClock
 
@@ -75,6 +78,37 @@ def test_what_was_reserved_before_midnight_and_settled_after_it_counts_before_mi
     budget.reserve(600).settle(700)
     budget.record_usage(50)
     assert budget.remaining_budget == 250
+
+
+def test_each_level_goes_by_its_own_calendar():
+    """A user by the day, the team by the month: a reservation of the 30th is settled on the 1st."""
+    clock = clock_at(2026, 11, 30, 23)
+    team = TokenBudget(limits="1_000 tokens/calendar month", key="team", clock=clock)
+    ann = TokenBudget(limits="100 tokens/calendar day", key="ann", parent=team, clock=clock)
+    ann.reserve(100).settle(40)
+    assert (ann.remaining_budget, team.remaining_budget) == (60, 960)
+    reservation = ann.reserve(50)
+    clock.advance(HOUR)
+    reservation.settle(90)
+    assert (ann.remaining_budget, team.remaining_budget) == (100, 1_000)
+    today = ann.reserve(30)
+    clock.advance(DAY)
+    today.settle(20)
+    assert (ann.remaining_budget, team.remaining_budget) == (100, 980)
+    ann.record_usage(5)
+    assert (ann.remaining_budget, team.remaining_budget) == (95, 975)
+
+
+def test_another_plan_with_a_calendar_counts_what_its_windows_know_of_the_period():
+    """What was used half an hour before midnight is of yesterday."""
+    clock = clock_at(2026, 11, 18, 23, 30)
+    usage = LocalUsage(clock)
+    level = usage.level(read_plan(limits="10 tokens/2 hours"), ("ann",))
+    usage.take([level], (4, 0))
+    clock.advance(HOUR)
+    usage.take([level], (3, 0))
+    usage.retune(level, read_plan(limits="10 tokens/calendar day"))
+    assert usage.left([level], TOKENS) == 7
 
 
 def test_a_wall_clock_that_is_put_back_gives_nothing_back():

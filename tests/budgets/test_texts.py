@@ -237,6 +237,8 @@ def test_a_limit_that_would_limit_nothing_beside_another_one_is_an_error(limits)
         (["$5/day", "$5/calendar day"], "Europe/Berlin"),  # a day of 25 hours
         (["$5/month", "$5/calendar month"], "Europe/Berlin"),
         (["$4/calendar month", "4 tokens/calendar day"], "UTC"),
+        (["$9/calendar month", "$5/calendar day"], "UTC"),
+        (["$9/calendar month", "$5/calendar week"], "UTC"),
     ],
 )
 def test_a_limit_that_can_refuse_something_beside_another_one_is_accepted(limits, zone):

@@ -59,6 +59,7 @@ def test_budgets_of_equal_keys_share_a_month_and_begin_the_next_one_together(mem
     assert other.remaining_money == 30_000_000
     clock.advance(4)
     assert [one.remaining_money, other.remaining_money] == [100_000_000] * 2
+    assert one.check_budget(0, money=100_000_000)
     other.reserve(0, money=10_000_000)
     assert one.remaining_money == 90_000_000
 
@@ -85,8 +86,11 @@ def test_a_reservation_of_nothing_is_settled_in_the_period_in_which_it_was_made(
     yesterday = budget.reserve(0)
     clock.advance(DAY)
     today = budget.reserve(0)
-    yesterday.settle(700)
-    today.settle(200)
+    client = budget.account.usage.client
+    with client._working:  # another exchange is going on, and these two wait for it
+        yesterday.settle(700)
+        today.settle(200)
+    client.flush()
     assert budget.remaining_budget == 800
 
 
