@@ -92,7 +92,8 @@ class Transport(_Gated[InnerTransport], _Sync):
     If the gate refuses a request, its exception is raised. An SDK that would hide it behind an
     APIConnectionError (OpenAI's, Anthropic's, recognised by their headers) gets a response with status 429
     instead, and raises its RateLimitError with the sentence of the gate; `headgate.http.refusal_of(error)`
-    is the exception. `refusals="raise"` and `refusals="respond"` decide it for all requests.
+    is the exception. In the same way a model without a price, in the budget of its block, is answered by
+    status 400. `refusals="raise"` and `refusals="respond"` decide it for all requests.
 
     The other options are those of `headgate.http.exchange.SendOptions`.
 
