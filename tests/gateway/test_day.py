@@ -70,7 +70,8 @@ class Day:
             task.add_done_callback(self._running.discard)
             self.sent += 1
         await asyncio.gather(*self._running)
-        await asyncio.sleep(60)  # connections that nothing uses are closed
+        # Connections that nothing uses are closed, and the longest backoff window ends: it has a timer.
+        await asyncio.sleep(150)
 
     async def _client(self):
         random = self._random
