@@ -126,9 +126,14 @@ class LocalUsage:
         if left:  # emptied first: a change that an interrupt broke off is not made twice
             self._levels, charge, actual = left
             left.clear()
-            wall = self._wall(self._levels)
+            estimate, taken_at, _by, begins = charge
+            wall = 0
             for i, level in enumerate(self._levels):
-                level.settle(charge.cost, actual, charge.at, now, wall, charge.begins_of(i))
+                if level.by_calendar:
+                    wall = wall or self.clock.wall()
+                    level.settle(estimate, actual, taken_at, now, wall, begins[i] if begins else {})
+                else:
+                    level.settle(estimate, actual, taken_at, now)
 
     def _repair(self, _now: int) -> None:
         for level in self._levels:
