@@ -1,6 +1,7 @@
 """What a reply, or an exception instead of one, means for its job."""
 
 import json
+import ssl
 
 import pytest
 
@@ -30,6 +31,11 @@ from headgate.cli.run.replies import Trouble, no_reply, read_reply, said_by
         (402, {}, b"", "quota"),
         (404, {}, b"<html>", "rejected"),
         (408, {}, b"", "failed"),
+        (413, {}, b"", "rejected"),
+        (429, {}, b'{"error": {"message": "Request too large", "code": "rate_limit_exceeded"}}', "rejected"),
+        (200, {"content-type": "application/json"}, b"[1, 2]", None),
+        (200, {"content-type": "application/json"}, b'"error"', None),
+        (200, {}, b'{"error": {"message": "a warning of a model"}}', None),
         (429, {"retry-after": "3"}, b"", "refused"),
         (429, {}, b'{"error": {"code": "insufficient_quota"}}', "quota"),
         (500, {}, b"", "failed"),
@@ -57,6 +63,9 @@ def test_the_kind_of_trouble_in_an_exception():
     assert no_reply(TimeoutError(), 5).trouble.message == "no answer within 5 s"
     assert no_reply(ConnectionRefusedError("refused"), 5).trouble.kind == "unreachable"
     assert no_reply(ConnectionResetError("reset"), 5).trouble.kind == "failed"
+    untrusted = no_reply(ssl.SSLCertVerificationError(1, "certificate verify failed"), 5).trouble
+    assert untrusted == Trouble("certificate", "certificate verify failed")
+    assert no_reply(OSError(), 5).trouble.message == "the connection broke: OSError"
 
 
 def test_why_calls_are_held_back_after_a_trouble():

@@ -232,7 +232,7 @@ class ApiHealth:
                 return Judgement(stop=Stop("refused", why, _JOBS_HINT))
             if trouble.kind != "failed" or len(self._failed) < _ALIKE:
                 return Judgement(own=True)
-            hold, outage = self._hold(now, random), True
+            hold, outage = self._hold(now, random, self.since), True
         if now > self.since + self._patience:
             why = f"no answer for {duration(now - self.since)}; the last was {trouble.message}"
             return Judgement(stop=Stop("unreachable", why))
@@ -254,13 +254,13 @@ class ApiHealth:
             return Stop("unreachable", f"{host} cannot be trusted: {trouble.message}", "check --to")
         return None
 
-    def _hold(self, now: float, random: float) -> float | None:
-        """How long all jobs wait; None if they wait already."""
+    def _hold(self, now: float, random: float, since: float) -> float | None:
+        """How long all jobs wait; None if they wait already. Jobs have failed `since` then."""
         if now < self._held_until:
             return None
         wait = _OUTAGE.delay_ns(self._holds, random, None) / 1e9
-        if self.since is not None:  # the last try comes before the patience ends
-            wait = min(wait, max(0.5, 0.9 * (self.since + self._patience - now)))
+        # The last try comes before the patience ends.
+        wait = min(wait, max(0.5, 0.9 * (since + self._patience - now)))
         self._holds += 1
         self._held_until = now + wait
         return wait
