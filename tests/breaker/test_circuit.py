@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from breaker.circuits import SECOND, circuit, everything, fail, opened_at, succeed
-from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Probe
+from headgate import events
+from headgate.breaker.circuit import CLOSED, HALF_OPEN, OPEN, Counter, Probe
 
 # -- closed
 
@@ -401,3 +402,64 @@ def test_a_circuit_is_pristine_when_nothing_is_counted_any_longer():
     fail(it, 66 * SECOND)
     assert not it.pristine(66 * SECOND + 600 * SECOND)
     assert it.pristine(66 * SECOND + 600 * SECOND + 1)  # no call came for ten minutes
+
+
+# -- the failure that opened it, and what the observer is to be told
+
+
+def told(counter):
+    events_, counter.events = [*counter.events], type(counter.events)()
+    return events_
+
+
+def count(counter, what, error=None, now=0):
+    counter.count([counter.enter(now), what, error, False, now, 0.0], now)
+
+
+def test_a_counter_tells_of_each_change_and_of_the_failure_that_opened_the_circuit():
+    counter, error = Counter(circuit(), "api"), OSError("down")
+    for _ in range(2):
+        count(counter, "failed", OSError("before"))
+    count(counter, "ignored", OSError("not counted"))
+    assert told(counter) == []
+    assert counter.cause is None
+    count(counter, "failed", error, SECOND)
+    assert counter.cause is error
+    (opened,) = told(counter)
+    assert opened == events.CircuitOpened(
+        key="api", at=1.0, generation=1, duration=30.0, reason="3 calls in a row failed", error=error
+    )
+    assert counter.enter(30 * SECOND) is None
+    assert told(counter) == []
+    probe = counter.enter(31 * SECOND)
+    assert told(counter) == [events.CircuitProbing(key="api", at=31.0, generation=1)]
+    assert counter.enter(31 * SECOND) is None
+    counter.count([probe, "ignored", None, False, 31 * SECOND, 0.0], 0)
+    count(counter, "succeeded", None, 32 * SECOND)
+    assert counter.cause is None
+    assert told(counter) == [events.CircuitClosed(key="api", at=32.0, generation=2)]
+    counter.count([], 33 * SECOND)  # it was counted before an interrupt
+    assert told(counter) == []
+
+
+def test_a_counter_that_is_reset_tells_of_it_if_the_circuit_was_open():
+    counter = Counter(circuit(), "api")
+    counter.reset(SECOND)
+    assert told(counter) == []
+    for _ in range(3):
+        count(counter, "failed", OSError())
+    told(counter)
+    counter.reset(2 * SECOND)
+    assert counter.cause is None
+    assert told(counter) == [events.CircuitClosed(key="api", at=2.0, generation=3)]
+
+
+def test_a_counter_tells_of_what_a_store_changed_and_not_of_what_it_left():
+    counter = Counter(circuit(), "api")
+    counter.cause = OSError()
+    counter.follow(lambda known, now: known is not counter.circuit or now != SECOND, SECOND)
+    assert told(counter) == []
+    assert counter.cause is not None
+    counter.follow(lambda known, now: known is counter.circuit and now == SECOND, SECOND)
+    assert counter.cause is None
+    assert told(counter) == [events.CircuitClosed(key="api", at=1.0, generation=0)]

@@ -1,5 +1,7 @@
 """Rates learned from responses, as timelines of the pure arithmetic."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,11 @@ from headgate.dispatch.episodes import Edges, Episodes
 from headgate.dispatch.learning import Learner
 from headgate.dispatch.ramp import Ramp
 from headgate.dispatch.stated import figures_of, unit_of
-from headgate.limits import Rate
+from headgate.gate.bucket import RateRule
+from headgate.gate.decision import Rules
+from headgate.limits import COLUMNS, Rate
 from headgate.responses.scopes import Scope
+from headgate.responses.signals import Signal
 
 MINUTE = 60 * SECOND
 
@@ -290,8 +295,104 @@ def test_the_end_of_a_fixed_window_is_found_by_answers_that_come_after_the_episo
     assert edges.pause(asked, asked) == pytest.approx(10 * SECOND, abs=2 * SECOND)
 
 
+def test_every_end_of_a_fixed_window_makes_its_edge_more_exact_and_one_elsewhere_ends_the_belief():
+    edges = Edges()
+    for minute in (1, 2, 3):
+        edges.ended(minute * MINUTE - 4 * SECOND, minute * MINUTE + 4 * SECOND)
+    assert edges.period == MINUTE
+    exact = 4 * MINUTE - SECOND // 10, 4 * MINUTE + SECOND // 10
+    edges.ended(*exact)
+    asked = 5 * MINUTE - 10 * SECOND
+    assert edges.pause(asked, asked) == pytest.approx(10 * SECOND, abs=SECOND // 5)
+    edges.ended(6 * MINUTE + 20 * SECOND, 6 * MINUTE + 21 * SECOND)
+    assert edges.period is None
+    assert edges.pause(asked, asked) is None
+    edges.narrow(asked, refused=True)  # nothing is known that it could narrow
+    assert edges.period is None
+
+
+def test_what_is_known_of_edges_and_episodes_is_the_same_in_another_process():
+    episodes = Episodes()
+    for minute in (1, 2, 3):
+        edge = minute * MINUTE
+        episodes.refused(edge - SECOND, edge - SECOND // 2, gap=SECOND // 10, stated=None)
+        episodes.succeeded(edge + SECOND // 2)
+    episodes.failed(4 * MINUTE, 4 * MINUTE)
+    other, shift = Episodes(), 10**15
+    other.restore(json.loads(json.dumps(episodes.saved(5 * MINUTE))), 5 * MINUTE + shift)
+    assert episodes.edges.period == other.edges.period == MINUTE
+    asked = 5 * MINUTE + 30 * SECOND
+    assert other.edges.pause(asked + shift, asked + shift) == episodes.edges.pause(asked, asked)
+    assert not other.quiet
+    assert other.is_echo(3 * MINUTE + shift) == episodes.is_echo(3 * MINUTE)
+    assert other.saved(6 * MINUTE + shift) == episodes.saved(6 * MINUTE)
+
+
 def test_after_a_refusal_that_took_until_the_next_window_a_call_goes_at_once():
     edges = Edges()
     for minute in (1, 2, 3):
         edges.ended(minute * MINUTE - SECOND // 10, minute * MINUTE + SECOND // 10)
     assert edges.pause(4 * MINUTE + 5 * SECOND, 4 * MINUTE - SECOND) == SECOND // 10
+
+
+# -- what responses say of levels
+
+
+def rules_of(*rates):
+    return Rules(rates=[RateRule(rate, COLUMNS[rate.unit]) for rate in rates])
+
+
+def respond(learner, rules, sent, now, scopes=(), **said):
+    """A response to a call that was sent then."""
+    stated = figures_of([Scope(*scope) for scope in scopes])
+    learner.hear_limits(stated, sent)
+    return learner.hear(Signal(**said), stated or None, sent, now, rules, 0.5)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_several_limits_for_one_unit_the_one_that_leaves_least_counts(turned):
+    """And a limit of which nothing is said to remain, or that counts another unit, changes no level."""
+    rates = Rate(100, 60, burst=100), Rate(10_000, 60, unit="tokens", burst=10_000)
+    learner, rules = Learner(rates, 0), rules_of(*rates)
+    scopes = [("requests", 100, 40), ("requests_day", 5000, 20), ("requests_hour", 500, None)]
+    respond(learner, rules, SECOND, SECOND, scopes[::-1] if turned else scopes)
+    assert [rule.level(SECOND) for rule in rules.rates] == [20, 10_000]
+
+
+def test_a_period_that_was_found_is_known_in_another_process():
+    learner = Learner(None, 0)
+    hear(learner, [("requests", 10, 9, SECOND // 10), ("tokens", 9000, 8000, SECOND)], 0)
+    hear(learner, [("requests", 10, 8, 2 * SECOND // 10), ("tokens", 9000, 8000, SECOND)], 1)
+    other = Learner(None, 0)
+    other.restore(json.loads(json.dumps(learner.saved(SECOND))), 77 * SECOND)
+    assert other.rates == learner.rates == (Rate(10, 1), Rate(9000, 60, unit="tokens"))
+    hear(other, [("requests", 20, 19, None)], 78 * SECOND)
+    assert other.rates[0] == Rate(20, 1)
+
+
+def test_until_the_first_response_a_part_of_each_burst_goes_that_was_not_configured():
+    """The configured one goes whole. A good answer lets the rest go, a refusal does not."""
+    rates = Rate(160, 60), Rate(1000, 3600, burst=50), Rate(90_000, 60, unit="tokens")
+    for reason, left in (("ok", 160), ("rate_limited", 10)):
+        learner, rules = Learner(rates, 0), rules_of(*rates)
+        rules.rates[0].set_burst(160, 0)
+        rules.rates[0].raise_to(160, 0, 320)
+        learner.withhold_bursts(rules, 0)
+        before = [rule.level(0) for rule in rules.rates]
+        assert before == [10, 50, rules.rates[2].burst]
+        respond(learner, rules, 0, 1, reason=reason, limited=reason != "ok")
+        assert rules.rates[0].level(1) == left
+
+
+@pytest.mark.parametrize(("reason", "shortest"), [("rate_limited", 1), ("quota_window", 60)])
+def test_after_a_refusal_that_only_tells_when_a_bucket_is_full_the_next_call_goes_with_its_next_unit(
+    reason, shortest
+):
+    """Sixty a minute, none left, full in a minute: one is there in a second. A quota comes back whole."""
+    rates = (Rate(60, 60, burst=60),)
+    learner, rules = Learner(rates, 0), rules_of(*rates)
+    scopes = [("requests", 60, 0, 60.0)]
+    facts = {"limited": True, "retry_after": 60.0, "from_reset": True, "reason": reason}
+    advice = respond(learner, rules, SECOND, SECOND, scopes, **facts)
+    assert advice.began
+    assert shortest * SECOND <= advice.pause < 1.1 * shortest * SECOND

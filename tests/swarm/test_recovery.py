@@ -123,6 +123,22 @@ def test_cubic_recovery_after_a_second_cut_passes_the_first_refusal():
     assert totals[-1] == 1000
 
 
+@pytest.mark.parametrize(
+    ("grown", "floor", "left"),
+    [
+        (2 * SECOND, 500, 900),  # it had grown for a while: it was nearly right
+        (2 * SECOND - 1, 500, 500),  # the cut was not large enough
+        (0, 801, 700),  # the last cut was a small one, and too small
+        (0, 800, 500),
+    ],
+)
+def test_how_deep_a_cubic_cut_is_depends_on_how_the_last_one_went(grown, floor, left):
+    way = Cubic(HALF, beyond=False)
+    assert way.cut(1000, Level(1, 1000, floor, 1000, grown), 1000) == Level(2, 1000, left, 1000, 0)
+    assert way.cut(1000, Level(1, 2000, floor, 1000, grown), 1000).floor == 500  # of another base
+    assert way.cut(1000, None, 1000) == Level(1, 1000, 500, 1000, 0)
+
+
 # -- cuts of either kind
 
 
