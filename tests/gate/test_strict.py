@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headgate.gate import strict as rates
 from headgate.gate.bucket import RateRule
 from headgate.gate.decision import rule_for, successors
+from headgate.gate.leased import LeasedRate
 from headgate.gate.strict import StrictRule
 from headgate.limits import COLUMNS, Rate
 
@@ -547,6 +548,17 @@ def test_a_strict_rate_counts_what_the_bucket_before_it_used():
     assert smaller.level(0) == 10
 
 
+def test_a_strict_rate_that_follows_a_granted_one_may_use_as_much_as_was_granted():
+    """For one period, because it is not known what the processes that share the rate have used."""
+    old = LeasedRate(Rate(10), 0)
+    old.grant(4, 0, 0)
+    new = a_rule(10)
+    new.follow(old, SECOND // 2)
+
+    assert new.level(SECOND // 2) == 4
+    assert new.earliest((5,), SECOND // 2) == SECOND + SECOND // 2
+
+
 def test_units_that_the_bucket_has_earned_back_leave_the_strict_window_when_they_would_have_left_it():
     """
     A bucket of sixty a minute: forty used at 0 s are earned back at 40 s, but were used in that minute.
@@ -707,6 +719,17 @@ def test_a_call_that_used_less_than_estimated_does_not_raise_what_the_far_side_s
 
     assert rule.used(20) == 10
     assert rule.level(20) == 5
+
+
+@pytest.mark.parametrize(("said_at", "left"), [(0, 5), (SECOND - 1, 5), (SECOND, 5)])
+def test_what_is_left_is_corrected_while_the_call_counted_when_it_was_said_and_not_later(said_at, left):
+    rule = a_rule(100)
+    assert rule.enter((80,), 0) == 1
+    rule.lower(left, said_at)
+    rule.settle(80, 10, 0, said_at)
+
+    assert rule.level(said_at) == left
+    assert rule.enter((6,), said_at) == 0
 
 
 def test_a_call_sent_after_the_far_side_said_what_is_left_is_refunded_in_full():
@@ -927,6 +950,50 @@ def test_with_more_moments_than_it_keeps_a_strict_rate_is_never_above_the_log_an
         assert at == now or not rule.fits((1,), at - 1)
 
 
+def test_units_that_are_known_by_their_group_leave_with_the_last_of_it(few):
+    """The latest three calls are known one by one; those of 0 and 100 leave together, as do 300 and 400."""
+    rule = a_rule(100, 1000)
+    for at in (0, 100, 300, 400, 600, 700):
+        assert rule.enter((10,), at) == 1
+
+    costs = (40, 41, 50, 60, 61, 70, 80, 81, 90, 91, 100)
+    moments = (700, 1100, 1100, 1100, 1400, 1400, 1400, 1600, 1600, 1700, 1700)
+    assert tuple(rule.earliest((cost,), 700) for cost in costs) == moments
+    assert rule.earliest((60,), 1200) == 1200
+
+
+def test_a_strict_rate_has_no_slack_and_is_full_when_nothing_counts():
+    rule = a_rule(10)
+    assert rule.full(0)
+    assert rule.enter((1,), 0) == 1
+    assert not rule.full(SECOND - 1)
+    assert rule.full(SECOND)
+    assert rule.slack((1,), 0) == 0
+
+
+def test_units_are_put_back_to_the_latest_calls_first():
+    rule = a_rule(100, 1000)
+    for at, units in ((0, 10), (100, 20), (600, 30)):
+        assert rule.enter((units,), at) == 1
+    rule.give_back(35, 700)
+
+    assert [rule.level(at) for at in (700, 999, 1000, 1099, 1100)] == [75, 75, 85, 85, 100]
+    rule.give_back(99, 1050)  # what has left the window is not put back
+    assert [rule.level(at) for at in (1050, 1100)] == [100, 100]
+
+
+def test_units_that_are_put_back_do_not_raise_what_the_far_side_said_is_left():
+    rule = a_rule(100, 1000)
+    for at, units in ((0, 10), (100, 20), (600, 30)):
+        assert rule.enter((units,), at) == 1
+    rule.lower(5, 650)
+    rule.give_back(35, 700)
+    assert rule.level(700) == 5
+    assert rule.enter((5,), 700) == 1
+    rule.give_back(5, 800)  # this call was sent afterwards
+    assert rule.level(800) == 5
+
+
 def test_a_late_refund_of_a_call_that_left_the_window_takes_nothing_from_others_of_its_group(few):
     """
     Calls at 0, 100 and 200 share a group. The first leaves by itself, then the second is known
@@ -1020,26 +1087,57 @@ def test_arbitrary_numbers_are_refused_or_give_a_rule_that_works(numbers, now):
         check_kept(rule)
 
 
+NO_GROUPS = "no state has .* groups in .* numbers"
+NOT_IN_ORDER = "its groups are not in order"
+OF_NO_GROUP = "its moments are not those of its groups"
+
+
 @pytest.mark.parametrize(
-    "numbers",
+    ("numbers", "why"),
     [
-        [0],
-        [1],
-        [2, 1, 1, 5, 0],
-        [1, 5, 4, 1, 0],  # ends before it begins
-        [1, 5, 5, 0, 0],  # a group without units
-        [2, 5, 6, 1, 6, 7, 1, 0],  # one group inside the other
-        [1, 5, 5, 1, 0, 5],  # a moment without its units
-        [1, 5, 5, 1, 0, 5, 2],  # a moment with more units than its group
-        [1, 5, 9, 3, 6, 6, 1],  # a moment that is kept and merged
-        [1, 5, 9, 3, 0, 10, 1],  # a moment later than all groups
-        [1, 5, 9, 3, 0, 4, 1],  # a moment earlier than all groups
-        [10**6, *[1] * 50],
+        ([0], NO_GROUPS),
+        ([1], NO_GROUPS),
+        ([2, 1, 1, 5, 0], NO_GROUPS),
+        ([2, 1, 1, 5, 2, 2, 5], NO_GROUPS),
+        ([10**6, *[1] * 50], NO_GROUPS),
+        ([513, *[number for at in range(513) for number in (at, at, 1)], -1], NO_GROUPS),
+        ([1, 5, 4, 1, 0], NOT_IN_ORDER),  # ends before it begins
+        ([1, 5, 5, 0, 0], NOT_IN_ORDER),  # a group without units
+        ([2, 5, 6, 1, 6, 7, 1, 0], NOT_IN_ORDER),  # one group inside the other
+        ([1, 5, 5, 1, 0, 5], "no state has 1 numbers for its moments"),  # a moment without its units
+        (
+            [1, 0, 999, 999, -1, *[number for at in range(257) for number in (at, 1)]],
+            "no state has 514 numbers",
+        ),
+        ([1, 5, 5, 1, 0, 5, 2], OF_NO_GROUP),  # a moment with more units than its group
+        ([1, 5, 9, 3, 6, 6, 1], OF_NO_GROUP),  # a moment that is kept and merged
+        ([1, 5, 9, 3, 0, 4, 1], OF_NO_GROUP),  # a moment earlier than all groups
+        ([1, 5, 9, 3, 0, 10, 1], "its moments are later than its groups"),
     ],
 )
-def test_numbers_that_are_not_a_state_are_refused(numbers):
-    with pytest.raises(ValueError):
-        a_rule(100, 10).restore(numbers, 20)
+def test_numbers_that_are_not_a_state_are_refused(numbers, why):
+    rule = a_rule(100, 10)
+    before = state(rule)
+    with pytest.raises(ValueError, match=f"^{why}"):
+        rule.restore(numbers, 20)
+    assert state(rule) == before
+
+
+def test_the_largest_states_are_read():
+    rule = a_rule(10**6, MINUTE)
+    rule.restore([512, *[number for at in range(512) for number in (at, at, 1)], -1], 600)
+    assert rule.level(600) == 10**6 - 512
+    rule = a_rule(10**6, MINUTE)
+    rule.restore([1, 0, 999, 999, -1, *[number for at in range(256) for number in (at, 1)]], 1000)
+    assert rule.level(1000) == 10**6 - 999
+
+
+def test_moments_of_the_future_become_one_that_is_refunded_in_full():
+    rule = a_rule(10, 100)
+    rule.restore([1, 5, 9, 6, 0, 6, 1, 7, 2, 9, 3], 5)
+    assert rule.level(5) == 4
+    rule.settle(6, 0, 5, 5)
+    assert rule.level(5) == 10
 
 
 def test_an_empty_window_is_saved_as_an_empty_state():
@@ -1047,6 +1145,14 @@ def test_an_empty_window_is_saved_as_an_empty_state():
     assert rule.saved() == []
     rule.restore([], 0)
     assert rule.level(0) == 10
+
+
+def test_a_repair_keeps_groups_of_one_unit():
+    rule = a_rule(100)
+    assert rule.enter((1,), 0) == 1
+    rule.mend()
+
+    assert rule.level(0) == 99
 
 
 def test_an_interrupted_change_is_repaired_from_the_groups():
