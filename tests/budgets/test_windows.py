@@ -318,6 +318,29 @@ def test_going_from_plan_to_plan_and_back_creates_nothing(one, other, first, sec
             assert allowance.left(column, now) == model.left(column, now)
 
 
+def test_a_plan_that_counts_more_keeps_its_caps_and_its_currency():
+    plan = Plan((5, None), [a_limit(10, DAY)], "EUR")
+    more = plan.counting([a_limit(99, HOUR), a_limit(99, DAY)])
+    assert (more.caps, more.currency) == ((5, None), "EUR")
+    assert [(limit.amount, limit.rate.per_ns) for limit in more.limits] == [(10, DAY), (None, HOUR)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "limited"),
+    [
+        (a_plan(), (False, False)),
+        (a_plan(caps=(5, None)), (True, False)),
+        (a_plan(caps=(None, 5)), (False, True)),
+        (a_plan((10, DAY)), (True, False)),
+        (a_plan((10, DAY, MONEY), (None, DAY)), (False, True)),
+        (a_plan((None, DAY), (None, HOUR)), (False, False)),
+        (a_plan((10, DAY, MONEY), (None, DAY), (7, HOUR), caps=(None, 3)), (True, True)),
+    ],
+)
+def test_a_column_is_limited_by_a_cap_or_by_a_window_of_its_own(plan, limited):
+    assert (plan.limits_column(TOKENS), plan.limits_column(MONEY)) == limited
+
+
 def test_counting_adds_windows_without_limits_and_changes_no_limit():
     plan = a_plan((100, MINUTE), caps=(7, None)).counting(
         a_plan((5, MINUTE), (9, DAY), (9, DAY, MONEY)).limits

@@ -160,6 +160,22 @@ def test_before_any_episode_all_places_are_there():
     assert rule.grows_at() is None
 
 
+def test_places_that_were_never_cut_do_not_grow():
+    assert adaptive(10).grows_at() is None
+    assert filled(ConcurrencyRule(None, 3), 2).grows_at() is None
+    rule = adaptive(10)
+    rule.hear(1, 0, 5)
+    assert filled(rule, 6).grows_at() == 5  # there is room already
+
+
+def test_places_grow_back_at_once_unless_a_time_for_it_is_given():
+    rule = ConcurrencyRule(10, None, adaptive=True)
+    rule.hear(1, 0, 5)
+
+    assert rule.in_force(4) == 7
+    assert rule.in_force(5) == 10
+
+
 def test_an_episode_leaves_seventy_per_cent_of_the_places():
     """
     Limit 10, nine in flight: an episode leaves seven, so no call enters until only six are left.
@@ -326,6 +342,25 @@ def test_a_second_episode_cuts_what_had_grown_back_when_it_began():
 
     assert rule.throttled_places(6 * SECOND) == 59
     assert rule.throttled_places(19 * SECOND) == 59
+
+
+def test_what_had_grown_back_counts_from_the_end_of_the_episode_before_if_that_is_known():
+    """
+    The window of the first episode ended at 2 s, later than was heard: by 6 s the thirty are back by 40 %.
+    """
+    rule = adaptive(100)
+    rule.hear(1, 0, SECOND)
+    rule.hear(2, 6 * SECOND, 20 * SECOND, before=2 * SECOND)
+
+    assert rule.throttled_places(6 * SECOND) == 82 * 7 // 10
+
+
+def test_places_are_whole_numbers_however_often_they_were_cut_and_granted_anew():
+    rule = adaptive(100)
+    for episode in range(1, 12):
+        rule.limit = 7 * episode
+        rule.hear(episode, episode * 3 * SECOND, episode * 3 * SECOND + 1)
+        assert all(type(number) in (int, bool, type(None)) for number in state(rule).values())
 
 
 def test_without_time_to_grow_back_the_places_are_back_at_once():

@@ -35,6 +35,11 @@ def test_bytes_are_held_while_calls_run_and_given_back_after():
     assert enter(rule, 40)
 
 
+def test_a_budget_knows_how_often_a_byte_counts_while_throttled_and_what_all_of_it_is():
+    rule = WeightRule(100, penalty=20)
+    assert (rule.penalty, rule.whole, rule.in_flight) == (20, 100, 0)
+
+
 def test_a_call_without_bytes_fits_a_budget_that_is_used_up():
     rule = WeightRule(100, penalty=20)
     assert enter(rule, 100)

@@ -190,6 +190,18 @@ def test_a_refusal_of_a_call_sent_after_the_last_episode_began_begins_another_ep
     assert window.episode == 2
 
 
+def test_a_window_knows_when_the_episode_before_ended():
+    window = Window()
+    window.set(10, 100)
+    assert window.before is None
+    window.set(10, 105)
+    assert window.before is None
+    window.set(10, 200)
+    assert window.before == 115
+    window.set(10, 205, sent_at=204)
+    assert window.before == 210
+
+
 def test_a_late_refusal_of_an_old_call_begins_no_episode_though_the_window_has_ended():
     window = Window()
     window.set(10, 100, sent_at=50)
@@ -293,6 +305,15 @@ def test_a_call_that_joins_while_others_come_back_goes_last():
     reentry.take()
     assert reentry.earliest(15, 1) == 20
     assert reentry.earliest(20, 1) == 20
+
+
+def test_a_call_that_joins_after_the_only_one_that_waited_goes_at_the_end_of_the_spread():
+    window = Window()
+    window.set(10, 0)
+    reentry = Reentry(window, 10)
+    assert let_in(reentry, 0, 1) == [10]
+
+    assert reentry.earliest(11, 1) == 20
 
 
 def test_after_the_spread_no_call_is_held_back():
