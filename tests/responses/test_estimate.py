@@ -132,6 +132,15 @@ def test_a_body_too_large_to_parse_is_looked_at_from_both_ends():
     assert shape(quoting).model == "m"
 
 
+def test_what_a_body_too_large_to_parse_does_not_say_is_not_known():
+    long = "a" * (3 << 20)
+    found = shape({"text": long}, path="/v1/other")
+    assert (found.model, found.max_output, found.generates) == (None, None, False)
+    named = shape({"model": "m", "text": long}, path="/v1/other")
+    assert (named.model, named.max_output, named.generates) == ("m", None, False)
+    assert shape({"messages": [{"role": "user"}], "text": long}).model is None
+
+
 # Reserving and settling
 
 
@@ -202,6 +211,17 @@ def test_the_length_of_answers_is_predicted_from_earlier_ones():
     assert stats.output("h", "m", 50) == 50
     stats.learn("h", "m", 10, Usage(input=10, output=0, final=False))
     assert stats.output("h", "m", None) > 200, "an answer that broke off says nothing about length"
+
+
+def test_a_call_whose_tokens_were_not_counted_teaches_no_ratio():
+    stats = TokenStats()
+    stats.learn("h", "m", 0, Usage(input=150, output=70, final=True))
+    assert (stats.ratio("h", "m"), stats.output("h", "m", None)) == (1.0, 70)
+    stats.learn("h", "m", 100, Usage(input=200, output=70, final=True))
+    before = stats.ratio("h", "m")
+    assert before > 1.0
+    stats.learn("h", "m", 100, Usage(input=0, output=70, final=True))
+    assert stats.ratio("h", "m") == before
 
 
 def test_the_number_of_remembered_models_is_bounded():
