@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 
 from headgate import CapacityExhausted, Dispatch, LineFull, MemoryLimiter, Refused, WaitTimeout
 from headgate.gate import forecast
+from headgate.gate.bucket import RateRule
+from headgate.gate.decision import Rules
+from headgate.gate.line import DONE, Line, Ticket
+from headgate.limits import Rate
 from headgate.testing import ManualClock, run
 
 
@@ -339,3 +343,56 @@ def test_nothing_is_certain_of_a_gate_whose_units_are_granted_from_elsewhere():
     gate = Dispatch("api", rates="10/s burst 1", store="memory:forecast", clock=ManualClock())
     assert gate.look(gate.rules.certain_rates) == ()
     gate.close()
+
+
+# -- the arithmetic, without a gate
+
+SECOND = 1_000_000_000
+ONE = (1, 0, 0)
+
+
+class Waiting:
+    """A line that is held by the only rate."""
+
+    may_go_elsewhere = False
+    binding = "requests/second"
+
+    def __init__(self, *deadlines):
+        self.line = Line()
+        self.tickets = [self.join(deadline) for deadline in deadlines]
+
+    def join(self, deadline):
+        ticket = Ticket(ONE, deadline=None if deadline is None else deadline * SECOND)
+        self.line.join(ticket)
+        return ticket
+
+    def leave(self, ticket):
+        ticket.state = DONE
+        self.line.leave(ticket)
+
+    def behind(self, deadline):
+        """What a caller is told that joins at 0: one a second, and one has just gone."""
+        rules = Rules(rates=[RateRule(Rate(1, burst=1), 0)])
+        assert rules.enter(ONE, 0)
+        found = forecast.behind_line(rules, self, Ticket(ONE), 0, deadline * SECOND)
+        return None if found is None else (found[0], found[1] // SECOND)
+
+
+def test_callers_that_have_left_the_middle_of_a_line_are_not_waited_for():
+    callers = Waiting(*[None] * 5)
+    assert callers.behind(5) == ("requests/second", 6)
+    assert callers.behind(6) is None
+    for ticket in callers.tickets[1:3]:
+        callers.leave(ticket)
+    assert callers.behind(3) == ("requests/second", 4)
+    assert callers.behind(4) is None
+
+
+def test_of_a_long_line_the_last_caller_that_still_waits_tells_whether_all_of_it_will_go():
+    patient = Waiting(*[None] * 100)
+    assert patient.behind(99) == ("requests/second", 101)
+    assert patient.behind(101) is None
+    impatient = Waiting(*[10] * 100)  # ten of them go, and then the others have left
+    assert impatient.behind(20) is None
+    impatient.leave(impatient.join(None))
+    assert impatient.behind(20) is None

@@ -68,7 +68,7 @@ def behind_line(
             continue
         asked += 1
         if asked > _MOST_ASKED:
-            last = flow.tickets[-1]
+            last = next(each for each in reversed(flow.tickets) if each.state == WAITING)
             before = {column: load[column] - last.cost[column] for column in load}
             on_time = last.deadline is None or _latest(rates, before, last.cost, now)[1] <= last.deadline
             return (binding, at) if by_rate and on_time else None
