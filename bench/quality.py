@@ -4,8 +4,8 @@
     python bench/quality.py mutants               wrong versions of some rules that the tests notice, by file
     python bench/quality.py mutants gate/slots    of one file
 
-Coverage is measured with the tests of the rooms that have such files. A file with fewer than 95 % of its branches
-fails. The files and tests for mutants are in pyproject.toml; what survives is shown by `mutmut show NAME`.
+Coverage is measured with the tests of the rooms that have such files. It fails for a file with fewer than
+95 % of its branches. The files and tests for mutants are in pyproject.toml; `mutmut show NAME` shows one.
 """
 
 from __future__ import annotations
