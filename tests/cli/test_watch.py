@@ -283,7 +283,7 @@ def test_the_picture_shows_members_and_what_calls_wait_for():
     assert f"busy   96 wait for concurrency: {held}; requests/minute: next in 12 s" in shown
     assert re.search(r"places +━+ +32 of 64 in flight, 64 held", shown)
     assert re.search(r"host-007 +7 +1 +3 +2 +10.0 kB +1.0 s", shown)
-    assert "idle   no process is here   600 a minute, 64 at once" in shown
+    assert "idle   no process uses it now   600 a minute, 64 at once" in shown
     assert "never   no process has shared it yet" in shown
 
 
@@ -295,7 +295,7 @@ def test_the_picture_says_why_there_are_fewer_places_than_usual():
     pool.limits = PoolLimits(places=32, throttled_places=10, throttled_for=10 * SECOND)
     pool.window = PoolWindow(pool.now - 2 * SECOND, 1)
     empty = drawn(seen._replace(pools={"api": view_of(pool)}), 100)
-    assert "no process is here   10 at once (throttled by a backoff window; 32 places in 8.0 s)" in empty
+    assert "no process uses it now   10 at once (throttled by a backoff window; 32 places in 8.0 s)" in empty
     pool.members = {"host-1-ff": MemberState(pool.now + SECOND, holds=[3, 0], in_flight=3)}
     shown = drawn(seen._replace(pools={"api": view_of(pool)}), 80)
     assert "3 of 10 in flight\n" in re.sub(" +\n", "\n", shown)

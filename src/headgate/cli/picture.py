@@ -190,7 +190,7 @@ def _pool(key: str, pool: PoolView | None, width: int, most: int | None) -> list
     if not pool.members:
         limits = [_limit(level) for level in pool.levels]
         limits += [f"{pool.places.limit:,} at once{why_fewer(pool)}"] if pool.places.limit else []
-        there = Text.assemble((key, "bold"), ("   no process is here", "dim"), f"   {', '.join(limits)}")
+        there = Text.assemble((key, "bold"), ("   no process uses it now", "dim"), f"   {', '.join(limits)}")
         if pool.waits:
             there.append(f"   {'; '.join(pool.waits)}", "yellow")
         return [there]
