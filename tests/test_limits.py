@@ -145,6 +145,10 @@ def test_read_rates_takes_one_rate_or_several_as_strings_or_values():
     assert read_rates(()) == ()
     with pytest.raises(InvalidConfig, match="neither a rate nor a list"):
         read_rates(7)
+    with pytest.raises(InvalidConfig, match="neither a rate nor a list"):
+        read_rates({"requests": 5})
+    with pytest.raises(InvalidConfig, match='"auto" stands alone'):
+        read_rates(["auto", "5/s"])
 
 
 def test_a_cost_is_one_number_for_each_unit():

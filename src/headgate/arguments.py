@@ -62,6 +62,13 @@ def moment_to_ns(value: float, what: str) -> int:
     return round(value * SECOND)
 
 
+def yes_or_no(value: object, what: str) -> bool:
+    """True or False. Of a text such as "no" every one would be true."""
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{what}={value!r} is neither True nor False; write e.g. {what}=True")
+    return value
+
+
 def positive_int(value: object, what: str, *, example: int) -> int:
     """A whole number of at least one, e.g. a number of places, bytes or units."""
     if isinstance(value, bool) or not isinstance(value, int):

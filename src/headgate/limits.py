@@ -297,9 +297,15 @@ def read_rates(rates: Rates) -> tuple[Rate, ...]:
     try:
         listed = tuple(rates)
     except TypeError:
+        listed = None
+    if listed is None or hasattr(rates, "keys"):
         raise InvalidConfig(
             f'rates={rates!r} is neither a rate nor a list of rates; write e.g. rates=["500/minute"]'
-        ) from None
+        )
+    if "auto" in listed:
+        raise InvalidConfig(
+            f'rates={rates!r}: "auto" stands alone; write rates="auto" at a Dispatch, or the rates without it'
+        )
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in listed)
 
 

@@ -38,6 +38,13 @@ def test_gates_by_host_model_and_credential_are_made_once_for_each():
     assert "secret" not in repr(request(authorization="Bearer blue-secret"))
 
 
+@pytest.mark.parametrize("by", [per_host, per_model, per_credential])
+def test_a_gate_that_is_given_in_the_place_of_a_function_is_refused_at_once(by):
+    for wrong in (Dispatch("one"), "500/minute", None):
+        with pytest.raises(InvalidConfig, match="cannot be called; write a function that makes a gate"):
+            by(wrong)
+
+
 def test_making_a_gate_may_choose_another():
     def make(host):
         return Dispatch(host) if host == "a" else hosts(request("a"))

@@ -11,8 +11,9 @@ from ..arguments import (
     positive_int,
     read_observer,
     seconds_to_ns,
+    yes_or_no,
 )
-from ..errors import InvalidConfig, UnknownName
+from ..errors import InvalidCapacity, InvalidConfig, UnknownName
 from ..gate.admission import Permit
 from ..gate.audience import Audience
 from ..gate.bucket import RateRule
@@ -166,7 +167,7 @@ class Dispatch(Gate, Closing):
         rules = Rules(
             window=window.rule,
             throttled_for=throttled_for,
-            reentry=window.reentry() if pause else None,
+            reentry=window.reentry() if yes_or_no(pause, "pause") else None,
             places=_places(concurrency, throttled_concurrency, throttled_for),
             weight=_weight(byte_budget, byte_penalty_multiplier),
             rates=successors((), read, columns, now),
@@ -475,6 +476,10 @@ def _places(
                 'throttled_concurrency="adaptive" needs a concurrency to adapt; write concurrency=400'
             )
         return ConcurrencyRule(concurrency, None, adaptive=True, regrow=regrow)
+    if isinstance(throttled, str):
+        raise InvalidCapacity(
+            f'throttled_concurrency={throttled!r} is not a whole number; write one, "adaptive" or None'
+        )
     if throttled is not None:
         positive_int(throttled, "throttled_concurrency", example=10)
     if concurrency is None and throttled is None:

@@ -118,6 +118,11 @@ def _credential(request: Request) -> str:
 
 
 def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> ChooseGate:
+    if not callable(make):
+        raise InvalidConfig(
+            f"{make!r} cannot be called; write a function that makes a gate, e.g. "
+            'per_model(lambda model: Dispatch(model, rates="500/minute"))'
+        )
     gates = _gates_by_name(make)
     return lambda request: gates.get(key(request))
 

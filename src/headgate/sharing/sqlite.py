@@ -239,7 +239,9 @@ class SqliteStore:
                 if locked and time.monotonic_ns() - began < _BUSY * 1e9:
                     time.sleep(_RETRY)
                     continue
-                raise StoreError(f"{self._path} cannot be opened as a store: {_why(error)}") from error
+                folder = Path(self._path).parent
+                why = _why(error) if folder.is_dir() else f"there is no folder {folder}; make it first"
+                raise StoreError(f"{self._path} cannot be opened as a store: {why}") from error
             self._file = _file_at(self._path) if before is None else before
             self._connection = connection
         return self._connection

@@ -231,7 +231,7 @@ def told(done):
         ("memory:", "inside one process", "sqlite:///limits.db"),
         ("limits.db", "'limits.db' is not the URL of a store; for a file write sqlite:///limits.db", ""),
         ("sqlite:limits.db", "has no path; write sqlite:///limits.db", ""),
-        ("sqlite:////no/such/folder/limits.db", "cannot be opened as a store", "in a folder that exists"),
+        ("sqlite:////no/such/folder/limits.db", "there is no folder /no/such/folder", "folder that exists"),
         ("redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0 cannot be reached", "check --store, or start it"),
         ("redis://user:sesame@127.0.0.1:1/0", "127.0.0.1:1/0 cannot be reached", "check --store"),
         ("redis://no-such.invalid/0", "redis://no-such.invalid/0 cannot be reached", "check --store"),
