@@ -1,6 +1,7 @@
 """Waiting at a Dispatch: order, time-outs, priorities, tenants, changed rates and cancellation."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
@@ -364,22 +365,17 @@ def test_a_place_granted_to_a_task_cancelled_in_that_instant_passes_to_the_next(
 # -- returns that find the lock held
 
 
-class LockHeldMeanwhile:
-    """The lock of a gate. While it is held for the n-th time another call ends, which cannot take it."""
+def hold_the_lock_meanwhile(gate, n, meanwhile):
+    """While the lock of the gate is held for the n-th time, another call ends, which cannot take it."""
 
-    def __init__(self, gate, n, meanwhile):
-        self._lock, self._left, self._meanwhile = gate._lock, n, meanwhile
-        self.locked = self._lock.locked
-        gate._lock = self
+    def locking():
+        for times in count(1):
+            gate._lock.acquire()
+            if times == n:
+                meanwhile()
+            yield
 
-    def __enter__(self):
-        self._lock.acquire()
-        self._left -= 1
-        if self._left == 0:
-            self._meanwhile()
-
-    def __exit__(self, *_error):
-        self._lock.release()
+    gate._locking = locking()
 
 
 def observe_a_response(gate, _waiter):
@@ -405,7 +401,7 @@ def test_a_call_that_ends_while_another_thread_counts_something_lets_the_next_on
         holder = dispatch.try_admit(tokens=1)
         waiters = [asyncio.ensure_future(dispatch.admit(tokens=1, tenant=i).__aenter__()) for i in range(2)]
         await asyncio.sleep(1)
-        LockHeldMeanwhile(dispatch, n, holder.settle)
+        hold_the_lock_meanwhile(dispatch, n, holder.settle)
         act(dispatch, waiters[1])
         await asyncio.sleep(1)
         assert holder.mode < 0

@@ -126,7 +126,9 @@ class Gate(GuardedRules):
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
             break
         try:
-            with self._lock:
+            for _ in self._locking:  # takes the lock, as `Guard` says
+                break
+            try:
                 now = read_clock()
                 enter = self._fast_path
                 permit.mode = mode = enter(price, now)
@@ -135,6 +137,8 @@ class Gate(GuardedRules):
                 permit.generation = self._generation
                 permit.cost = price
                 permit.taken_at = now
+            finally:
+                self._unlock()
         except BaseException:
             self.note_interrupt(permit)
             raise
@@ -176,7 +180,9 @@ class Gate(GuardedRules):
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
             break
         try:
-            with self._lock:
+            for _ in self._locking:  # takes the lock, as `Guard` says
+                break
+            try:
                 now = read_clock()
                 enter = self._fast_path
                 permit.mode = mode = enter(price, now)
@@ -185,6 +191,8 @@ class Gate(GuardedRules):
                 permit.generation = self._generation
                 permit.cost = price
                 permit.taken_at = now
+            finally:
+                self._unlock()
         except BaseException:
             self.note_interrupt(permit)
             raise
@@ -368,13 +376,17 @@ class Gate(GuardedRules):
         # As the guard takes back what was left, without its calls.
         busy = True
         try:
-            with self._lock:
+            for _ in self._locking:
+                break
+            try:
                 if guard.interrupted:
                     guard.repair_locked()
                 settled = self._undo_locked(what, actual)
                 busy = self._busy
                 if busy:
                     self._advance_locked(self._now())
+            finally:
+                self._unlock()
         except BaseException:
             guard.broken_off()
             raise
@@ -398,8 +410,12 @@ class Gate(GuardedRules):
         ticket.rule = ticket.rule or self._callers.binding
         self.give_back(ticket)
         if cancelled:
-            with self._lock:
+            for _ in self._locking:
+                break
+            try:
                 self._cancelled += 1
+            finally:
+                self._unlock()
             if self._pending:
                 self._finish()
             if self.observer is not None:
@@ -424,8 +440,12 @@ class Gate(GuardedRules):
             self._learn(verdict, sent_at)
 
     def _refuse(self, ticket: Ticket, error: Exception) -> None:
-        with self._lock:
+        for _ in self._locking:
+            break
+        try:
             self._refused += 1
+        finally:
+            self._unlock()
         if self._pending:
             self._finish()
         if self.observer is not None:

@@ -73,6 +73,7 @@ class GuardedRules:
         "_guard",
         "_holds",
         "_lock",
+        "_locking",
         "_not_given",
         "_now",
         "_pending",
@@ -80,6 +81,7 @@ class GuardedRules:
         "_permits",
         "_refused",
         "_seam",
+        "_unlock",
         "_watched",
         "audience",
         "clock",
@@ -112,12 +114,18 @@ class GuardedRules:
             repair=self._repair,
             effects=self._wake,
         )
-        self._lock, self._pending = self._guard.lock, self._guard.pending
+        self._pending = self._guard.pending
+        self._find_lock()
         self.follow_rules()
         reset_in_child(self)
         audience.gather()  # after that, since observers of everything that come now find this gate
         self.observer = audience.observer
         self._choose_fast_path()
+
+    def _find_lock(self) -> None:
+        # As `Guard` says, it is taken by `for _ in self._locking: break`.
+        guard = self._guard
+        self._lock, self._locking, self._unlock = guard.lock, guard.locking, guard.unlock
 
     def _count_anew(self) -> None:
         # Calls since the start; those that waited are counted with the line. Each permit that a caller takes
@@ -382,10 +390,14 @@ class GuardedRules:
 
     def detach(self, permit: Permit, count: Callable[[], object]) -> None:
         """Let a call go on without its permit: its place is free, and `count()` counts it, under the lock."""
-        with self._lock:
+        for _ in self._locking:
+            break
+        try:
             self.rules.leave(permit.cost, permit.mode)
             permit.mode = -permit.mode
             count()
+        finally:
+            self._unlock()
         if self._pending:
             self._finish()
 
@@ -394,7 +406,7 @@ class GuardedRules:
     def after_fork(self) -> None:
         """In a forked child: no caller waits, no call is under way, and the lock is free."""
         self._guard.after_fork()
-        self._lock = self._guard.lock
+        self._find_lock()
         self._generation = ForkGeneration(self)
         self.audience.left.clear()
         self._count_anew()
