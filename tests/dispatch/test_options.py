@@ -9,10 +9,12 @@ from datetime import timedelta
 
 import pytest
 
-from far_side import FarSide, Reply, World, levels
+from far_side import BODY, URL, AsyncReply, FarSide, Reply, World, levels
 from headgate import (
+    Backoff,
     BudgetBook,
     BudgetExceeded,
+    Dispatch,
     InvalidCapacity,
     InvalidConfig,
     InvalidLimit,
@@ -291,6 +293,62 @@ def test_a_refusal_of_the_gate_gives_the_budget_back(world):
     with pytest.raises(Exception, match="closed"), call_options(budget=budget):
         world.ask(GatedSender(gate), FarSide(world.clock, Reply()))
     assert budget.remaining_budget == 10_000
+
+
+@pytest.mark.parametrize("outcome", [Reply(500), TimeoutError()], ids=["500", "time-out"])
+def test_a_retry_that_the_budget_refuses_gives_nothing_of_the_attempt_before_it_back(world, outcome):
+    """The first attempt was sent and may have been billed."""
+    budget, far_side = TokenBudget(900, clock=world.clock), FarSide(world.clock, outcome)
+    sender = GatedSender(world.gate(), retries=3)
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded), call_options(budget=budget, cost={"tokens": 500}):
+            world.ask(sender, far_side)
+        assert budget.remaining_budget == 400
+    assert len(far_side.asked_at) == 1
+
+
+def test_what_is_left_of_the_money_says_how_often_a_call_can_still_be_sent(world):
+    """Ten calls of up to $3 each are made, and $5 are there: one attempt is sent."""
+    prices = Prices({"m": (0.0, 30.0)}, currency="USD")
+    budget = TokenBudget(limits="$5/calendar day", prices=prices, clock=world.clock)
+    far_side, sender = FarSide(world.clock, TimeoutError()), GatedSender(world.gate(), retries=1)
+    body = json.dumps({"model": "m", "max_tokens": 100_000, "messages": []}).encode()
+    for _ in range(10):
+        with pytest.raises(BudgetExceeded), call_options(budget=budget):
+            world.ask(sender, far_side, body=body)
+    assert len(far_side.asked_at) == 1
+    assert budget.remaining_money == 2_000_000
+
+
+def test_a_retry_that_is_cancelled_in_the_line_gives_back_what_it_reserved_and_no_more():
+    clock = ManualClock()
+    budget, far_side = TokenBudget(10_000, clock=clock), FarSide(clock, Reply(500))
+    sender = GatedSender(Dispatch("api", rates="1/hour", clock=clock), retries=1, backoff=Backoff(1, cap=1))
+
+    async def send():
+        return AsyncReply(far_side.send())
+
+    async def main():
+        with call_options(budget=budget, cost={"tokens": 500}):
+            asking = asyncio.create_task(sender.run_async("POST", URL, {}, BODY, send))
+        await settled()
+        assert budget.remaining_budget == 9_500
+        clock.advance(1)
+        await settled()
+        assert budget.remaining_budget == 9_000
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(main())
+    assert len(far_side.asked_at) == 1
+    assert budget.remaining_budget == 9_500
+
+
+async def settled():
+    """The tasks have done what they can do at this time."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 # -- budgets of money

@@ -76,6 +76,7 @@ class Call:
         "_retried",
         "_sender",
         "_sent_at",
+        "_settling",
         "_several",
         "_shape",
         "budget",
@@ -84,7 +85,8 @@ class Call:
     )
     _costs: list[dict[str, int]]  # at each of several gates
     _pairs: object  # the headers of the response
-    reservation: Reservation | None  # of the running attempt, if there is a budget
+    reservation: Reservation | None  # of the attempt that is being made, if there is a budget
+    _settling: Reservation | None  # of the attempt whose response is being read
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class Call:
         else:
             self._costs = [self._reserve_at(gate, request) for gate in self._several.gates]
         self._permit: Permit | None = None
-        self.reservation = None
+        self.reservation = self._settling = None
         self._sent_at = 0.0
         self._retried: RetriedCall | None = None
         if sender.counts_from_the_start:
@@ -246,11 +248,13 @@ class Call:
 
     def reserve(self, budget: TokenBudget) -> None:
         """Reserve from the budget of the call what its input and its longest answer may cost."""
+        self.reservation = None  # that of the attempt before stays charged, also if this one is refused
         tokens, money = self._budgeted()
         self.reservation = budget.reserve(tokens, money=money)
 
     async def reserve_async(self, budget: TokenBudget) -> None:
         """Reserve from the budget of the call, in an event loop."""
+        self.reservation = None
         tokens, money = self._budgeted()
         self.reservation = await budget.reserve_async(tokens, money=money)
 
@@ -304,7 +308,8 @@ class Call:
             signal, content_type, content_encoding = head_of(status, self._pairs, time())
             leases = self._sender.leases(self.gate.clock)
             response = OpenResponse(self, permit, leases, content_type, content_encoding)
-            self._permit = None  # from here on the response answers for it
+            self._permit = None  # from here on the response answers for it, and for what was reserved
+            self._settling, self.reservation = self.reservation, None
             self.gate.observe(signal, sent_at=self._sent_at, status=status)
             if self._retried is not None:
                 self._retried.succeeded()
@@ -322,6 +327,7 @@ class Call:
         permit.settle(cost=cost)
         if cost is not None and self.reservation is not None:
             self.reservation.refund()
+        self._permit = self.reservation = None  # this attempt is over, whatever happens to the next one
         if not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
@@ -351,6 +357,7 @@ class Call:
             permit.cancel()
         if self.reservation is not None and (permit is None or not sent):
             self.reservation.refund()
+        self.reservation = None
         if not isinstance(error, Exception) or not self._sender.policy.max_retries:
             return None
         repeat = self._repeat()
@@ -379,9 +386,9 @@ class Call:
         """The cost of a response by what it says it used, None if the estimate stands."""
         if usage is None:
             return None
-        if self.reservation is not None and usage.final:
+        if self._settling is not None and usage.final:
             money = self._money(usage.input + usage.beside, usage.output, usage.cached)
-            self.reservation.settle(usage.input + usage.output, money=money)
+            self._settling.settle(usage.input + usage.output, money=money)
         counted = self.gate.largest_cost()
         if self._shape is None and counted.keys().isdisjoint(COUNTED):
             return None
