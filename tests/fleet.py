@@ -13,6 +13,7 @@ every time. A process has a line of its own to the store: `process.line.trip` se
 
 import asyncio
 from contextlib import ExitStack
+from random import Random
 from unittest.mock import patch
 
 from headgate import Dispatch
@@ -60,15 +61,17 @@ class VirtualCourier:
 class FarStore:
     """A line to a store. What was sent arrives, although its sender has given up."""
 
-    def __init__(self, store, trip=0.0, back=None):
+    def __init__(self, store, trip=0.0, back=None, jitter=0.0):
         self.trip = trip  # seconds, there and back
         self.back = back  # of it the way back; None: half
+        self.jitter = jitter  # how much longer each way may take
         self.dead = False  # nothing passes, and neither side is told
         self.away = False  # the store refuses connections
         self.asked = 0
         self._store = store
         self._on_the_way = set()
         self._hearing = {}
+        self._random = Random(f"{trip} {back}").random
 
     async def ask(self, key, question):
         self.asked += 1
@@ -87,6 +90,7 @@ class FarStore:
         return answer
 
     async def _pass(self, seconds):
+        seconds += self.jitter * self._random()
         if seconds:
             await asyncio.sleep(seconds)
         if self.dead:
@@ -163,11 +167,12 @@ class Fleet:
         self._patched.close()
         self._loop.close()
 
-    def join(self, many=1, *, trip=0.0, **options):
+    def join(self, many=1, *, trip=0.0, back=None, jitter=0.0, **options):
         """Start processes, one after the other."""
         new = []
         for _ in range(many):
-            new.append(Process(self, FarStore(self.store, trip), {**self.options, **options}))
+            line = FarStore(self.store, trip, back, jitter)
+            new.append(Process(self, line, {**self.options, **options}))
             self.processes.append(new[-1])
         return new
 

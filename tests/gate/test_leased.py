@@ -80,6 +80,20 @@ def test_a_batch_that_starts_sooner_is_used_sooner_although_it_was_granted_later
     assert rule.enter(cost(5), at(3)) == 1
 
 
+def test_batches_that_are_moved_start_and_end_sooner():
+    """The clock of the pool is known better now. What should have been used before goes back to the pool."""
+    rule = leased((1, 5, 0), (300, 6, 1), (2, 7, 2))
+    rule.move(round(0.5 * SECOND))
+    assert rule.earliest(cost(1), at(4)) == at(4.5)
+    assert rule.level(at(5.4)) == 1
+    assert rule.level(at(5.5)) == 300  # the first one is over
+    assert rule.level(at(6.5)) == 2
+    rule = leased((300, 5, 0), (300, 5.2, 0), (300, 5.4, 0))
+    rule.move(round(0.4 * SECOND))
+    assert rule.level(at(5)) == 300
+    assert sum(units for units, _ in rule.report()[0]) == 600
+
+
 def test_a_call_may_use_several_batches():
     rule = leased((2, 0, 0), (2, 0.5, 0), (2, 0.6, 0))
     assert rule.enter(cost(5), at(0.6)) == 1

@@ -139,6 +139,8 @@ def some_question(pick, pool, asked):
         version=pick.among([0, pool.version]),
         lease=pick.among(LEASES),
         reach=pick.among([0, 0, 999, 40_001, SECOND]),
+        back=pick.among([0, 0, 999, 40_001]),
+        doubt=pick.among([0, 0, 999, 40_001, 300_000, SECOND]),
         window=None if pick.number(0, 3) else pick.among([-1, 0, 1, SECOND, 60 * SECOND]),
         recalls=pick.among([0, 0, 1, 60 * SECOND]),
         born=pick.among([0, pool.born, pool.born, 1]),
@@ -206,6 +208,32 @@ def test_the_script_and_answer_py_agree_on_returns_to_a_busy_pool(client, seed):
         told = [[pick.number(0, 1_000), 1_000, pick.number(0, 3 * SECOND)], []]
         asked = {"returned": back, "batches": batches, "wants": wants, "stated": told}
         twins.ask(question(pick.among("abc"), number, **asked, **facts), now)
+
+
+@pytest.mark.parametrize("kinds", [[], [GROWING], [STRICT]])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, kinds):
+    """Parts of the rates are kept for those that are far, made smaller and larger, and passed by."""
+    twins, pick, now = Twins(client), Dice(seed), START
+    facts = {"rates": [[500, SECOND, 100, *kinds], [70_000, SECOND, 20_000]], "limits": [0, 0, 0, 0]}
+    doubts = {"a": [0, 1_000], "b": [30_000], "c": [300_000], "d": [SECOND, 400_000], "e": [2 * SECOND]}
+    flows = set()
+    for number in range(250):
+        now += pick.number(0, 120_000)
+        who = pick.among("abcde"[: 2 + seed + number // 100])
+        doubt = pick.among(doubts[who])
+        told = [] if pick.number(0, 9) else [pick.number(0, 1_000), 1_000, pick.number(0, SECOND)]
+        asked = {
+            "batches": [[pick.number(0, 3), pick.number(0, 300)] for _ in range(pick.number(0, 30))],
+            "returned": [[[1, twins.pool.stamp - pick.number(0, SECOND)]], []],
+            "stated": [told, []],
+            "leaves": not pick.number(0, 60),
+            "reach": doubt,
+            "back": pick.among([0, 0, doubt // 2]),
+        }
+        twins.ask(question(who, number, doubt=doubt, **asked, **facts), now)
+        flows |= {len(member.flows) for member in twins.pool.members.values()}
+    assert flows == ({0} if kinds == [STRICT] else {0, 1, 2})
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,12 @@ class LeasedRate:
         """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""
         insort(self._scheduled, (start, stamp, units))
 
+    def move(self, by: int) -> None:
+        """All batches start sooner by that much than was told: the clock of the pool is known better now."""
+        self._scheduled = [(start - by, stamp, units) for start, stamp, units in self._scheduled]
+        for batch in self._batches:
+            batch[1] -= by
+
     def drop_scheduled(self, stamp: int, now: int) -> None:
         """Drop batches that were granted before that stamp and have not started: others start sooner."""
         self.release_due(now)

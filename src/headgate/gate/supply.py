@@ -102,6 +102,7 @@ class Grant:
     rates: Sequence[AnyRate] | None = None  # to go by from now on
     columns: Columns | None = None  # that these rates count, if there are more than before
     keeps_units: bool = False  # of the rates that these replace
+    sooner: int = 0  # by so much all batches start sooner that were granted before
     sooner_than: int | None = None  # batches with a smaller stamp that have not started are dropped
 
 
@@ -158,6 +159,9 @@ def apply_grant(rules: Rules, grant: Grant, now: int, *, idle: bool) -> None:
     """Go by a grant, apart from its `rates`. `idle`: no caller waits."""
     places, weight = rules.places, rules.weight
     rates = leased(rules)
+    if grant.sooner:
+        for rate in rates:
+            rate.move(grant.sooner)
     if grant.sooner_than is not None:
         for rate in rates:
             rate.drop_scheduled(grant.sooner_than, now)

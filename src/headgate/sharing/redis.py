@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle
-from .pool.answer import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, REUNION, SOONEST
+from .pool.answer import REUNION
+from .pool.flow import FEW_PART, MOST_LONGER
+from .pool.grants import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
-from .pool.rate import LONG_AGO, MOST_MARKS, NOT_KNOWN, SPACING, USED_WITHIN
+from .pool.rate import LONG_AGO, MOST_MARKS, NEAR_PART, NOT_KNOWN, SPACING, USED_WITHIN
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
@@ -44,13 +46,16 @@ def _script(*names: str) -> str:
     return "".join(folder.joinpath(name).read_text("utf-8") for name in names)
 
 
-SCRIPT = _script("integers.lua", "state.lua", "rates.lua", "episode.lua", "parts.lua", "news.lua", "pool.lua")
+SCRIPT = _script(
+    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "episode.lua", "grants.lua", "parts.lua"),
+    *("news.lua", "pool.lua"),
+)
 # What the script is given besides a question, in the order in which it reads them.
 _CONSTANTS = [
     *(LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
-    *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO),
+    *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
-    *(WHOLE, PRESENT, DIVIDED_FOR),
+    *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.sharing.pool.answer import CALLS, EARLY, LEAST_AHEAD, MOST_AHEAD, answer
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.grants import CALLS, EARLY, LEAST_AHEAD, MOST_AHEAD
 from headgate.sharing.pool.state import Pool
 from pool_questions import copied
 from sharing.pool.pools import MILLI, RATE, SECOND, START, pool_asked, question, rate_values, start_of

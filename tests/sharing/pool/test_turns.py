@@ -151,19 +151,29 @@ MILLI = SECOND // 1_000
 STORE = 7_000 * SECOND  # its clock is so far ahead of ours
 
 
-def test_the_moment_of_an_answer_is_half_way_of_the_first_trip_and_known_better_after_each_shorter_one():
+def test_the_moment_of_an_answer_is_taken_to_be_the_latest_possible_one_and_the_doubt_is_told():
+    """The clock is known as well as the shortest of each way allows."""
     trips = RoundTrips()
-    assert trips.moment_of(STORE + 500 * MILLI, 0, SECOND) == 500 * MILLI
-    # The next one took 10 ms. Its answer was given after 8 of them, as far as the first trip tells.
-    assert trips.moment_of(STORE + 2_008 * MILLI, 2_000 * MILLI, 2_010 * MILLI) == pytest.approx(
-        2_005 * MILLI, abs=3 * MILLI
-    )
+    assert trips.moment_of(STORE + 500 * MILLI, 0, SECOND) == SECOND
+    assert (trips.doubt(SECOND), trips.back) == (SECOND, 0)
+    # The next one took 10 ms. Its answer was given after 8 of them, if the first one was given half way.
+    moment = trips.moment_of(STORE + 2_008 * MILLI, 2_000 * MILLI, 2_010 * MILLI)
+    assert (moment, trips.doubt(2_010 * MILLI)) == (2_010 * MILLI, 10 * MILLI)
+    assert trips.sooner == 498 * MILLI  # than it was taken to be so far
     # From now on it is known to some milliseconds, also if a question waits for a second before the store ...
     asked, heard = 3_000 * MILLI, 4_000 * MILLI
-    assert trips.moment_of(STORE + 3_999 * MILLI, asked, heard) == pytest.approx(3_999 * MILLI, abs=6 * MILLI)
-    # ... or its answer for a second behind it.
+    assert trips.moment_of(STORE + 3_999 * MILLI, asked, heard) == pytest.approx(4_000 * MILLI, abs=2 * MILLI)
+    # ... or its answer for a second behind it, which is told too.
     asked, heard = 4_000 * MILLI, 5_000 * MILLI
-    assert trips.moment_of(STORE + 4_001 * MILLI, asked, heard) == pytest.approx(4_001 * MILLI, abs=6 * MILLI)
+    assert trips.moment_of(STORE + 4_001 * MILLI, asked, heard) == pytest.approx(4_002 * MILLI, abs=2 * MILLI)
+    assert trips.back == pytest.approx(998 * MILLI, abs=2 * MILLI)
+
+
+def test_the_doubt_grows_while_no_answer_comes_because_clocks_drift_apart():
+    trips = RoundTrips()
+    assert trips.doubt(0) >= SECOND // 10  # nothing is known yet
+    trips.moment_of(STORE, 0, MILLI)
+    assert MILLI < trips.doubt(10 * SECOND) <= 6 * MILLI
 
 
 @pytest.mark.parametrize("by", [-3_600 * SECOND, -SECOND, SECOND, 3_600 * SECOND])

@@ -2,12 +2,6 @@
 
 Each question is decided by itself, at one moment of the store's clock. The script for Valkey and Redis takes
 the same decisions, step by step: `tests/stores` compares the two.
-
-A member asks for *batches*: what its next few calls cost together. Each batch is given a start, the moment
-at which it fits every rate, and is charged at that moment. Members that want more than there is take turns:
-what each was granted is summed up, as time of the rate, and a member that had more than another one that is
-short by a turn is granted no more, unless the rate would run dry. Each batch has a stamp, and the member
-returns what it did not need of a batch by that stamp.
 """
 
 from __future__ import annotations
@@ -15,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .episode import USUAL
+from .grants import grant, knows_rates
 from .parts import divide
 from .question import PoolLimits
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
@@ -23,20 +18,6 @@ if TYPE_CHECKING:
     from .question import Answer, Question
     from .state import AnyPoolRate, Pool
 
-# For how long in advance all members that are short are granted batches, in microseconds: so many calls each,
-# within these bounds; and longer by the longest round trip.
-CALLS = 10
-LEAST_AHEAD = 150_000
-MOST_AHEAD = 800_000
-# How long before the next batch can start it is granted to any member, and for how much longer than that a
-# member that is short is waited for.
-EARLY = 20_000
-SOONEST = 1_000
-GRACE = 200_000
-# How far ahead of its start any batch is granted: returns of other members may make it sooner. A member whose
-# batch is put off asks again after AGAIN, and is granted it after FAR.
-FAR = 2_000_000
-AGAIN = 500_000
 # How long after its birth a pool grants nothing, if it follows one that the store lost: by then all members
 # have told what they use.
 REUNION = 350_000
@@ -58,7 +39,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
     member = pool.members.setdefault(who, MemberState())
     member.expires = now + question["lease"]
     _begin_again(pool, question, now)
-    member.reach = question["reach"]
+    member.reach, member.back = question["reach"], question["back"]
     window = pool.window
     window.signal(question["window"] or 0, question["manner"], who, now, pool.next_stamp)
     prober = window.prober
@@ -68,7 +49,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
     if question["waits_for_window"]:
         _resume(pool, now)
     _charge_and_return(pool, question, now)
-    starts, ask_again_in = _grant(pool, member, question, now)
+    starts, ask_again_in = grant(pool, member, question, now)
     first_stamp = pool.stamp - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)
     until = window.until
@@ -102,7 +83,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         given["limits"] = list(pool.limits)
         given["units"] = list(pool.units)
     if question["leaves"]:  # it stays known until its lease ends, in case it has to say so twice
-        member = pool.members[who] = MemberState(member.expires)
+        member = pool.members[who] = MemberState(member.expires, flows=member.flows, lump=member.lump)
     member.answered, member.answer = question["id"], given
     return given
 
@@ -176,12 +157,13 @@ def _resume(pool: Pool, now: int) -> None:
 
 def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
     """Take back what was not needed, charge what was used without a grant, and hear what remains."""
-    same_rates = _knows_rates(pool, question)
+    same_rates = knows_rates(pool, question)
+    flows = pool.members[question["member"]].flows  # what was kept for it cannot be returned
     raised = False
     for i, rate in enumerate(pool.rates):
         rate.advance(now, pool.next_stamp)
         if same_rates:
-            for units, stamp in question["returned"][i]:
+            for units, stamp in () if flows else question["returned"][i]:
                 rate.take_back(units, stamp, now)
             if question["owed"][i]:
                 rate.charge(question["owed"][i], now, pool.next_stamp())
@@ -192,86 +174,6 @@ def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
         pool.raised = pool.called = pool.next_stamp()
         for member in pool.members.values():
             member.last_start = min(member.last_start, now)
-
-
-def _knows_rates(pool: Pool, question: Question) -> bool:
-    """Return whether the question was asked under rates of the same units."""
-    return len(question["owed"]) == len(pool.rates) and question["units"] == pool.units
-
-
-def _grant(pool: Pool, member: MemberState, question: Question, now: int) -> tuple[list[int], int]:
-    """Return the start of each batch that is granted now, and when to ask again for the others."""
-    starts: list[int] = []
-    batches, until = question["batches"], pool.window.until
-    if not batches or not _knows_rates(pool, question):
-        return starts, 0  # asked under other limits, the member is told these, and asks again
-    if now < pool.grants_from:
-        return starts, pool.grants_from - now
-    if question["waits_for_window"] and until is not None and until > now:
-        return starts, until - now
-    if pool.window.probing:
-        if pool.window.prober != question["member"]:
-            return starts, AGAIN
-        batches = batches[:1]  # for single calls
-    heard = now + member.reach // 2  # by the member
-    turns = None
-    for batch in batches:
-        needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
-        takes = max((rate.time_for(units) for rate, units in needs), default=0)
-        turns = turns or _turns(pool, member, takes, now)
-        ahead, least, turn, dry = turns
-        # Not before the answer is heard: what is used later than it is charged would add to what others use.
-        start = max([heard, *(rate.fits_at(units, now) for rate, units in needs)])
-        if start > dry:
-            again = 0
-            if member.last_start > now + (ahead if least is None else 2 * ahead):
-                again = member.last_start - ahead
-            elif least is not None and member.served >= least + turn:  # it had its turn
-                next_start = member.last_start if member.last_start > dry else start
-                again = next_start - (dry - now) - member.reach // 2
-            if again:
-                member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
-                return starts, max(SOONEST, again - now)
-        if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
-            # Not put off for longer than FAR: a large batch would never be granted.
-            member.put_off = member.put_off or now
-            member.short_until = 0
-            return starts, min(start - FAR - now, AGAIN)
-        member.put_off = 0
-        stamp = pool.next_stamp()
-        for rate, units in needs:
-            rate.charge(units, start, stamp)
-        member.served += takes
-        member.last_start = start
-        starts.append(start)
-    # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
-    waits = member.last_start > now + EARLY
-    member.short_until = member.last_start + member.reach + GRACE if waits else 0
-    return starts, 0
-
-
-def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, int, int]:
-    """How long in advance to grant, what the member had that is short and had least, what a turn is, and
-    when the rate would run dry.
-
-    All but the last in time of the rate. A turn is a batch, which takes that long, or more. No member stays
-    behind another one by more than a turn of all. What starts before the member that is farthest away would
-    hear of it is granted to any member: otherwise it could be used by none.
-    """
-    short = [each for each in pool.members.values() if each is not member and each.short_until > now]
-    many = len(short) + 1
-    ahead = granted_ahead(min((rate.time_for(CALLS) for rate in pool.rates), default=0) * many)
-    farthest = max(each.reach for each in pool.members.values())
-    ahead += farthest
-    turn = max(takes, ahead // many)
-    behind = max(turn * many, 2 * LEAST_AHEAD)
-    member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
-    return ahead, min((each.served for each in short), default=None), turn, now + EARLY + farthest // 2
-
-
-def granted_ahead(turns: int) -> int:
-    """Return for how long in advance members are granted batches, of which one turn of all takes so long."""
-    return min(max(turns, LEAST_AHEAD), MOST_AHEAD)
 
 
 # -- places and bytes

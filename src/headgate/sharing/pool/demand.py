@@ -34,7 +34,7 @@ _AHEAD = 50_000_000
 _MOST_STATED = 1 << 40
 # How long before the last granted batch starts more are asked for, besides the round trip.
 _EARLY = 20_000_000
-# For how long beyond the round trip a member asks in advance while its callers wait.
+# For how long beyond two round trips a member asks in advance while its callers wait.
 _NEXT = 250_000_000
 
 
@@ -53,7 +53,7 @@ class Forecast:
     def restart(self, rates: int) -> None:
         """The rates of the gate were replaced, and count from zero."""
         self.ahead = [0] * rates  # how many unused units of each rate to keep
-        self._next = [0] * rates  # what callers may use of each until the next answer, if some wait now
+        self._next = [0] * rates  # what callers may use of each in `_horizon`, if some wait now
         self._taken = [0] * rates
 
     def ask_now(self) -> None:
@@ -76,15 +76,19 @@ class Forecast:
         now = demand.at
         if not demand.rates or now < self.ask_at:
             return []
-        self._measure(demand.rates, rates, members, now)
+        known = self._measure(demand.rates, rates, members, now)
+        waits = [sum(cost[column] for cost in costs) for column in columns]
+        if demand.waiting and not known:
+            guesses = (self._guess(each, rate, members) for each, rate in zip(waits, rates, strict=True))
+            self._next = list(map(max, self._next, guesses))
         expected = map(max, self.ahead, self._next) if demand.waiting else self.ahead
         needs = [
-            max(0, max(sum(cost[column] for cost in costs), most) - have.units - have.scheduled)
-            for have, most, column in zip(demand.rates, expected, columns, strict=True)
+            max(0, max(each, most) - have.units - have.scheduled)
+            for have, most, each in zip(demand.rates, expected, waits, strict=True)
         ]
         if not any(needs):
             return []
-        ask_at = self.provided_until - _EARLY - self.trip
+        ask_at = self.provided_until - _EARLY - self.trip * 9 // 8
         if now < ask_at:
             self.ask_at = ask_at  # what was granted lasts until then
             return []
@@ -106,21 +110,43 @@ class Forecast:
             for piece in range(count)
         ]
 
-    def _measure(self, have: Sequence[RateDemand], rates: Sequence[Rate], members: int, now: int) -> None:
-        """Estimate how many units will be used in the time that units are kept ahead for."""
+    def _guess(self, waits: int, rate: Rate, members: int) -> int:
+        """Return what callers may use in `_horizon` that have used nothing yet.
+
+        If the store is so far away that those in line will be back by then, it is more than they wait for;
+        but not more than an even part of the rate.
+        """
+        even = rate.amount * self._horizon // rate.per_ns // max(1, members)
+        return min(waits * 2 * self.trip // _NEXT, even)
+
+    @property
+    def _horizon(self) -> int:
+        """For how long what is asked for now has to be enough: until the answer to the next question."""
+        return 2 * self.trip + _NEXT
+
+    def _measure(self, have: Sequence[RateDemand], rates: Sequence[Rate], members: int, now: int) -> bool:
+        """Estimate how many units will be used in the time that units are kept ahead for.
+
+        True if units were used since it was done last, or a moment ago.
+        """
         elapsed = max(now - self._counted_at, 1)
         if elapsed < _AHEAD // 5:
-            return
+            return True
+        any_used = False
+        horizon = self._horizon
         for i, (demand, rate) in enumerate(zip(have, rates, strict=True)):
             used = demand.taken - self._taken[i]
             self._taken[i] = demand.taken
+            any_used |= used > 0
             speed = used * _AHEAD // elapsed
             # All members together keep at most a tenth of the burst unused.
             most = rate.burst // 10 // max(1, members)
             self.ahead[i] = min(most, (self.ahead[i] + 2 * speed) // 2 if used else self.ahead[i] // 2)
-            expected = 4 * used * (self.trip + _NEXT) - self._next[i] * elapsed
-            self._next[i] += expected // (elapsed + self.trip + _NEXT)
+            if used or elapsed > horizon:
+                expected = 4 * used * horizon - self._next[i] * elapsed
+                self._next[i] += expected // (elapsed + horizon)
         self._counted_at = now
+        return any_used
 
 
 def limits_of(rules: Rules) -> PoolLimits:

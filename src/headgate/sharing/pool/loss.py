@@ -11,7 +11,7 @@ from ...gate.leased import LeasedRate
 from ...gate.supply import Grant
 from ...hints import AnyRate
 from ...limits import Rate
-from .answer import CALLS, granted_ahead
+from .grants import CALLS, granted_ahead
 from .parts import WHOLE
 
 if TYPE_CHECKING:

@@ -165,10 +165,9 @@ class PoolMember:
     def after_fork(self) -> None:
         """In a forked child: another member, to which nothing was granted, with a connection of its own."""
         self._pool.start_anew()
-        self._pending = self._news = None
+        self._pending = self._news = self._returns_at = None
         self._working = self._places.crowded = self._lost = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
-        self._returns_at = None
         self._part = OwnPart()
         self._install(leased=True)
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
@@ -257,7 +256,6 @@ class PoolMember:
         if self._pool.forgot:
             self._forgot = True
             self._pool.tell(events.StoreForgot)
-        self._forecast.trip = self._pool.trips.typical
         self._take(question, answer)
         return self._next_look()
 
@@ -345,14 +343,14 @@ class PoolMember:
         signal = window_left(self._signal, now)
         telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
         telling = telling or more or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
-        due = waited >= HEARTBEAT and demand.holds
+        due = waited >= HEARTBEAT + self._forecast.trip and demand.holds
         if not (batches or places or telling or leaving or due):
             return None
+        self._pool.trips.tell(question, now)
         question |= {
             "id": self._pool.next_number(),
             "version": self._version,
             "set": self._set,
-            "reach": self._pool.trips.typical // NS_PER_US,
             "batches": batches,
             "returned": returned,
             "owed": self._owed,
@@ -394,6 +392,7 @@ class PoolMember:
         self._places.take(question, answer, self._random(), now)
         self._part.take(answer, loop_time())
         self._valid_until = self._pending_since + LEASE * 9 // 10
+        self._forecast.trip = self._pool.trips.typical
         then = self._pool.trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
         self._forecast.ask_at = then + again * NS_PER_US if (again := answer["ask_again_in"]) else 0
         granted = granted_batches(answer, batches, then)
@@ -405,6 +404,7 @@ class PoolMember:
         self._gate.grant(
             Grant(
                 batches=granted,
+                sooner=self._pool.trips.sooner,
                 sooner_than=self._raised if raised else None,
                 places=answer["places"] if limits.places else None,
                 bytes=answer["bytes"] if limits.bytes else None,

@@ -33,6 +33,8 @@ class Question(TypedDict):
     lease: int  # how long the pool remembers the member without another question
     born: int  # of the pool that the member knows, if the store should still have it; 0: it knows none
     reach: int  # how long questions of the member and their answers travel, together
+    back: int  # of this the answers, from the moment that the member takes them to be of
+    doubt: int  # by how much later than the store means the member may use units, for it cannot know better
     version: int  # of the limits that the member knows
     rates: list[list[int]]  # [amount, period, burst, kind] of each rate: the limits of a pool that is new
     units: list[str]  # what each rate counts
@@ -108,6 +110,8 @@ def empty_question(
         "lease": lease,
         "born": 0,
         "reach": 0,
+        "back": 0,
+        "doubt": 0,
         "version": 0,
         "rates": [list(terms) for terms in rates],
         "units": list(units),

@@ -6,8 +6,10 @@ by step: `tests/stores` compares the two.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...hints import later
@@ -25,6 +27,8 @@ BUCKET, GROWING, STRICT = 0, 1, 2
 MOST_MARKS = 32
 # How far apart these moments are at least.
 SPACING = 10_000
+# Members are near if what is earned while units may be used later is a smaller part of the burst than this.
+NEAR_PART = 20
 # A batch may be used for so long after its start (`TTL` of gate/leased.py).
 USED_WITHIN = 1_000_000
 # What was taken longer ago is unknown, and more than any far side has.
@@ -42,6 +46,10 @@ class PoolRate:
     back. A return may not lift the level above what it would be had the units not been taken. So the rate
     remembers the stamp at which it was last full, `full_stamp`, and marks since: `lows[i]` is the least that
     was missing at any charge after `stamps[i]`, as time to earn it.
+
+    A member that is far from the store may use units later than from their start on: it cannot know the clock
+    of the store better. So they are in `doubts` for that long, and that many units at least are missing
+    meanwhile. Otherwise they would have been earned back, and granted again, before they are used.
 
     A far side may state that it has more. Then the burst is `raised`, and to know what members may have sent
     since an answered call was sent, the rate remembers how much was `taken[i]` in batches that start at
@@ -61,6 +69,7 @@ class PoolRate:
     facts_at: int = 0  # as `full_at`, by charges alone, whatever was stated
     moments: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
+    doubts: list[list[int]] = field(default_factory=list)  # [until, from, units], the first one first
 
     @property
     def terms(self) -> list[int]:
@@ -85,13 +94,22 @@ class PoolRate:
         """Return how many units are missing to be full, rounded up."""
         return self.earned_in(self.full_at - now)
 
-    def fits_at(self, units: int, now: int) -> int:
-        """Return when these units fit. More than the burst fits when the rate is full."""
+    def fits_at(self, units: int, now: int, less: int = 0) -> int:
+        """Return when these units fit. More than the burst fits when the rate is full.
+
+        `less`: what has to be left, as time of the rate.
+        """
         burst = max(self.burst, self.raised)
-        return max(now, self.full_at + self.time_for(min(units, burst)) - self.time_for(self.most))
+        return max(now, self.full_at + self.time_for(min(units, burst)) + less - self.time_for(self.most))
+
+    def flow_by(self, since: int, time: int) -> None:
+        """Take what was kept for flows since then, as time of the rate."""
+        self.full_at = max(self.full_at, since) + time
 
     def advance(self, now: int, next_stamp: Callable[[], int]) -> None:
         """Note whether nothing is missing by now."""
+        if self.doubts:
+            self._miss(now, next_stamp())
         if self.full_at <= now:
             self._fill(next_stamp())
 
@@ -108,8 +126,45 @@ class PoolRate:
         """Have nothing saved up, or less by what a minute earns: how much was used is not known."""
         self.charge(0, now + min(self.time_for(self.most), NOT_KNOWN), next_stamp())
 
-    def charge(self, units: int, start: int, stamp: int) -> None:
-        """Take these units at that moment, and mark how much was missing then: no return is worth more."""
+    def _miss(self, at: int, stamp: int) -> None:
+        """Go on to that moment: units that may be used later were missing all the time."""
+        doubts = self.doubts
+        while doubts:
+            until = doubts[0][0]
+            then = min(until, at)
+            units = sum(units for _, start, units in doubts if start <= then)
+            least = then + self.time_for(min(units, self.most))
+            if least > self.full_at:
+                self._fill(stamp)
+                self.full_at = least
+            if until > at:
+                break
+            del doubts[0]
+
+    @property
+    def doubted(self) -> int:
+        """How many units may be used later than from their start on."""
+        return sum(units for _, _, units in self.doubts)
+
+    def _doubt(self, units: int, start: int, time: int) -> None:
+        """Remember that these units may be used so much later."""
+        spacing = max(SPACING, time // 8)
+        until = -(-(start + time) // spacing) * spacing
+        doubts = self.doubts
+        i = bisect_left(doubts, until, key=itemgetter(0))
+        if i < len(doubts) and doubts[i][0] == until:
+            doubts[i] = [until, min(start, doubts[i][1]), doubts[i][2] + units]
+        else:
+            doubts.insert(i, [until, start, units])
+
+    def charge(self, units: int, start: int, stamp: int, doubt: int = 0) -> None:
+        """Take these units at that moment, and mark how much was missing then: no return is worth more.
+
+        `doubt`: by how much later they may be used.
+        """
+        self._miss(start, stamp)
+        if units and doubt > self.time_for(max(self.burst, self.raised)) // NEAR_PART:
+            self._doubt(units, start, doubt)
         missing = self.full_at - start
         stamps, lows = self.stamps, self.lows
         if missing <= 0:
@@ -124,10 +179,14 @@ class PoolRate:
                 lows.pop(1)
                 stamps.pop(0)
         self.full_at = max(self.full_at, start) + self.time_for(units)
+        self.tell_taken(units, start, doubt)
+
+    def tell_taken(self, units: int, start: int, doubt: int = 0) -> None:
+        """Remember what members may use, where the far side may state that it has more."""
         if self.kind == GROWING and units:
             self.facts_at = max(self.facts_at, start) + self.time_for(units)
             if self.moments:
-                self._count(units, start)
+                self._count(units, start + doubt)
 
     def _count(self, units: int, start: int) -> None:
         """Remember for `spent_since` that these units may be used from `start` on."""
@@ -230,6 +289,8 @@ class PoolRate:
             self.heard_at = old.heard_at
             self.facts_at = now + self.time_for(min(2 * self.amount, old.facts(now)))
             self.moments, self.taken = [*old.moments], [*old.taken]  # two rates may follow one
+        if isinstance(old, PoolRate):
+            self.doubts = [*old.doubts]
         self.full_at = now + self.time_for(max(0, max(self.burst, self.raised) - left))
 
     def left(self, now: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .episode import PoolLesson, PoolWindow
+from .flow import pass_by
 from .question import Answer, PoolLimits
 from .rate import BUCKET, STRICT, PoolRate
 from .strict import StrictPoolRate
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 12
+LAYOUT = 13
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
@@ -40,8 +41,13 @@ class MemberState:
     served: int = 0  # what was granted to it, as time of the rate
     short_until: int = 0  # it was granted less than it asked for, and is expected to ask again by then
     reach: int = 0  # how long its questions and their answers travel
+    back: int = 0  # of this the answers
     holds: list[int] = field(default_factory=lambda: [0, 0])
     wants: list[int] = field(default_factory=lambda: [0, 0])
+    # [until, part]: parts of the rates that are kept for it, the first one from now on; and the largest batch
+    # of these, as time of the rate.
+    flows: list[list[int]] = field(default_factory=list)
+    lump: int = 0
     put_off: int = 0  # since when a batch is put off because it starts too late; 0: none is
     next_bytes: int = 0
     turn: int = 0  # the stamp at which it last had more than its even share
@@ -75,6 +81,7 @@ class Pool:
     present: dict[str, list[int]] = field(default_factory=dict)
     parts: int = 0  # into which all is divided then; 0: no process has asked yet
     parts_until: int = 0  # before that time there are not fewer
+    flowed: int = 0  # until when flows were taken from the rates
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -103,6 +110,7 @@ class Pool:
             self.present,
             self.parts,
             self.parts_until,
+            self.flowed,
         ]
 
     @classmethod
@@ -141,6 +149,7 @@ class Pool:
         if now + self.ahead < self.now - SET_BACK:
             self.ahead = self.now - now
         self.now = max(now + self.ahead, self.now)
+        pass_by(self, self.now)
         for name in [name for name, member in self.members.items() if member.expires <= self.now]:
             del self.members[name]
 

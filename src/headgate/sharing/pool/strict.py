@@ -58,9 +58,14 @@ class StrictPoolRate:
         return self.amount
 
     @property
+    def _life(self) -> int:
+        """For how long after its start a batch may be used."""
+        return min(LONGEST_LIFE, max(SHORTEST_LIFE, self.period // LIFE_PART))
+
+    @property
     def counts_for(self) -> int:
         """How long a batch counts from its start."""
-        return self.period + min(LONGEST_LIFE, max(SHORTEST_LIFE, self.period // LIFE_PART))
+        return self.period + self._life
 
     def time_for(self, units: int) -> int:
         """Return how long these units take at the rate, rounded up."""
@@ -71,7 +76,7 @@ class StrictPoolRate:
         gone = now - self.counts_for
         return sum(units for last, units in zip(self.lasts, self.units, strict=True) if last > gone)
 
-    def fits_at(self, units: int, now: int) -> int:
+    def fits_at(self, units: int, now: int, less: int = 0) -> int:  # noqa: ARG002 - of a method of every rate
         """Return when these units fit."""
         units = min(units, self.amount)
         at = self._down_to(self.amount - units, now)
@@ -104,15 +109,19 @@ class StrictPoolRate:
     def resume(self, until: int, next_stamp: Callable[[], int]) -> None:
         """Nothing changes at the end of a window: what was used still counts, and nothing is saved up."""
 
+    def flow_by(self, since: int, time: int) -> None:
+        """Nothing is kept for flows: where a rate is strict, there are none."""
+
     def begin_empty(self, now: int, next_stamp: Callable[[], int]) -> None:
         """Have all units used, if they are those of a minute or less: how much was used is not known."""
         if self.period <= NOT_KNOWN:
             self.charge(self.amount, now, next_stamp())
 
-    def charge(self, units: int, start: int, stamp: int) -> None:
-        """Take these units at that moment."""
+    def charge(self, units: int, start: int, stamp: int, doubt: int = 0) -> None:
+        """Take these units at that moment. They count for longer if they may be used much later: `doubt`."""
         if not units:
             return
+        start += max(0, doubt - self._life // 2)
         firsts, lasts = self.firsts, self.lasts
         if lasts and (start <= lasts[-1] or start < firsts[-1] + self.period // GROUPS):
             lasts[-1] = max(lasts[-1], start)
@@ -123,6 +132,9 @@ class StrictPoolRate:
             lasts.append(start)
             self.stamps.append(stamp)
             self.units.append(units)
+
+    def tell_taken(self, units: int, start: int, doubt: int) -> None:
+        """Nothing is remembered besides what counts."""
 
     def take_back(self, units: int, stamp: int, now: int) -> None:  # noqa: ARG002 - a method of every rate
         """Return units of the batch with that stamp, if they still count."""

@@ -5,7 +5,12 @@ Times are nanoseconds on the member's own clock.
 
 from __future__ import annotations
 
-from ...arguments import SECOND
+from typing import TYPE_CHECKING
+
+from ...arguments import NS_PER_US, SECOND
+
+if TYPE_CHECKING:
+    from .question import Question
 
 # After how long without an answer a store that is near counts as lost, and one that is far away at most.
 _PROMPT = SECOND // 4
@@ -21,13 +26,17 @@ class RoundTrips:
 
     An answer was given at some moment between asking and hearing, and tells which moment of the store's
     clock that was. So by how much the two clocks differ is known within bounds, which are the closer the
-    shorter one of the ways ever was: also when later answers wait before the store or on their way back.
+    shorter each of the ways ever was: also when later answers wait before the store or on their way back.
+    How long each way takes alone cannot be known. A member goes by the later bound, so it uses no unit before
+    the moment that the store means, and tells how much later that may be: `doubt`.
     """
 
-    __slots__ = ("_at", "_earliest", "_latest", "_measured", "typical")
+    __slots__ = ("_at", "_earliest", "_latest", "_measured", "back", "sooner", "typical")
 
     def __init__(self) -> None:
         self.typical = 0
+        self.back = 0  # by how much answers are heard later than at the moment that they are taken to be of
+        self.sooner = 0  # how much earlier than so far a moment of the store's clock is taken to be
         self._measured = False  # a trip that made no connection
         self._at: int | None = None  # when the bounds were last narrowed
         self._earliest = self._latest = 0  # our clock less the store's
@@ -42,13 +51,29 @@ class RoundTrips:
         """After how long without an answer the store counts as lost. A slow answer is not a loss."""
         return min(_PROMPT + 2 * self.typical, _MOST_PATIENCE)
 
+    def doubt(self, now: int) -> int:
+        """Return by how much later than the store means units may be used: clocks cannot be compared."""
+        if self._at is None:
+            return _PROMPT
+        return self._latest - self._earliest + 2 * (max(0, now - self._at) // _DRIFT)
+
+    def tell(self, question: Question, now: int) -> None:
+        """Tell of the ways to the store and back."""
+        question["reach"] = self.typical // NS_PER_US
+        question["back"] = -(-self.back // NS_PER_US)
+        question["doubt"] = -(-self.doubt(now) // NS_PER_US)
+
     def moment_of(self, stated: int, asked: int, heard: int) -> int:
-        """Return when an answer was given, on our clock, that the store's clock states to be of then."""
+        """Return when an answer was given at the latest, on our clock, that is of `stated` on the store's."""
         earliest, latest = asked - stated, heard - stated
+        self.sooner = 0
         if self._at is not None:
             drift = max(0, heard - self._at) // _DRIFT
             known = self._earliest - drift, self._latest + drift
             if max(earliest, known[0]) <= min(latest, known[1]):  # else one of the clocks was set
                 earliest, latest = max(earliest, known[0]), min(latest, known[1])
+                self.sooner = self._latest - latest
         self._at, self._earliest, self._latest = heard, earliest, latest
-        return min(max(asked, stated + (earliest + latest) // 2), heard)
+        moment = stated + latest
+        self.back = max(heard - moment, self.back - self.back // 8)
+        return moment

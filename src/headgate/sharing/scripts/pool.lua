@@ -1,21 +1,11 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
--- rates.lua, episode.lua, parts.lua and news.lua.
+-- rates.lua, flow.lua, episode.lua, grants.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the values of the answer
 -- news     to the channel KEYS[1]:news, when the window or the limits changed, or members are called to ask
 --
 -- Times are the server's, in microseconds.
-
--- Whether two lists have the same values.
-local function same(a, b)
-  for i = 1, max(#a, #b) do
-    if a[i] ~= b[i] then
-      return false
-    end
-  end
-  return true
-end
 
 -- -- the pool
 
@@ -25,12 +15,12 @@ local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
-    present = {}, parts = 0, parts_until = 0,
+    present = {}, parts = 0, parts_until = 0, flowed = 0,
   }
 end
 
 local function new_member(expires)
-  return {expires, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, false}
+  return {expires, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {}, 0, 0, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function advance(pool, now)
@@ -38,6 +28,7 @@ local function advance(pool, now)
     pool.ahead = pool.now - now
   end
   pool.now = max(now + pool.ahead, pool.now)
+  pass_by(pool, pool.now)
   for name, member in pairs(pool.members) do
     if member[EXPIRES] <= pool.now then
       pool.members[name] = nil
@@ -168,21 +159,22 @@ end
 
 -- -- what is granted
 
--- Whether the question was asked under rates of the same units.
-local function knows_rates(pool, question)
-  return #question.owed == #pool.rates and same(question.units, pool.units)
-end
-
 local function charge_and_return(pool, question, now)
   local known, raised = knows_rates(pool, question), false
+  local flows = #pool.members[question.member][FLOWS] > 0
   for i, rate in ipairs(pool.rates) do
     if rate[KIND] == STRICT then
       forget_gone(rate, now)
-    elseif rate[FULL_AT] <= now then
-      fill(rate, next_stamp(pool))
+    else
+      if #rate[DOUBTS] > 0 then
+        miss(rate, now, next_stamp(pool))
+      end
+      if rate[FULL_AT] <= now then
+        fill(rate, next_stamp(pool))
+      end
     end
     if known then
-      for _, returned in ipairs(question.returned[i]) do
+      for _, returned in ipairs(flows and {} or question.returned[i]) do
         take_back(rate, returned[1], returned[2], now)
       end
       if question.owed[i] ~= 0 then
@@ -201,89 +193,6 @@ local function charge_and_return(pool, question, now)
       member[LAST_START] = min(member[LAST_START], now)
     end
   end
-end
-
-local function turns(pool, member, takes, now)
-  local many, least, calls, reach, latest = 1, false, false, 0, 0
-  for _, each in pairs(pool.members) do
-    if each ~= member and each[SHORT_UNTIL] > now then
-      many = many + 1
-      least = least and min(least, each[SERVED]) or each[SERVED]
-    end
-    reach = max(reach, each[REACH])
-    latest = max(latest, each[SERVED])
-  end
-  for _, rate in ipairs(pool.rates) do
-    local time = time_for(rate, CALLS)
-    calls = calls and min(calls, time) or time
-  end
-  local ahead = min(max((calls or 0) * many, LEAST_AHEAD), MOST_AHEAD) + reach
-  local turn = max(takes, floor(ahead / many))
-  member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
-  return ahead, least, turn, now + EARLY + floor(reach / 2)
-end
-
-local function grant(pool, member, question, now)
-  local starts, rates, batches, until_ = {}, pool.rates, question.batches, pool.window[UNTIL]
-  if #batches == 0 or not knows_rates(pool, question) then
-    return starts, 0
-  end
-  if now < pool.grants_from then
-    return starts, pool.grants_from - now
-  end
-  if question.waits_for_window and until_ and until_ > now then
-    return starts, until_ - now
-  end
-  if pool.window[PROBING] == 1 then
-    if pool.window[PROBER] ~= question.member then
-      return starts, AGAIN
-    end
-    batches = {batches[1]}
-  end
-  local heard, ahead, least, turn, dry = now + floor(member[REACH] / 2), false, false, 0, 0
-  for _, batch in ipairs(batches) do
-    local takes, start = 0, heard
-    for i, rate in ipairs(rates) do
-      if batch[i] ~= 0 then
-        takes = max(takes, time_for(rate, batch[i]))
-        start = max(start, fits_at(rate, batch[i], now))
-      end
-    end
-    if not ahead then
-      ahead, least, turn, dry = turns(pool, member, takes, now)
-    end
-    if start > dry then
-      local again = false
-      if member[LAST_START] > now + (least and 2 * ahead or ahead) then
-        again = member[LAST_START] - ahead
-      elseif least and member[SERVED] >= least + turn then
-        again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - floor(member[REACH] / 2)
-      end
-      if again then
-        member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
-        return starts, max(SOONEST, again - now)
-      end
-    end
-    if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
-      if member[PUT_OFF] == 0 then
-        member[PUT_OFF] = now
-      end
-      member[SHORT_UNTIL] = 0
-      return starts, min(start - FAR - now, AGAIN)
-    end
-    member[PUT_OFF] = 0
-    local stamp = next_stamp(pool)
-    for i, rate in ipairs(rates) do
-      if batch[i] ~= 0 then
-        charge(rate, batch[i], start, stamp)
-      end
-    end
-    member[SERVED] = exact(member[SERVED] + takes)
-    member[LAST_START] = start
-    starts[#starts + 1] = start
-  end
-  member[SHORT_UNTIL] = member[LAST_START] > now + EARLY and member[LAST_START] + member[REACH] + GRACE or 0
-  return starts, 0
 end
 
 local function share_of(pool, who, kind, limit)
@@ -417,7 +326,7 @@ local function answer(pool, question, now)
   pool.members[who] = member
   member[EXPIRES] = exact(now + question.lease)
   begin_again(pool, question, now)
-  member[REACH] = exact(question.reach)
+  member[REACH], member[BACK] = exact(question.reach), exact(question.back)
   if question.window ~= cjson.null then
     signal_window(pool, question.window, question.manner, who, now)
   end
@@ -454,7 +363,9 @@ local function answer(pool, question, now)
     given[22], given[23], given[24] = terms_of(pool.rates), pool.limits, pool.units
   end
   if question.leaves then
+    local flows, lump = member[FLOWS], member[LUMP]
     member = new_member(member[EXPIRES])
+    member[FLOWS], member[LUMP] = flows, lump
     pool.members[who] = member
   end
   member[ANSWERED], member[ANSWER] = question.id, given

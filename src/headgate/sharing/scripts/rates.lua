@@ -4,8 +4,8 @@
 -- ARGV[2]  the constants, as a list in JSON
 
 local LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE, MOST_MARKS, SPACING,
-  USED_WITHIN, LONG_AGO, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
-  DIVIDED_FOR, SHARDED =
+  USED_WITHIN, LONG_AGO, NEAR_PART, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
+  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHARDED =
   unpack(cjson.decode(ARGV[2]))
 
 local BUCKET, GROWING, STRICT = 0, 1, 2
@@ -17,7 +17,7 @@ local function new_rate(terms, stamp)
   if kind == STRICT then
     return {amount, period, burst, kind, stamp, {}, {}, {}, {}, 0, 0, 0}
   end
-  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}}
+  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}}
 end
 
 local function same_terms(rate, terms)
@@ -123,8 +123,12 @@ end
 
 -- -- strict rates
 
+local function life_of(rate)
+  return min(LONGEST_LIFE, max(SHORTEST_LIFE, floor(rate[PERIOD] / LIFE_PART)))
+end
+
 local function counts_for(rate)
-  return rate[PERIOD] + min(LONGEST_LIFE, max(SHORTEST_LIFE, floor(rate[PERIOD] / LIFE_PART)))
+  return rate[PERIOD] + life_of(rate)
 end
 
 local function counted(rate, now)
@@ -178,10 +182,11 @@ local function forget_gone(rate, now)
   rate[FIRSTS], rate[LASTS], rate[LAST_STAMPS], rate[UNITS] = unpack(kept)
 end
 
-local function strict_charge(rate, units, start, stamp)
+local function strict_charge(rate, units, start, stamp, doubt)
   if units == 0 then
     return
   end
+  start = exact(start + max(0, doubt - floor(life_of(rate) / 2)))
   local firsts, lasts = rate[FIRSTS], rate[LASTS]
   local n = #lasts
   if n > 0 and (start <= lasts[n] or start < firsts[n] + floor(rate[PERIOD] / GROUPS)) then
@@ -216,16 +221,72 @@ end
 
 -- -- both
 
-local function fits_at(rate, units, now)
+local function fits_at(rate, units, now, less)
   if rate[KIND] == STRICT then
     return strict_fits_at(rate, units, now)
   end
-  return max(now, rate[FULL_AT] + time_for(rate, min(units, whole_burst(rate))) - time_for(rate, most(rate)))
+  local time = time_for(rate, min(units, whole_burst(rate))) + less
+  return max(now, rate[FULL_AT] + time - time_for(rate, most(rate)))
 end
 
-local function charge(rate, units, start, stamp)
+-- Go on to that moment: units that may be used later were missing all the time.
+local function miss(rate, at, stamp)
+  local doubts = rate[DOUBTS]
+  while #doubts > 0 do
+    local until_, units = doubts[1][1], 0
+    local then_ = min(until_, at)
+    for _, doubt in ipairs(doubts) do
+      if doubt[2] <= then_ then
+        units = units + doubt[3]
+      end
+    end
+    local least = then_ + time_for(rate, min(units, most(rate)))
+    if least > rate[FULL_AT] then
+      fill(rate, stamp)
+      rate[FULL_AT] = least
+    end
+    if until_ > at then
+      break
+    end
+    table.remove(doubts, 1)
+  end
+end
+
+-- Remember that these units may be used so much later.
+local function remember_doubt(rate, units, start, time)
+  local spacing, until_ = max(SPACING, floor(time / 8)), exact(start + time)
+  local rest, doubts, i = until_ % spacing, rate[DOUBTS], 1
+  if rest > 0 then
+    until_ = until_ - rest + spacing
+  end
+  while doubts[i] and doubts[i][1] < until_ do
+    i = i + 1
+  end
+  if doubts[i] and doubts[i][1] == until_ then
+    doubts[i] = {until_, min(start, doubts[i][2]), doubts[i][3] + units}
+  else
+    table.insert(doubts, i, {until_, start, units})
+  end
+end
+
+-- Remember what members may use, where the far side may state that it has more.
+local function tell_taken(rate, units, start, doubt)
+  if rate[KIND] == GROWING and units > 0 then
+    rate[FACTS_AT] = exact(max(rate[FACTS_AT], start) + time_for(rate, units))
+    if #rate[MOMENTS] > 0 then
+      count(rate, units, exact(start + doubt))
+    end
+  end
+end
+
+local function charge(rate, units, start, stamp, doubt)
+  doubt = doubt or 0
   if rate[KIND] == STRICT then
-    return strict_charge(rate, units, start, stamp)
+    return strict_charge(rate, units, start, stamp, doubt)
+  end
+  miss(rate, start, stamp)
+  if units > 0 and doubt > floor(time_for(rate, whole_burst(rate)) / NEAR_PART) then
+    remember_doubt(rate, units, start, doubt)
   end
   local missing = rate[FULL_AT] - start
   if missing <= 0 then
@@ -244,12 +305,7 @@ local function charge(rate, units, start, stamp)
     end
   end
   rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time_for(rate, units))
-  if rate[KIND] == GROWING and units > 0 then
-    rate[FACTS_AT] = exact(max(rate[FACTS_AT], start) + time_for(rate, units))
-    if #rate[MOMENTS] > 0 then
-      count(rate, units, start)
-    end
-  end
+  tell_taken(rate, units, start, doubt)
 end
 
 local function take_back(rate, units, stamp, now)
@@ -347,7 +403,7 @@ local function follow(rate, old, now)
         rate[i] = type(old[i]) == 'table' and {unpack(old[i])} or old[i]
       end
     else
-      strict_charge(rate, rate[AMOUNT] - min(rate[AMOUNT], left(old, now)), now, rate[GONE])
+      strict_charge(rate, rate[AMOUNT] - min(rate[AMOUNT], left(old, now)), now, rate[GONE], 0)
     end
     return
   end
@@ -356,6 +412,9 @@ local function follow(rate, old, now)
     rate[HEARD_AT] = old[HEARD_AT]
     rate[FACTS_AT] = exact(now + time_for(rate, min(2 * rate[AMOUNT], facts(old, now))))
     rate[MOMENTS], rate[TAKEN] = {unpack(old[MOMENTS])}, {unpack(old[TAKEN])}
+  end
+  if old[KIND] ~= STRICT then
+    rate[DOUBTS] = {unpack(old[DOUBTS])}
   end
   rate[FULL_AT] = exact(now + time_for(rate, max(0, whole_burst(rate) - left(old, now))))
 end

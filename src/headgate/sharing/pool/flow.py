@@ -1,0 +1,110 @@
+"""Pure. Parts of the rates of a pool that are kept for members far from its store: flows.
+
+A member cannot tell how much of a round trip each of the two ways takes, so what it was granted may be used
+later than the pool means, by up to its `doubt`. If a burst is earned in less time than that, units of several
+such members would come together. So such a member is granted an even flow, a part of the rate for a time,
+and the part is kept until the member cannot use it any more: an even flow is the same at any later time.
+
+Times are the store's, in integer microseconds. The script for Valkey and Redis does the same arithmetic, step
+by step: `tests/stores` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .rate import STRICT, PoolRate
+
+if TYPE_CHECKING:
+    from .state import AnyPoolRate, MemberState, Pool
+
+# What all parts of a rate are together.
+WHOLE = 1_000_000
+# Units are few if they are no more than that part of the burst.
+FEW_PART = 4
+# How many times longer members without a flow wait at most than they would without flows: others will soon be
+# told a smaller part, because they wait.
+MOST_LONGER = 100
+
+
+def is_far(rates: list[AnyPoolRate], doubt: int) -> bool:
+    """Whether what a member of that doubt is granted has to be a flow."""
+    return any(rate.kind != STRICT and 2 * doubt > rate.time_for(rate.most) for rate in rates) and not any(
+        rate.kind == STRICT for rate in rates
+    )
+
+
+def are_few(rates: list[AnyPoolRate], batches: list[list[int]]) -> bool:
+    """Whether these are so few units, with those that may be used late, that they may come together."""
+    return all(
+        FEW_PART * rate.time_for(sum(batch[i] for batch in batches) + rate.doubted)
+        <= rate.time_for(rate.most)
+        for i, rate in enumerate(rates)
+        if isinstance(rate, PoolRate)
+    )
+
+
+def kept_for(member: MemberState, at: int = 0) -> int:
+    """Return the part that is kept for a member, at that moment or later."""
+    return max((share for until, share in member.flows if until > at), default=0)
+
+
+def room_from(others: list[MemberState], share: int, at: int) -> int:
+    """Return from when on, and not before `at`, that part can be kept beside those of these members."""
+    ends = sorted(until for each in others for until, _share in each.flows if until > at)
+    for end in [at, *ends]:
+        at = end
+        if sum(kept_for(each, at) for each in others) + share <= WHOLE:
+            break
+    return at
+
+
+def kept_for_all(pool: Pool) -> int:
+    """Return the part that is kept for all members, now or soon."""
+    return sum(map(kept_for, pool.members.values()))
+
+
+def pass_by(pool: Pool, now: int) -> None:
+    """Take from the rates what was kept since the pool was asked last."""
+    since, used = pool.flowed, 0
+    for member in pool.members.values():
+        begin = since
+        for until, share in member.flows:
+            end = min(until, now)
+            if end > begin:
+                used += (end - begin) * share
+                begin = end
+        member.flows = [flow for flow in member.flows if flow[0] > now]
+    pool.flowed = now
+    if used:
+        for rate in pool.rates:
+            rate.flow_by(since, -(-used // WHOLE))
+
+
+def beside(kept: int, at: int, now: int) -> int:
+    """Return when that moment comes, if it was reckoned without the part that is kept."""
+    return now + (at - now) * WHOLE // max(WHOLE - kept, WHOLE // MOST_LONGER)
+
+
+def alone(kept: int, at: int, now: int) -> int:
+    """Return which moment is reached by then, if it is reckoned without the part that is kept."""
+    return now + (at - now) * max(0, WHOLE - kept) // WHOLE
+
+
+def together(pool: Pool, lump: int = 0) -> int:
+    """Return what may be used at once of all flows, as time of the rates. `lump`: of one more flow."""
+    return lump + sum(member.lump for member in pool.members.values() if member.flows)
+
+
+def keep(member: MemberState, share: int, begins: int, until: int, now: int) -> None:
+    """Keep that part of the rates for a member. A larger one was told to it before: that is used first."""
+    flows = member.flows
+    if not flows and begins > now:
+        flows.append([begins, 0])
+        flows.append([until, share])
+    elif flows and flows[-1][1] > share:
+        flows.append([max(until, flows[-1][0]), share])
+    elif flows:
+        member.flows = [*flows[:-1], [max(until, flows[-1][0]), share]]
+    else:
+        flows.append([until, share])

@@ -1,0 +1,190 @@
+"""Pure. How a pool grants batches of units to its members.
+
+A member asks for *batches*: what its next few calls cost together. Each batch is given a start, the moment
+at which it fits every rate, and is charged at that moment. Members that want more than there is take turns:
+what each was granted is summed up, as time of the rate, and a member that had more than another one that is
+short by a turn is granted no more, unless the rate would run dry. Each batch has a stamp, and the member
+returns what it did not need of a batch by that stamp.
+
+Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .flow import WHOLE, alone, are_few, beside, is_far, keep, kept_for, kept_for_all, room_from, together
+
+if TYPE_CHECKING:
+    from .question import Question
+    from .state import MemberState, Pool
+
+# For how long in advance all members that are short are granted batches, in microseconds: so many calls each,
+# within these bounds; and longer by the longest round trip.
+CALLS = 10
+LEAST_AHEAD = 150_000
+MOST_AHEAD = 800_000
+# How long before the next batch can start it is granted to any member, and for how much longer than that a
+# member that is short is waited for.
+EARLY = 20_000
+SOONEST = 1_000
+GRACE = 200_000
+# How far ahead of its start any batch is granted: returns of other members may make it sooner. A member whose
+# batch is put off asks again after AGAIN, and is granted it after FAR.
+FAR = 2_000_000
+AGAIN = 500_000
+
+
+def knows_rates(pool: Pool, question: Question) -> bool:
+    """Return whether the question was asked under rates of the same units."""
+    return len(question["owed"]) == len(pool.rates) and question["units"] == pool.units
+
+
+def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tuple[list[int], int]:
+    """Return the start of each batch that is granted now, and when to ask again for the others."""
+    starts: list[int] = []
+    batches, until = question["batches"], pool.window.until
+    if not batches or not knows_rates(pool, question):
+        return starts, 0  # asked under other limits, the member is told these, and asks again
+    if now < pool.grants_from:
+        return starts, pool.grants_from - now
+    if question["waits_for_window"] and until is not None and until > now:
+        return starts, until - now
+    if pool.window.probing:
+        if pool.window.prober != question["member"]:
+            return starts, AGAIN
+        batches = batches[:1]  # for single calls
+    if is_far(pool.rates, question["doubt"]) and (member.flows or not are_few(pool.rates, batches)):
+        flowing = _grant_flow(pool, member, question, batches, now)
+        if flowing is not None:
+            return flowing
+    heard, forth = now + member.back, member.reach - member.back
+    kept, less = kept_for_all(pool), together(pool)
+    turns = None
+    for batch in batches:
+        needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
+        takes = max((rate.time_for(units) for rate, units in needs), default=0)
+        turns = turns or _turns(pool, member, takes, now)
+        ahead, least, turn, dry = turns
+        fits = max([now, *(rate.fits_at(units, now, less) for rate, units in needs)])
+        # Not before the answer is heard: what is used later than it is charged would add to what others use.
+        start = max(heard, beside(kept, fits, now))
+        if start > dry:
+            again = 0
+            if member.last_start > now + (ahead if least is None else 2 * ahead):
+                again = member.last_start - ahead
+            elif least is not None and member.served >= least + turn:  # it had its turn
+                next_start = member.last_start if member.last_start > dry else start
+                again = next_start - (dry - now) - forth
+            if again:
+                member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
+                return starts, max(SOONEST, again - now)
+        if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
+            # Not put off for longer than FAR: a large batch would never be granted.
+            member.put_off = member.put_off or now
+            member.short_until = now + AGAIN + 2 * member.reach + GRACE if kept else 0
+            return starts, min(start - FAR - now, AGAIN)
+        member.put_off = 0
+        stamp = pool.next_stamp()
+        taken_at = max(fits, alone(kept, heard, now))
+        for rate, units in needs:
+            rate.charge(units, taken_at, stamp, question["doubt"] + start - taken_at)
+        member.served += takes
+        member.last_start = start
+        starts.append(start)
+    # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
+    waits = member.last_start > now + EARLY
+    member.short_until = member.last_start + member.reach + GRACE if waits else 0
+    return starts, 0
+
+
+def _grant_flow(
+    pool: Pool, member: MemberState, question: Question, batches: list[list[int]], now: int
+) -> tuple[list[int], int] | None:
+    """Do what `grant` does, for a member far from the store. None: its calls are too heavy for that."""
+    starts: list[int] = []
+    doubt = question["doubt"]
+    sizes = [
+        max(rate.time_for(units) for rate, units in zip(pool.rates, batch, strict=True)) for batch in batches
+    ]
+    lump = max(sizes)
+    ahead, many = _turns(pool, member, lump, now)[0], _short(pool, member, now) + 1
+    others = [each for each in pool.members.values() if each is not member and each.flows]
+    if lump + sum(each.lump for each in others) > min(rate.time_for(rate.most) for rate in pool.rates):
+        return None
+    # From when on more can be kept: the others were told until then when to use what is not kept.
+    fits = max(rate.fits_at(0, now, together(pool, lump)) for rate in pool.rates)
+    more_from = beside(kept_for_all(pool), fits, now)
+    if member.flows:
+        begins = max(now + member.back, member.last_start)
+        # Rather less than nothing.
+        share = max(
+            WHOLE // many // 2, min(WHOLE // many, WHOLE - sum(kept_for(each, begins) for each in others))
+        )
+        last = member.flows[-1][1]
+        if len(member.flows) > 1:  # a smaller part is yet to begin
+            share = max(share, last)
+    else:
+        member.lump = 0
+        begins = max(now + member.back, more_from)
+        # Other processes may want as much soon; more can be kept later.
+        present = 1 + sum(name != question["member"] for name in pool.present)
+        share = last = WHOLE // max(many, present)
+    share, last = max(1, share), max(1, last)
+    begins = room_from(others, share, begins)
+    if begins > now + 2 * ahead:
+        member.short_until = begins + member.reach + GRACE
+        return starts, max(SOONEST, begins - 2 * ahead - now)
+    at = begins
+    for batch, takes in zip(batches, sizes, strict=True):
+        if at > max(now + ahead, begins + ahead // 2):
+            break
+        at += -(-takes * WHOLE // (share if at >= more_from else min(share, last)))
+        pool.next_stamp()
+        for rate, units in zip(pool.rates, batch, strict=True):
+            rate.tell_taken(units, at, doubt)
+        member.served += takes
+        starts.append(at)
+    keep(member, share, begins, at + doubt, now)
+    member.lump = max(member.lump, lump)
+    member.last_start = at
+    member.put_off = 0
+    member.expires = max(member.expires, at + doubt)
+    member.short_until = at + member.reach + GRACE
+    return starts, 0 if len(starts) == len(batches) else max(SOONEST, at - ahead - now)
+
+
+def _short(pool: Pool, member: MemberState, now: int) -> int:
+    """Return how many other members want more than they have."""
+    return sum(each is not member and each.short_until > now for each in pool.members.values())
+
+
+def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, int, int]:
+    """How long in advance to grant, what the member had that is short and had least, what a turn is, and
+    when the rate would run dry.
+
+    All but the last in time of the rate. A turn is a batch, which takes that long, or more. No member stays
+    behind another one by more than a turn of all. What starts before the member that is farthest away would
+    hear of it is granted to any member: otherwise it could be used by none.
+    """
+    many = _short(pool, member, now) + 1
+    # Those that have a part of their own do not take turns.
+    short = [
+        each.served
+        for each in pool.members.values()
+        if each is not member and each.short_until > now and not each.flows
+    ]
+    calls = min((rate.time_for(CALLS) for rate in pool.rates), default=0)
+    ahead = granted_ahead(calls * many)
+    # Those that have a part of their own are not waited for.
+    ahead += max([member.reach, *(each.reach for each in pool.members.values() if not each.flows)])
+    turn = max(takes, ahead // many)
+    behind = max(turn * many, 2 * LEAST_AHEAD)
+    member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
+    latest = max(each.back for each in pool.members.values())
+    return ahead, min(short, default=None), turn, now + EARLY + latest
+
+
+def granted_ahead(turns: int) -> int:
+    """Return for how long in advance members are granted batches, of which one turn of all takes so long."""
+    return min(max(turns, LEAST_AHEAD), MOST_AHEAD)

@@ -1,0 +1,197 @@
+-- What a pool grants to its members: the decisions of pool/grants.py, step by step. Comes after integers.lua,
+-- state.lua, rates.lua, flow.lua and episode.lua.
+
+-- Whether two lists have the same values.
+local function same(a, b)
+  for i = 1, max(#a, #b) do
+    if a[i] ~= b[i] then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether the question was asked under rates of the same units.
+local function knows_rates(pool, question)
+  return #question.owed == #pool.rates and same(question.units, pool.units)
+end
+
+-- How many other members want more than they have.
+local function others_short(pool, member, now)
+  local many = 0
+  for _, each in pairs(pool.members) do
+    if each ~= member and each[SHORT_UNTIL] > now then
+      many = many + 1
+    end
+  end
+  return many
+end
+
+local function turns(pool, member, takes, now)
+  local many, least, calls = others_short(pool, member, now) + 1, false, false
+  local reach, back, latest = member[REACH], 0, 0
+  for _, each in pairs(pool.members) do
+    if #each[FLOWS] == 0 then
+      reach = max(reach, each[REACH])
+      if each ~= member and each[SHORT_UNTIL] > now then
+        least = least and min(least, each[SERVED]) or each[SERVED]
+      end
+    end
+    back, latest = max(back, each[BACK]), max(latest, each[SERVED])
+  end
+  for _, rate in ipairs(pool.rates) do
+    local time = time_for(rate, CALLS)
+    calls = calls and min(calls, time) or time
+  end
+  local ahead = min(max((calls or 0) * many, LEAST_AHEAD), MOST_AHEAD) + reach
+  local turn = max(takes, floor(ahead / many))
+  member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
+  return ahead, least, turn, now + EARLY + back
+end
+
+-- What `grant` does, for a member that is far from the store. Nothing: its calls are too heavy for that.
+local function grant_flow(pool, member, who, batches, doubt, now)
+  local starts, sizes, lump, rates, others = {}, {}, 0, pool.rates, {}
+  for i, batch in ipairs(batches) do
+    sizes[i] = 0
+    for j, rate in ipairs(rates) do
+      sizes[i] = max(sizes[i], time_for(rate, batch[j]))
+    end
+    lump = max(lump, sizes[i])
+  end
+  local ahead = turns(pool, member, lump, now)
+  local many, lumps = others_short(pool, member, now) + 1, lump
+  for _, each in pairs(pool.members) do
+    if each ~= member and #each[FLOWS] > 0 then
+      others[#others + 1] = each
+      lumps = lumps + each[LUMP]
+    end
+  end
+  local fits = 0
+  for _, rate in ipairs(rates) do
+    if lumps > time_for(rate, most(rate)) then
+      return nil
+    end
+    fits = max(fits, fits_at(rate, 0, now, together(pool) + lump))
+  end
+  local more_from = beside(kept_for_all(pool.members, 0), fits, now)
+  local begins, share, last, flows = now + member[BACK], 0, 0, member[FLOWS]
+  if #flows > 0 then
+    begins = max(begins, member[LAST_START])
+    share = floor(ALL / many)
+    share = max(floor(share / 2), min(share, ALL - kept_for_all(others, begins)))
+    last = flows[#flows][2]
+    if #flows > 1 then
+      share = max(share, last)
+    end
+  else
+    member[LUMP] = 0
+    begins = max(begins, more_from)
+    local present = 1
+    for name in pairs(pool.present) do
+      present = present + (name ~= who and 1 or 0)
+    end
+    share = floor(ALL / max(many, present))
+    last = share
+  end
+  share, last = max(1, share), max(1, last)
+  begins = room_from(others, share, begins)
+  if begins > now + 2 * ahead then
+    member[SHORT_UNTIL] = exact(begins + member[REACH] + GRACE)
+    return starts, max(SOONEST, begins - 2 * ahead - now)
+  end
+  local at = begins
+  for i, batch in ipairs(batches) do
+    if at > max(now + ahead, begins + floor(ahead / 2)) then
+      break
+    end
+    at = exact(at + rounded_up(sizes[i], ALL, at >= more_from and share or min(share, last)))
+    next_stamp(pool)
+    for j, rate in ipairs(rates) do
+      tell_taken(rate, batch[j], at, doubt)
+    end
+    member[SERVED] = exact(member[SERVED] + sizes[i])
+    starts[#starts + 1] = at
+  end
+  keep(member, share, begins, exact(at + doubt), now)
+  member[LUMP] = max(member[LUMP], lump)
+  member[LAST_START] = at
+  member[PUT_OFF] = 0
+  member[EXPIRES] = max(member[EXPIRES], at + doubt)
+  member[SHORT_UNTIL] = exact(at + member[REACH] + GRACE)
+  return starts, #starts == #batches and 0 or max(SOONEST, at - ahead - now)
+end
+
+local function grant(pool, member, question, now)
+  local starts, rates, batches, until_ = {}, pool.rates, question.batches, pool.window[UNTIL]
+  if #batches == 0 or not knows_rates(pool, question) then
+    return starts, 0
+  end
+  if now < pool.grants_from then
+    return starts, pool.grants_from - now
+  end
+  if question.waits_for_window and until_ and until_ > now then
+    return starts, until_ - now
+  end
+  if pool.window[PROBING] == 1 then
+    if pool.window[PROBER] ~= question.member then
+      return starts, AGAIN
+    end
+    batches = {batches[1]}
+  end
+  local doubt = exact(question.doubt)
+  if is_far(rates, doubt) and (#member[FLOWS] > 0 or not are_few(rates, batches)) then
+    local flowing, again = grant_flow(pool, member, question.member, batches, doubt, now)
+    if flowing then
+      return flowing, again
+    end
+  end
+  local heard, forth = now + member[BACK], member[REACH] - member[BACK]
+  local kept, less = kept_for_all(pool.members, 0), together(pool)
+  local ahead, least, turn, dry = false, false, 0, 0
+  for _, batch in ipairs(batches) do
+    local takes, fits = 0, now
+    for i, rate in ipairs(rates) do
+      if batch[i] ~= 0 then
+        takes = max(takes, time_for(rate, batch[i]))
+        fits = max(fits, fits_at(rate, batch[i], now, less))
+      end
+    end
+    if not ahead then
+      ahead, least, turn, dry = turns(pool, member, takes, now)
+    end
+    local start = max(heard, beside(kept, fits, now))
+    if start > dry then
+      local again = false
+      if member[LAST_START] > now + (least and 2 * ahead or ahead) then
+        again = member[LAST_START] - ahead
+      elseif least and member[SERVED] >= least + turn then
+        again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - forth
+      end
+      if again then
+        member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
+        return starts, max(SOONEST, again - now)
+      end
+    end
+    if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
+      if member[PUT_OFF] == 0 then
+        member[PUT_OFF] = now
+      end
+      member[SHORT_UNTIL] = kept > 0 and exact(now + AGAIN + 2 * member[REACH] + GRACE) or 0
+      return starts, min(start - FAR - now, AGAIN)
+    end
+    member[PUT_OFF] = 0
+    local stamp, taken_at = next_stamp(pool), max(fits, alone(kept, heard, now))
+    for i, rate in ipairs(rates) do
+      if batch[i] ~= 0 then
+        charge(rate, batch[i], taken_at, stamp, doubt + start - taken_at)
+      end
+    end
+    member[SERVED] = exact(member[SERVED] + takes)
+    member[LAST_START] = start
+    starts[#starts + 1] = start
+  end
+  member[SHORT_UNTIL] = member[LAST_START] > now + EARLY and member[LAST_START] + member[REACH] + GRACE or 0
+  return starts, 0
+end
+
