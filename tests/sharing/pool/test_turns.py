@@ -13,15 +13,17 @@ SECOND = 1_000_000_000
     ("rate", "burst", "many", "seconds", "questions"),
     [
         (50, 5, 2, 20, 0.06),
-        (50, 5, 4, 20, 0.13),
-        (50, 5, 16, 35, 0.65),  # three calls a second each, and one question a second at least
-        (50, 50, 4, 35, 0.11),
+        (50, 5, 4, 20, 0.09),
+        (50, 5, 8, 32, 0.2),
+        (50, 5, 16, 35, 0.36),  # three calls a second each, and more than one in a turn
+        (50, 50, 4, 35, 0.09),
         (500, 10, 4, 3, 0.05),
         (500, 25, 16, 10, 0.1),
         (500, 100, 4, 3, 0.05),
         (500, 500, 4, 3, 0.05),
         (500, 500, 16, 5, 0.1),
         (5_000, 500, 4, 2, 0.05),
+        (5_000, 1_000, 8, 2, 0.03),
     ],
 )
 def test_processes_have_equal_parts_of_a_rate_at_every_burst_for_few_questions(

@@ -60,6 +60,13 @@ class Forecast:
         """The pool may grant more, and sooner, than it did last."""
         self.ask_at = self.provided_until = 0
 
+    def heartbeat(self, limits: PoolLimits) -> int:
+        """After how long without a question one is asked, so that the pool does not forget the member.
+
+        Where it holds no place and no byte, all that it might lose is its turn.
+        """
+        return max(HEARTBEAT + self.trip, HEARTBEAT if limits.places or limits.bytes else 2 * HEARTBEAT)
+
     def is_idle(self, now: int) -> bool:
         """Whether the demand was not measured for a while, because there was none."""
         return now - self._counted_at > IDLE

@@ -343,7 +343,7 @@ class PoolMember:
         signal = window_left(self._signal, now)
         telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
         telling = telling or more or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
-        due = waited >= HEARTBEAT + self._forecast.trip and demand.holds
+        due = waited >= self._forecast.heartbeat(limits) and demand.holds
         if not (batches or places or telling or leaving or due):
             return None
         self._pool.trips.tell(question, now)

@@ -28,6 +28,7 @@ MOST_MARKS = 32
 # How far apart these moments are at least.
 SPACING = 10_000
 # Members are near if what is earned while units may be used later is a smaller part of the burst than this.
+# For that time units of callers that have gone may lie unused (gate/leased.py).
 NEAR_PART = 20
 # A batch may be used for so long after its start (`TTL` of gate/leased.py).
 USED_WITHIN = 1_000_000
@@ -163,8 +164,9 @@ class PoolRate:
         `doubt`: by how much later they may be used.
         """
         self._miss(start, stamp)
-        if units and doubt > self.time_for(max(self.burst, self.raised)) // NEAR_PART:
-            self._doubt(units, start, doubt)
+        moment = self.time_for(max(self.burst, self.raised)) // NEAR_PART
+        if units and doubt > moment:
+            self._doubt(units, start, doubt + moment)
         missing = self.full_at - start
         stamps, lows = self.stamps, self.lows
         if missing <= 0:

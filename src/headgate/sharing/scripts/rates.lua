@@ -285,8 +285,9 @@ local function charge(rate, units, start, stamp, doubt)
     return strict_charge(rate, units, start, stamp, doubt)
   end
   miss(rate, start, stamp)
-  if units > 0 and doubt > floor(time_for(rate, whole_burst(rate)) / NEAR_PART) then
-    remember_doubt(rate, units, start, doubt)
+  local moment = floor(time_for(rate, whole_burst(rate)) / NEAR_PART)
+  if units > 0 and doubt > moment then
+    remember_doubt(rate, units, start, doubt + moment)
   end
   local missing = rate[FULL_AT] - start
   if missing <= 0 then
