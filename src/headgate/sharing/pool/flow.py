@@ -64,9 +64,9 @@ def kept_for_all(pool: Pool) -> int:
     return sum(map(kept_for, pool.members.values()))
 
 
-def pass_by(pool: Pool, now: int) -> None:
+def pass_by(pool: Pool, since: int) -> None:
     """Take from the rates what was kept since the pool was asked last."""
-    since, used = pool.flowed, 0
+    now, used = pool.now, 0
     for member in pool.members.values():
         begin = since
         for until, share in member.flows:
@@ -75,7 +75,6 @@ def pass_by(pool: Pool, now: int) -> None:
                 used += (end - begin) * share
                 begin = end
         member.flows = [flow for flow in member.flows if flow[0] > now]
-    pool.flowed = now
     if used:
         for rate in pool.rates:
             rate.flow_by(since, -(-used // WHOLE))

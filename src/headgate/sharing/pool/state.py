@@ -81,7 +81,6 @@ class Pool:
     present: dict[str, list[int]] = field(default_factory=dict)
     parts: int = 0  # into which all is divided then; 0: no process has asked yet
     parts_until: int = 0  # before that time there are not fewer
-    flowed: int = 0  # until when flows were taken from the rates
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -110,7 +109,6 @@ class Pool:
             self.present,
             self.parts,
             self.parts_until,
-            self.flowed,
         ]
 
     @classmethod
@@ -148,8 +146,8 @@ class Pool:
         """Go on to that time of the store's clock, and forget members whose lease has ended."""
         if now + self.ahead < self.now - SET_BACK:
             self.ahead = self.now - now
-        self.now = max(now + self.ahead, self.now)
-        pass_by(self, self.now)
+        before, self.now = self.now, max(now + self.ahead, self.now)
+        pass_by(self, before)
         for name in [name for name, member in self.members.items() if member.expires <= self.now]:
             del self.members[name]
 

@@ -72,8 +72,8 @@ local function room_from(others, share, at)
 end
 
 -- Take from the rates what was kept since the pool was asked last.
-local function pass_by(pool, now)
-  local since, used = pool.flowed, 0
+local function pass_by(pool, since)
+  local now, used = pool.now, 0
   for _, member in pairs(pool.members) do
     local begin, left = since, {}
     for _, flow in ipairs(member[FLOWS]) do
@@ -88,7 +88,6 @@ local function pass_by(pool, now)
     end
     member[FLOWS] = left
   end
-  pool.flowed = now
   if used > 0 then
     for _, rate in ipairs(pool.rates) do
       if rate[KIND] ~= STRICT then

@@ -15,7 +15,7 @@ local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
-    present = {}, parts = 0, parts_until = 0, flowed = 0,
+    present = {}, parts = 0, parts_until = 0,
   }
 end
 
@@ -27,8 +27,9 @@ local function advance(pool, now)
   if now + pool.ahead < pool.now - SET_BACK then
     pool.ahead = pool.now - now
   end
-  pool.now = max(now + pool.ahead, pool.now)
-  pass_by(pool, pool.now)
+  local before = pool.now
+  pool.now = max(now + pool.ahead, before)
+  pass_by(pool, before)
   for name, member in pairs(pool.members) do
     if member[EXPIRES] <= pool.now then
       pool.members[name] = nil
