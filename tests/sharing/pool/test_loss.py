@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fleet import Fleet
 from headgate import events
+from headgate.limits import read_rates
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.parts import PRESENT, WHOLE, parts_for
 from headgate.sharing.pool.state import Pool
@@ -58,6 +59,30 @@ def test_a_store_that_answers_with_errors_is_lost_by_all_in_turns_and_the_rate_h
         fleet.run(2)
         assert fleet.excess(200, 50) <= 0
         assert len(fleet.times(fleet.now - 1.5)) >= 0.95 * 200 * 1.5
+
+
+@pytest.mark.parametrize("moment", [0.6, 0.665, 0.7])
+@pytest.mark.parametrize(
+    ("many", "rate", "options"),
+    [
+        (2, "200/s burst 50", {"tasks": 6, "takes": 0.02}),
+        (4, "100/s burst 50", {"tasks": 6, "takes": 0.02}),
+        (8, "100/s burst 50", {"tasks": 50}),
+        (8, "500/s", {"tasks": 50}),
+    ],
+)
+def test_what_a_store_has_granted_before_it_lost_everything_counts_afterwards(many, rate, options, moment):
+    """It is used in the time from which the new pool saves nothing up."""
+    with Fleet(rates=[rate], concurrency=8 if "takes" in options else None) as fleet:
+        fleet.join(many)
+        fleet.work(**options)
+        fleet.run(moment)
+        fleet.store._pools._kept.clear()
+        fleet.run(3)
+        (limit,) = read_rates(rate)
+        assert fleet.excess(limit.amount, limit.burst) <= 0
+        assert all(process.seen.of(events.StoreForgot) for process in fleet.processes)
+        assert len(fleet.times(fleet.now - 1)) >= 0.9 * limit.amount
 
 
 def test_a_process_that_joins_makes_the_parts_of_the_others_smaller_although_they_are_quiet():

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .episode import USUAL
-from .grants import grant, knows_rates
-from .parts import divide
+from .grants import grant, granted_ahead, knows_rates, time_for_calls
+from .parts import WHOLE, divide
 from .question import PoolLimits
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
 
@@ -131,13 +131,18 @@ def _replaced(pool: Pool, i: int, terms: list[int], units: list[str]) -> AnyPool
 
 
 def _begin_again(pool: Pool, question: Question, now: int) -> None:
-    """Follow a pool that the store has lost, if the member knows one: its window, and nothing saved up."""
+    """Follow a pool that the store has lost, if the member knows one: its window, and nothing saved up.
+
+    What the rates earn until the members have used what that pool had granted to them is for that.
+    """
     pool.born = pool.born or max(1, now)
     lost = question["born"] not in (0, pool.born)
     if lost and not pool.grants_from and now < pool.born + REUNION:
         pool.grants_from = pool.born + REUNION
+        parts = WHOLE // max(1, question["part"][0])  # at least as many as there were members
+        used_at = now + 2 * granted_ahead(time_for_calls(pool) * parts) + 3 * question["reach"]
         for rate in pool.rates:
-            rate.begin_empty(now, pool.next_stamp)
+            rate.begin_empty(used_at, pool.next_stamp)
     if question["recalls"] and pool.window.until is None:
         pool.window.signal(question["recalls"], USUAL, question["member"], now, pool.next_stamp)
 

@@ -174,8 +174,7 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
         for each in pool.members.values()
         if each is not member and each.short_until > now and not each.flows
     ]
-    calls = min((rate.time_for(CALLS) for rate in pool.rates), default=0)
-    ahead = granted_ahead(calls * many)
+    ahead = granted_ahead(time_for_calls(pool) * many)
     # Those that have a part of their own are not waited for.
     ahead += max([member.reach, *(each.reach for each in pool.members.values() if not each.flows)])
     turn = max(takes, ahead // many)
@@ -185,6 +184,14 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     return ahead, min(short, default=None), turn, now + EARLY + latest
 
 
+def time_for_calls(pool: Pool) -> int:
+    """Return how long the calls of one turn take."""
+    return min((rate.time_for(CALLS) for rate in pool.rates), default=0)
+
+
 def granted_ahead(turns: int) -> int:
-    """Return for how long in advance members are granted batches, of which one turn of all takes so long."""
+    """Return for how long in advance batches are granted, if one turn of all members takes so long.
+
+    A member that had less than the others is granted twice that, and one that is far away more.
+    """
     return min(max(turns, LEAST_AHEAD), MOST_AHEAD)

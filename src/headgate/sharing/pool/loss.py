@@ -10,7 +10,7 @@ from ...gate.decision import FAR_OFF
 from ...gate.leased import LeasedRate
 from ...gate.supply import Grant
 from ...hints import AnyRate
-from ...limits import Rate
+from ...limits import Rate, columns_for
 from .grants import CALLS, granted_ahead
 from .parts import WHOLE
 
@@ -99,6 +99,7 @@ def grant_without_store(
     load = limits.bytes * share // WHOLE
     if held is not None:
         places, load = min(places, held[0]), min(load, held[1])
+    columns = columns_for(rates, columns, learned=True)
     begins = max(now, asked_at + _granted_to_others(rates, part.members))
     return Grant(
         rates=[_share_of(rate, columns[rate.unit], share, begins) for rate in rates],

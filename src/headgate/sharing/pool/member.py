@@ -479,8 +479,7 @@ class PoolMember:
     def _grant_without_store(self) -> Grant:
         """What to go by. Until their leases end, other members may use the places that they were granted."""
         held = self._places.granted if (now := self._clock.now()) < self._valid_until else None
-        rates, asked = self._rates, self._pending_since
-        columns = columns_for(rates, self._gate.columns, learned=True)
+        rates, columns, asked = self._rates, self._gate.columns, self._pending_since
         return grant_without_store(rates, self._limits, columns, self._on_loss, self._part, held, now, asked)
 
     def _is_back(self, answer: Answer) -> bool:

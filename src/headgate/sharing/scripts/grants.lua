@@ -27,8 +27,23 @@ local function others_short(pool, member, now)
   return many
 end
 
+-- How long the calls of one turn take.
+local function time_for_calls(pool)
+  local calls = false
+  for _, rate in ipairs(pool.rates) do
+    local time = time_for(rate, CALLS)
+    calls = calls and min(calls, time) or time
+  end
+  return calls or 0
+end
+
+-- For how long in advance batches are granted, if one turn of all members takes so long.
+local function granted_ahead(turns)
+  return min(max(turns, LEAST_AHEAD), MOST_AHEAD)
+end
+
 local function turns(pool, member, takes, now)
-  local many, least, calls = others_short(pool, member, now) + 1, false, false
+  local many, least = others_short(pool, member, now) + 1, false
   local reach, back, latest = member[REACH], 0, 0
   for _, each in pairs(pool.members) do
     if #each[FLOWS] == 0 then
@@ -39,11 +54,7 @@ local function turns(pool, member, takes, now)
     end
     back, latest = max(back, each[BACK]), max(latest, each[SERVED])
   end
-  for _, rate in ipairs(pool.rates) do
-    local time = time_for(rate, CALLS)
-    calls = calls and min(calls, time) or time
-  end
-  local ahead = min(max((calls or 0) * many, LEAST_AHEAD), MOST_AHEAD) + reach
+  local ahead = granted_ahead(time_for_calls(pool) * many) + reach
   local turn = max(takes, floor(ahead / many))
   member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
   return ahead, least, turn, now + EARLY + back

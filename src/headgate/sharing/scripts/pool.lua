@@ -133,11 +133,13 @@ local function begin_again(pool, question, now)
   local lost = question.born ~= 0 and question.born ~= pool.born
   if lost and pool.grants_from == 0 and now < pool.born + REUNION then
     pool.grants_from = pool.born + REUNION
+    local parts = floor(WHOLE / max(1, question.part[1]))
+    local used_at = now + 2 * granted_ahead(time_for_calls(pool) * parts) + 3 * question.reach
     for _, rate in ipairs(pool.rates) do
       if rate[KIND] ~= STRICT then
-        charge(rate, 0, exact(now + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
+        charge(rate, 0, exact(used_at + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
       elseif rate[PERIOD] <= NOT_KNOWN then
-        charge(rate, rate[AMOUNT], now, next_stamp(pool))
+        charge(rate, rate[AMOUNT], used_at, next_stamp(pool))
       end
     end
   end
