@@ -78,7 +78,7 @@ def four_processes(url, seconds):
     from stores.processes import Processes
     from stores.test_sharing import times_of, worst_excess
 
-    options = {"store": url, "key": f"four {time.time_ns()}", "rates": ["500/s"], "tasks": 50, "off": 0}
+    options = {"store": url, "key": f"four {time.time_ns()}", "rates": ["500/s"], "tasks": 50}
     fleet = Processes("sharer.py", [options] * 4)
     fleet.tell_all(seconds)
     results = fleet.results()

@@ -5,6 +5,10 @@ with PostgresServer() as server:    # on loopback, a free port, its data in a di
     server.kill(); server.start()   # SIGKILL of all its processes, and back with what was on disk
     server.stop(); server.go_on()   # SIGSTOP of all its processes; SIGCONT
     server.forget()                 # all rows are gone
+    server.restart_empty()          # SIGKILL, and back with a new database
+
+with server.standby() as standby:   # it has all that the first one has confirmed since, and writes nothing
+    standby.promote()               # it writes
 
 The server refuses to run as root: for root it runs as the user postgres.
 """
@@ -15,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -35,17 +39,17 @@ def unprivileged():
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def folder_of_its_own(name):
-    folder = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-"))
+def folder_of_its_own(name, under=None):
+    folder = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-", dir=under))
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
     return folder
 
 
 class PostgresServer:
-    def __init__(self, *options):
+    def __init__(self, *options, of=None):
         self._postgres = program("postgres", "postgresql", BIN + "postgres")
-        self._initdb = program("initdb", "postgresql", BIN + "initdb")
+        self._of = of
         self.port = free_port()
         self.url = f"postgresql://headgate@127.0.0.1:{self.port}/postgres"
         self.folder = folder_of_its_own("postgres")
@@ -54,11 +58,7 @@ class PostgresServer:
 
     def __enter__(self):
         try:
-            self._run_to_the_end(
-                self._initdb,
-                f"--pgdata={self.folder / 'data'}",
-                *("--username=headgate", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"),
-            )
+            self._make()
             self.start()
         except BaseException:
             self.__exit__()
@@ -69,6 +69,27 @@ class PostgresServer:
         if self._process is not None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self):
+        where = f"--pgdata={self.folder / 'data'}"
+        if self._of is None:
+            self._run_to_the_end(
+                program("initdb", "postgresql", BIN + "initdb"),
+                where,
+                *("--username=headgate", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"),
+            )
+        else:
+            self._run_to_the_end(
+                program("pg_basebackup", "postgresql", BIN + "pg_basebackup"),
+                where,
+                *(
+                    "--host=127.0.0.1",
+                    f"--port={self._of.port}",
+                    "--username=headgate",
+                    "--write-recovery-conf",
+                ),
+                *("--checkpoint=fast", "--no-sync"),
+            )
 
     def _run_to_the_end(self, *command):
         subprocess.run(
@@ -108,6 +129,28 @@ class PostgresServer:
 
     def forget(self):
         self.query("TRUNCATE headgate_state")
+
+    def restart_empty(self):
+        self.kill()
+        shutil.rmtree(self.folder / "data")
+        self._make()
+        self.start()
+
+    @contextmanager
+    def standby(self):
+        """A server that follows this one, which from now on confirms nothing that the other one has not."""
+        with PostgresServer(of=self) as standby:
+            streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+            eventually(lambda: self.query(streams) == [(1,)], "it follows")
+            for setting in ("synchronous_standby_names = '*'", "synchronous_commit = remote_apply"):
+                self.query(f"ALTER SYSTEM SET {setting}")
+            self.query("SELECT pg_reload_conf()")
+            follows = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+            eventually(lambda: self.query(follows) == [(1,)], "it is waited for")
+            yield standby
+
+    def promote(self):
+        self.query("SELECT pg_promote()")
 
     def _processes(self):
         """Return the ids of all its processes: each client has one."""

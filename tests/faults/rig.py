@@ -29,6 +29,7 @@ import threading
 from collections import deque
 from contextlib import closing, suppress
 from pathlib import Path
+from secrets import randbelow
 
 import redis
 from redis.backoff import NoBackoff
@@ -39,24 +40,28 @@ from patience import PATIENCE, eventually
 
 
 def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that no server has, and none of those that connections get, which may go at any moment."""
+    while True:
+        port = 10_000 + randbelow(20_000)
+        with closing(socket.socket()) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
     """One valkey-server process. Options are those of its command line, e.g. "--requirepass", "secret".
 
-    `binary` is another program to run. `login` is what a client needs to ask whether the server is up.
+    `binary` is another program to run. `login` is what a client needs to ask whether the server is up. Its
+    folder is made `under` another one, if that is given.
     """
 
-    def __init__(self, *options, binary=None, kind="server", **login):
+    def __init__(self, *options, binary=None, kind="server", under=None, **login):
         self.port = free_port()
         self._binary = binary or get_binary_path()
         self._kind = kind
         self._login = login
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.folder = Path(tempfile.mkdtemp(prefix="headgate-valkey-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-valkey-", dir=under))
         self.options = options
         self._process = None
 
@@ -118,9 +123,14 @@ class Server:
     def restart(self, *, data=True):
         self.kill()
         if not data:
-            shutil.rmtree(self.folder)
-            self.folder.mkdir()
+            self.empty()
         self.start()
+
+    def empty(self, *, keeps=()):
+        """Delete what is on its disk, but the files of these names."""
+        for each in self.folder.iterdir():
+            if each.name not in keeps:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def stop(self):
         self._process.send_signal(signal.SIGSTOP)
@@ -135,14 +145,17 @@ class Cluster:
     with Cluster() as cluster:
         cluster.url                 # redis+cluster://…, all servers
         cluster.owner(key)          # the server that has the slot of a key
+        cluster.restart_empty()     # all servers: they know each other, and have lost all keys
+        cluster.make_anew()         # all servers: another cluster at the same addresses
     """
 
-    def __init__(self, *options, replica=False):
+    def __init__(self, *options, replica=False, under=None):
         self._ports = [str(free_port()) for _ in range(3 + replica)]  # where they talk to each other
         self.servers = [
             Server(
                 *("--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "500"),
                 *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", *options),
+                under=under,
             )
             for port in self._ports
         ]
@@ -176,6 +189,20 @@ class Cluster:
             eventually(lambda: clients[3].info("replication")["master_link_status"] == "up", "it follows")
         for client in clients:
             client.close()
+
+    def restart_empty(self):
+        self._restart(keeps=("nodes.conf",))
+
+    def make_anew(self):
+        self._restart()
+        self._form()
+
+    def _restart(self, keeps=()):
+        for server in self.servers:
+            server.kill()
+        for server in self.servers:
+            server.empty(keeps=keeps)
+            server.start()
 
     def _is_formed(self, client):
         info = client.cluster("INFO")

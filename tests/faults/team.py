@@ -1,39 +1,75 @@
-"""Worker processes that share one key while things fail, each with a file of all that it did."""
+"""Worker processes that share limits while things fail, each with a file of all that it did for each limit.
+
+with Team(folder, {"valkey": {"store": server.url}, "file": {"store": url}}) as team:
+    team.begin(5, windows=[(1, 2)])     # seconds; a backoff window begins after one of them, for two
+    team.wait_until(3)
+    team.kill(2)                        # kill -9 of the third process, and so of all its gates
+    said = team.ends()                  # what each process heard of its stores, by name
+    team.judge("valkey").excess         # what the referee counted
+"""
 
 import json
+import signal
 import subprocess
 import sys
 import time
-from itertools import chain, repeat
 from pathlib import Path
 from uuid import uuid4
 
-RATE, BURST, PLACES = 200, 50, 8
+from faults.referee import judge
+
+RATE, BURST, PLACES = 100, 50, 8
 
 
 class Team:
-    """Worker processes of one key, and their files."""
+    """The processes. Each of them has a gate for each of the limits, which are options of a gate by name.
 
-    def __init__(self, folder, *stores, many=4, **options):
-        """The first processes have one store each, all others the last one."""
-        options = {"key": f"key {uuid4().hex}", "rates": [f"{RATE}/s burst {BURST}"], **options}
-        options = {"concurrency": PLACES, "takes": 0.02, "tasks": 6, **options}
-        self.logs = [folder / f"worker {options['key'][-8:]} {n}" for n in range(many)]
+    An option that is a list has a value for each process. A `store` that is a dictionary of ports is a
+    cluster: see `cluster_client.py`.
+    """
+
+    def __init__(self, folder, limits, many=4, **common):
+        common = {
+            "rates": f"{RATE}/s burst {BURST}",
+            "concurrency": PLACES,
+            "takes": 0.02,
+            "tasks": 6,
+            "on_loss": "share",
+            "off": 0,
+            **common,
+        }
+        keys = {name: f"{name} {uuid4().hex}" for name in limits}
+        self.logs = {name: [folder / f"{key} {n}" for n in range(many)] for name, key in keys.items()}
         self.deaths = {}
-        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
-        self.workers = [
-            subprocess.Popen(
-                [*command, json.dumps({**options, "store": store, "log": str(log), "signals": n == 0})],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+        self._stopped = set()
+        self.longest_pause = 0.0  # in which the machine did not let a process run
+        program = str(Path(__file__).with_name("worker.py"))
+        self.workers = []
+        for n in range(many):
+            gates = {
+                name: {
+                    **{
+                        option: value[n] if isinstance(value, list) else value
+                        for option, value in {**common, **options}.items()
+                    },
+                    "key": keys[name],
+                    "log": str(self.logs[name][n]),
+                    "signals": n == 0,
+                }
+                for name, options in limits.items()
+            }
+            command = [sys.executable, program, json.dumps(gates)]
+            self.workers.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
-            for n, (log, store) in enumerate(zip(self.logs, chain(stores, repeat(stores[-1])), strict=False))
-        ]
 
     def __enter__(self):
-        for worker in self.workers:
-            assert worker.stdout.readline() == "ready\n"
+        try:
+            for worker in self.workers:
+                assert worker.stdout.readline() == "ready\n"
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -41,27 +77,59 @@ class Team:
             worker.kill()
             worker.communicate()
 
-    def begin(self, seconds, *, at=None, window_at=1e9, window=0.0):
-        """Have them call for so long, and the first one start a backoff window."""
-        self.begun = time.monotonic() + 0.1 if at is None else at
+    def begin(self, seconds, *, windows=()):
+        """Have them call for so long, and the first one start backoff windows: when, and for how long."""
+        self.begun = time.monotonic() + 0.1
+        facts = [self.begun, self.begun + seconds]
+        for at, length in windows:
+            facts += [self.begun + at, length]
         for worker in self.workers:
-            facts = (self.begun, self.begun + seconds, self.begun + window_at, window)
             worker.stdin.write(" ".join(map(str, facts)) + "\n")
             worker.stdin.flush()
 
     def wait_until(self, seconds):
         time.sleep(max(0.0, self.begun + seconds - time.monotonic()))
 
+    def stop(self, n):
+        """SIGSTOP."""
+        self._stopped.add(n)
+        self.workers[n].send_signal(signal.SIGSTOP)
+
+    def go_on(self, n):
+        """SIGCONT."""
+        self.workers[n].send_signal(signal.SIGCONT)
+
     def kill(self, n):
         """kill -9."""
         self.workers[n].kill()
         self.workers[n].wait()
-        self.deaths[self.logs[n]] = time.monotonic()
+        self.deaths |= {logs[n]: time.monotonic() for logs in self.logs.values()}
 
     def ends(self):
-        """Wait for all that live. Return what they said last."""
+        """Wait for all that live. Return what each of them said last."""
+        said = []
         for n, worker in enumerate(self.workers):
-            said, _ = worker.communicate(timeout=60)
-            if self.logs[n] not in self.deaths:
+            last, _ = worker.communicate(timeout=60)
+            if not any(logs[n] in self.deaths for logs in self.logs.values()):
                 assert worker.returncode == 0
-                yield json.loads(said)
+                said.append(json.loads(last))
+                if n not in self._stopped:
+                    self.longest_pause = max(self.longest_pause, said[-1]["longest pause"])
+        return said
+
+    def judge(self, name, rate=RATE, burst=BURST, who=slice(None)):
+        """Return what these processes did at that gate. Times begin with the work of the team."""
+        return judge(self.logs[name][who], rate, burst, self.deaths, self.begun)
+
+
+def calmly(run):
+    """Return what a run returns: a team that has ended, and what it said.
+
+    A process that was not let run uses what it was granted later than it should, and what it told late was
+    told to others late. So if the machine stood still for a tenth of a second, it runs again.
+    """
+    for _ in range(3):
+        team, said = run()
+        if team.longest_pause < 0.1:
+            break
+    return team, said

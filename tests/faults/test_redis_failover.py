@@ -107,7 +107,7 @@ def test_processes_stay_within_the_limit_while_a_primary_dies_and_is_replaced(cl
     """Three processes on 200/s. What the primary granted last may not have reached its replica."""
     primary, replica = pair(cluster)
     (key,) = keys_of(cluster, primary)
-    options = {"store": cluster.url, "key": key, "rates": ["200/s"], "tasks": 20, "off": 0}
+    options = {"store": cluster.url, "key": key, "rates": ["200/s"], "tasks": 20}
     fleet = Processes("sharer.py", [options] * 3)
     fleet.tell_all(5)
     fleet.wait_until(1.5)

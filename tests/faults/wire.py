@@ -5,12 +5,21 @@ with Wire(server.port) as wire:     # in a thread of its own, so that any loop o
     wire.delay = 0.05               # seconds, each way
     wire.dead = True                # nothing passes, and neither side is told; what was sent passes later
     wire.half_close("client")       # all connections: that end hears that the other one sends no more
+    wire.to = other.port            # where new connections lead
+
+with Line(server) as line:          # the same to a Server, a PostgresServer or all servers of a Cluster
+    line.set(delay=0.15, dead=False)
+    line.store                      # for the gate of a worker process
+    line.opened()                   # a store on this loop
 """
 
 import asyncio
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
+from faults.cluster_client import client_through
+from faults.rig import Cluster
+from headgate.sharing.store import open_store
 from patience import PATIENCE
 
 
@@ -18,7 +27,7 @@ class Wire:
     def __init__(self, to):
         self.delay = 0.0
         self.dead = False
-        self._to = to
+        self.to = to
         self._ends = []  # of each connection: by whom it is heard
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire", daemon=True)
@@ -38,8 +47,8 @@ class Wire:
 
     def through(self, url):
         """The URL of the server, by this line."""
-        assert f":{self._to}" in url
-        return url.replace(f":{self._to}", f":{self.port}")
+        assert f":{self.to}" in url
+        return url.replace(f":{self.to}", f":{self.port}")
 
     def half_close(self, whom):
         async def close():
@@ -64,9 +73,14 @@ class Wire:
     async def _accept(self, reader, writer):
         task = asyncio.current_task()
         self._tasks.add(task)
+        with suppress(asyncio.CancelledError):  # the test is over
+            await self._connect(reader, writer)
+        self._tasks.discard(task)
+
+    async def _connect(self, reader, writer):
         far, ends = None, {"client": writer}
         try:
-            far_reader, far = await asyncio.open_connection("127.0.0.1", self._to)
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self.to)
             ends["server"] = far
             self._ends.append(ends)
             async with asyncio.TaskGroup() as both:  # it ends the other one, too
@@ -75,7 +89,6 @@ class Wire:
         except* OSError:
             pass  # one end is gone
         finally:
-            self._tasks.discard(task)
             if ends in self._ends:
                 self._ends.remove(ends)
             for end in (writer, far):
@@ -104,3 +117,41 @@ class Wire:
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
+
+
+class Line:
+    """Wires to a server, or to each server of a cluster."""
+
+    def __init__(self, server, *, delay=0.0):
+        self._url = server.url
+        self._clustered = isinstance(server, Cluster)
+        self._wires = [Wire(each.port) for each in (server.servers if self._clustered else [server])]
+        self._stack = ExitStack()
+        self.set(delay=delay)
+
+    def __enter__(self):
+        with ExitStack() as stack:
+            for wire in self._wires:
+                stack.enter_context(wire)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error):
+        return self._stack.__exit__(*error)
+
+    @property
+    def store(self):
+        if self._clustered:
+            return {wire.to: wire.port for wire in self._wires}
+        return self._wires[0].through(self._url)
+
+    def opened(self):
+        return open_store(client_through(self.store) if self._clustered else self.store, None)
+
+    def set(self, *, delay=None, dead=None):
+        for wire in self._wires:
+            wire.delay = wire.delay if delay is None else delay
+            wire.dead = wire.dead if dead is None else dead
+
+    def half_close(self, whom):
+        return sum(wire.half_close(whom) for wire in self._wires)

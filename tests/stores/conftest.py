@@ -48,6 +48,11 @@ def cluster():
 
 
 @pytest.fixture
+def valkey_cluster(cluster):
+    return cluster.url
+
+
+@pytest.fixture
 def postgres(postgres_server):
     return postgres_server.url
 

