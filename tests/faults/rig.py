@@ -40,7 +40,7 @@ from patience import PATIENCE, eventually
 
 
 def free_port():
-    """Return a port that no server has, and none of those that connections get, which may go at any moment."""
+    """Return a port that no server has, and that no connection gets."""
     while True:
         port = 10_000 + randbelow(20_000)
         with closing(socket.socket()) as probe, suppress(OSError):
