@@ -31,7 +31,7 @@ class SmallDisk:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             self.folder.rmdir()
-            pytest.skip(f"a disk of its own cannot be mounted, which takes root: {done.stderr.strip()}")
+            pytest.skip(f"a disk of its own cannot be mounted, which takes root: {done.stderr.splitlines()[0]}")
         return self
 
     def __exit__(self, *_):
