@@ -31,7 +31,8 @@ class SmallDisk:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             self.folder.rmdir()
-            pytest.skip(f"a disk of its own cannot be mounted, which takes root: {done.stderr.splitlines()[0]}")
+            why = done.stderr.splitlines()[0]
+            pytest.skip(f"a disk of its own cannot be mounted, which takes root: {why}")
         return self
 
     def __exit__(self, *_):
