@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from threading import Event, Thread
+from itertools import repeat, starmap
+from threading import Thread
 from typing import Any
 
 from .arguments import is_async, name_of, positive_int
@@ -213,16 +215,24 @@ def _in_thread(work: _Work) -> Results:
             outcome.append(error)
         finally:
             loop.close()
-            over.set()
+            over.release()
 
-    over = Event()  # a `join` that Ctrl-C broke off does not wait when it is called again
-    Thread(target=copy_context().run, args=(run,), name="headgate-map").start()
+    # A `join` that Ctrl-C broke off does not wait when it is called again, and an Event may never wait to its
+    # end: see `Guard`.
+    over = allocate_lock()
+    over.acquire()
+    waiting = starmap(over.acquire, repeat(()))
+    thread = Thread(target=copy_context().run, args=(run,), name="headgate-map")
     try:
-        over.wait()
+        thread.start()  # which waits until the thread runs, and that can be interrupted, too
+        for _ in waiting:
+            break
     except BaseException:
         with suppress(RuntimeError):  # it has just ended
             loop.call_soon_threadsafe(task.cancel)
-        over.wait()
+        if thread.ident is not None:
+            for _ in waiting:
+                break
         raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
