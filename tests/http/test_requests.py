@@ -40,6 +40,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.server.asked.append(self.rfile.read(int(size)))
         answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        if answer is None:
+            self.close_connection = True
+            return
         status, headers, pieces = answer
         self.send_response(status)
         for name, value in headers.items():
@@ -190,6 +193,24 @@ def test_a_failed_connection_costs_nothing_and_raises_the_error_of_requests():
     gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
     with session_for(gate, retries=2) as session, pytest.raises(requests.ConnectionError):
         session.post("http://127.0.0.1:1/v1/messages", json=CHAT)
+    assert level(gate) == 50
+
+
+def test_a_request_that_went_to_a_proxy_is_not_sent_twice(server):
+    """urllib3 raises the same ProxyError for it as for a proxy to which nothing was sent."""
+    gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
+    server.answers = [None]
+    with session_for(gate, retries=2) as session, pytest.raises(requests.exceptions.ProxyError):
+        session.post("http://api.invalid/pay", data=b"$5", proxies={"http": server.url})
+    assert len(server.asked) == 1
+    assert level(gate) == 49
+
+
+def test_a_request_to_a_proxy_that_is_down_costs_nothing():
+    gate = gated("50/minute burst 50", clock=ManualClock(auto_advance=True))
+    proxies = {"http": "http://127.0.0.1:1"}
+    with session_for(gate, retries=2) as session, pytest.raises(requests.exceptions.ProxyError):
+        session.post("http://api.invalid/v1/messages", json=CHAT, proxies=proxies)
     assert level(gate) == 50
 
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import boto3
 from botocore.config import Config
 from botocore.eventstream import EventStream
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError, ProxyConnectionError
 
 import headgate
 from headgate import Dispatch, InvalidConfig, Prices, TokenBudget, UnknownName, events
@@ -28,9 +28,13 @@ dispatch = Dispatch("bedrock", rates="1_000_000 tokens/minute burst 1_000_000", 
 
 class Bedrock(BaseHTTPRequestHandler):
     refusals = 0
+    silent = False
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
+        if Bedrock.silent:
+            self.close_connection = True
+            return
         status, answer, kind = 200, ANSWER, None
         if Bedrock.refusals:
             Bedrock.refusals -= 1
@@ -48,14 +52,16 @@ class Bedrock(BaseHTTPRequestHandler):
         pass
 
 
-def make(url, **retries):
+def make(url, proxy=None, **retries):
     return boto3.client(
         "bedrock-runtime",
         region_name="us-east-1",
         endpoint_url=url,
         aws_access_key_id="k",
         aws_secret_access_key="s",
-        config=Config(retries={"mode": "standard", "max_attempts": 2, **retries}),
+        config=Config(
+            retries={"mode": "standard", "max_attempts": 2, **retries}, proxies=proxy and {"http": proxy}
+        ),
     )
 
 
@@ -132,6 +138,14 @@ def main():
     except EndpointConnectionError as error:
         said["not connected"] = type(error).__name__
     said["after it"] = {**counts(), "in_flight": dispatch.snapshot().in_flight}
+
+    Bedrock.silent = True
+    for name, proxy in (("proxy down", "http://127.0.0.1:1"), ("proxy silent", url)):
+        try:
+            converse(obey(make("http://api.invalid", proxy, max_attempts=1), dispatch))
+        except ProxyConnectionError:
+            said[name] = counts()
+    Bedrock.silent = False
 
     awaited = type("Client", (), {"__module__": "aiobotocore.client", "meta": client.meta})()
     for wrong in (object(), make(url, mode="adaptive"), awaited):

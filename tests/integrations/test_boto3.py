@@ -64,6 +64,11 @@ def test_a_call_that_was_never_sent_costs_nothing_and_holds_no_place(said):
     assert said["after it"] == {"admitted": 2, "tokens": [0, 0], "in_flight": 0}
 
 
+def test_a_call_that_a_proxy_may_have_passed_on_counts_and_one_to_a_proxy_that_is_down_does_not(said):
+    assert set(said["proxy down"]["tokens"]) == {0}
+    assert min(said["proxy silent"]["tokens"]) > 0
+
+
 def test_other_objects_and_adaptive_retries_are_refused(said):
     assert "is not a client of boto3" in said["wrong"][0]
     assert "adaptive" in said["wrong"][1]

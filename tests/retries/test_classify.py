@@ -281,6 +281,33 @@ def proxy_error_of_requests(said):
     return requests.exceptions.ProxyError(urllib3.exceptions.MaxRetryError(None, ADDRESS, reason))
 
 
+class ProxyConnectionError(requests.exceptions.ProxyError):
+    """As botocore raises it: what urllib3 raised is only among its keywords."""
+
+    def __init__(self, error):
+        super().__init__('Failed to connect to proxy URL: "http://proxy"')
+        self.kwargs = {"proxy_url": "http://proxy", "error": error}
+
+
+ProxyConnectionError.__module__ = "botocore.exceptions"
+
+
+def with_proxy(cause):
+    """As libraries upon urllib3 raise it if the line to or through a proxy breaks like this."""
+    of_urllib3 = caused(urllib3.exceptions.ProxyError("Unable to connect to proxy", cause), cause)
+    older = urllib3.exceptions.ProxyError("Cannot connect to proxy.", cause)  # without a cause, before 2.0
+    return [
+        of_urllib3,
+        older,
+        *[
+            requests.exceptions.ProxyError(urllib3.exceptions.MaxRetryError(None, ADDRESS, reason))
+            for reason in (of_urllib3, older)
+        ],
+        requests.exceptions.ProxyError(of_urllib3),
+        ProxyConnectionError(older),
+    ]
+
+
 def refused_by_proxy(status, phrase):
     """The refusal of a CONNECT request, as each library raises it."""
     said = f"{status} {phrase}"
@@ -291,6 +318,7 @@ def refused_by_proxy(status, phrase):
         caused(anthropic_error.connection(request=REQUEST2), httpx.ProxyError(said)),
         proxy_error_of_aiohttp(status),
         proxy_error_of_requests(said),
+        *with_proxy(OSError(f"Tunnel connection failed: {said}")),
         urllib.error.URLError(OSError(f"Tunnel connection failed: {said}")),
     ]
 
@@ -338,6 +366,12 @@ MAY_HAVE_RUN = [
     anthropic_error.timeout(request=REQUEST2),
     redis.exceptions.ConnectionError("gone"),
     redis.exceptions.TimeoutError("slow"),
+    *with_proxy(ConnectionResetError(104, "Connection reset by peer")),
+    *with_proxy(http.client.RemoteDisconnected("Remote end closed connection without response")),
+    *with_proxy(urllib3.exceptions.ReadTimeoutError(None, ADDRESS, "slow")),
+    *with_proxy(urllib3.exceptions.SSLError("EOF occurred in violation of protocol")),
+    requests.exceptions.ProxyError("Unable to connect to proxy, port 443"),
+    type("ProxyError", (ConnectionError,), {})("of a library that is not known"),
 ]
 
 
@@ -361,6 +395,12 @@ NOT_SENT = [
     *refused_by_proxy(502, "Bad Gateway"),
     *refused_by_proxy(503, "Service Unavailable"),
     *refused_by_proxy(429, "Too Many Requests"),
+    *with_proxy(ConnectionRefusedError(111, "Connection refused")),
+    *with_proxy(urllib3.exceptions.NewConnectionError(None, "no route")),
+    *with_proxy(urllib3.exceptions.ConnectTimeoutError(None, "slow")),
+    *with_proxy(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+    httpx.ProxyError("the proxy at port 443 said nothing"),
+    httpx.ProxyError("10.0.0.1 said no 404 times"),
 ]
 
 
@@ -400,6 +440,7 @@ PERMANENT = [
     redis.exceptions.DataError("bad"),
     *refused_by_proxy(403, "Forbidden"),
     *refused_by_proxy(407, "Proxy Authentication Required"),
+    *with_proxy(urllib3.exceptions.SSLError(ssl.SSLCertVerificationError(1, "self-signed"))),
     caused(ValueError("of the program"), httpx.ProxyError("502 Bad Gateway")),
 ]
 
@@ -598,6 +639,7 @@ def wrapped(error):
         requests.ConnectionError(urllib3.exceptions.MaxRetryError(None, ADDRESS, ConnectionRefusedError())),
         *refused_by_proxy(403, "Forbidden"),
         *map(wrapped, refused_by_proxy(502, "Bad Gateway")),
+        *map(wrapped, with_proxy(ConnectionRefusedError())),
     ],
     ids=named,
 )
@@ -621,7 +663,15 @@ def test_is_permanent_also_finds_wrapped_exceptions(error):
 
 
 @pytest.mark.parametrize(
-    "error", [httpx.ReadTimeout("slow"), ValueError("no"), wrapped(TimeoutError())], ids=named
+    "error",
+    [
+        httpx.ReadTimeout("slow"),
+        ValueError("no"),
+        wrapped(TimeoutError()),
+        *with_proxy(ConnectionResetError()),
+        *map(wrapped, with_proxy(http.client.RemoteDisconnected())),
+    ],
+    ids=named,
 )
 def test_other_exceptions_are_neither_permanent_nor_known_as_never_sent(error):
     assert not never_sent(error)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from botocore.eventstream import EventStream
-from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError
 from botocore.response import StreamingBody
 
 from ..errors import InvalidConfig
@@ -26,7 +25,6 @@ from .response import Answer, OpenResponse
 C = TypeVar("C")
 
 _CALL = "headgate call"
-_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
 
 def obey(
@@ -79,8 +77,7 @@ def obey(
         if call is None:
             return
         if response_dict is None:
-            never_sent = isinstance(exception, _NEVER_SENT)
-            call.failed(ConnectionRefusedError() if never_sent else exception or ConnectionError())
+            call.failed(exception or ConnectionError())
         else:
             answer = _Answer(response_dict, parsed_response)
             call.answered(answer, answer.read_error() if answer.status >= 400 else None)

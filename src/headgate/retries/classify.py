@@ -31,12 +31,16 @@ _CONNECTION_ERRORS = {
     "botocore": {"ConnectionError", "HTTPClientError"},
     "grpc": {"FutureTimeoutError"},
 }
-# What a proxy has refused: the request itself goes through it only after it has connected.
+# What is said of a proxy.
 _OF_PROXIES = {"ProxyError", "ClientHttpProxyError", "ProxyConnectionError"}
+# The libraries that say so only of a proxy that has not connected: the request itself goes through it after
+# that. Those upon urllib3 also say so when the line breaks after the proxy has passed the request on.
+_CONNECT_FIRST = {"httpx", "httpx2", "httpcore", "aiohttp", "socks", "python_socks"}
 # What http.client says of a proxy that does not connect, in an exception without a class of its own.
 _NO_TUNNEL = "Tunnel connection failed"
 # Errors that happen before anything is sent.
-_BEFORE_SENDING = _OF_PROXIES | {
+_BEFORE_SENDING = {
+    "gaierror",
     "ConnectionRefusedError",
     "ConnectError",
     "ConnectTimeout",
@@ -46,6 +50,7 @@ _BEFORE_SENDING = _OF_PROXIES | {
     "ConnectTimeoutError",
     "ClientConnectorError",
     "ConnectionTimeoutError",
+    "EndpointConnectionError",
 }
 # Errors about the certificate or the address. A retry repeats them, though some derive from those above.
 _PERMANENT = {"SSLCertVerificationError", "CertificateError", "ClientConnectorCertificateError", "InvalidURL"}
@@ -85,7 +90,7 @@ def _verdict_of(error: BaseException, depth: int) -> Verdict:
         return _verdict_of(inner, depth + 1)
     refusal = _refusal_of_proxy(error)
     if refusal is not None:
-        return _verdict_on_proxy(refusal)
+        return _verdict_on_proxy(error, refusal)
     signal = _signal_of(error)
     if signal is not None:
         return _verdict_on(signal, error)
@@ -121,21 +126,23 @@ def _refusal_of_proxy(error: BaseException) -> BaseException | None:
 
 
 def _is_of_proxy(error: BaseException) -> bool:
-    if any(kind.__name__ in _OF_PROXIES for kind in type(error).__mro__):
-        return True
+    return any(kind.__name__ in _OF_PROXIES for kind in type(error).__mro__) or _has_no_tunnel(error)
+
+
+def _has_no_tunnel(error: BaseException) -> bool:
     said = error.args[0] if isinstance(error, OSError) and error.args else None
     return isinstance(said, str) and said.startswith(_NO_TUNNEL)
 
 
-def _verdict_on_proxy(refusal: BaseException) -> Verdict:
-    """Nothing was sent. A proxy that says no, or that wants a password, says so again."""
+def _verdict_on_proxy(error: BaseException, refusal: BaseException) -> Verdict:
+    """A proxy that says no, or that wants a password, says so again."""
     status = _status_of(refusal)
-    if status is None:
-        numbers = [word for word in str(refusal).split() if len(word) == 3 and word.isdecimal()]
-        status = int(numbers[0]) if numbers else None
+    if status is None:  # the text begins with it: "407 Proxy Authentication Required"
+        said = str(refusal).removeprefix(f"{_NO_TUNNEL}: ").partition(" ")[0]
+        status = int(said) if len(said) == 3 and said.isdecimal() else None
     if is_permanent(refusal) or (status is not None and 400 <= status < 500 and status not in (408, 429)):
         return REJECTED
-    return failed(_own_retry_after(refusal), may_have_run=False)
+    return failed(_own_retry_after(refusal), may_have_run=not never_sent(error) and not _is_idempotent(error))
 
 
 def refusal_of(error: object) -> Refused | None:
@@ -274,7 +281,14 @@ def never_sent(error: BaseException) -> bool:
     """Did it, or an exception that it wraps, happen before anything was sent?"""
     if _any_is_named(error, _BEFORE_SENDING):
         return True
-    return any(isinstance(each, Refused) or _is_of_proxy(each) for each in _chain(error))
+    return any(isinstance(each, Refused) or _is_of_unsent_proxy(each) for each in _chain(error))
+
+
+def _is_of_unsent_proxy(error: BaseException) -> bool:
+    """Is it about a proxy that has not connected, so that the request did not go through it?"""
+    return _has_no_tunnel(error) or any(
+        kind.__name__ in _OF_PROXIES and _library(kind) in _CONNECT_FIRST for kind in type(error).__mro__
+    )
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -293,11 +307,19 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if not isinstance(inner, BaseException):
             return
         yield inner
-        cause = inner.__cause__
+        cause: object = inner.__cause__
         if cause is None and inner.args:
             first = inner.args[0]  # requests wraps what urllib3 raised
             cause = getattr(first, "reason", first)
+        if not isinstance(cause, BaseException):
+            cause = _named_cause(inner)
         inner = cause
+
+
+def _named_cause(error: BaseException) -> object:
+    """What urllib3 before 2.0 and botocore keep in an attribute of their exceptions only."""
+    keywords = getattr(error, "kwargs", None)
+    return keywords.get("error") if isinstance(keywords, dict) else getattr(error, "original_error", None)
 
 
 def retry_after_of(error: BaseException, verdict: Verdict) -> int | None:
