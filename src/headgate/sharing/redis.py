@@ -18,11 +18,11 @@ from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle
 from .pool.answer import REUNION
-from .pool.flow import FEW_PART, MOST_LONGER
+from .pool.flow import MOST_LONGER
 from .pool.grants import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
-from .pool.rate import LONG_AGO, MOST_MARKS, NEAR_PART, NOT_KNOWN, SPACING, USED_WITHIN
+from .pool.rate import FEW_PART, LONG_AGO, MOST_MARKS, NEAR_PART, NOT_KNOWN, SPACING, USED_WITHIN
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of

@@ -73,6 +73,23 @@ def test_the_rate_is_used_from_the_second_trip_on(way, burst):
         assert not any(process.seen.of(events.StoreLost) for process in fleet.processes)
 
 
+@pytest.mark.parametrize("many", [1, 4])
+@pytest.mark.parametrize(
+    ("rate", "burst", "trip"), [(10, 1, 0.04), (10, 1, 0.3), (50, 2, 0.1), (200, 2, 0.3), (50, 5, 0.3)]
+)
+def test_a_burst_of_few_calls_is_used_up_at_any_distance(rate, burst, trip, many):
+    """If one call of each process is more than the burst, there are no flows."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many, trip=trip)
+        fleet.run(1)
+        fleet.work(tasks=20)
+        fleet.run(2)
+        steady = fleet.now
+        fleet.run(6)
+        assert len(fleet.times(steady)) >= 0.97 * rate * 6
+        assert fleet.excess(rate, burst) <= 0
+
+
 def test_processes_that_join_others_which_are_far_have_their_part_soon():
     with Fleet(rates=["500/s burst 100"]) as fleet:
         far = fleet.join(3, trip=0.6)

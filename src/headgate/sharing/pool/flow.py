@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .rate import STRICT, PoolRate
+from .rate import FEW_PART, STRICT, PoolRate
 
 if TYPE_CHECKING:
     from .state import AnyPoolRate, MemberState, Pool
 
 # What all parts of a rate are together.
 WHOLE = 1_000_000
-# Units are few if they are no more than that part of the burst.
-FEW_PART = 4
 # How many times longer members without a flow wait at most than they would without flows: others will soon be
 # told a smaller part, because they wait.
 MOST_LONGER = 100

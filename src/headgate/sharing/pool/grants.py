@@ -54,10 +54,12 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if pool.window.prober != question["member"]:
             return starts, AGAIN
         batches = batches[:1]  # for single calls
+    small = False
     if is_far(pool.rates, question["doubt"]) and (member.flows or not are_few(pool.rates, batches)):
         flowing = _grant_flow(pool, member, question, batches, now)
         if flowing is not None:
             return flowing
+        small = True
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_for_all(pool), together(pool)
     turns = None
@@ -88,7 +90,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         stamp = pool.next_stamp()
         taken_at = max(fits, alone(kept, heard, now))
         for rate, units in needs:
-            rate.charge(units, taken_at, stamp, question["doubt"] + start - taken_at)
+            rate.charge(units, taken_at, stamp, question["doubt"] + start - taken_at, small=small)
         member.served += takes
         member.last_start = start
         starts.append(start)
@@ -110,7 +112,10 @@ def _grant_flow(
     lump = max(sizes)
     ahead, many = _turns(pool, member, lump, now)[0], _short(pool, member, now) + 1
     others = [each for each in pool.members.values() if each is not member and each.flows]
-    if lump + sum(each.lump for each in others) > min(rate.time_for(rate.most) for rate in pool.rates):
+    # Other processes may want as much soon.
+    present = 1 + sum(name != question["member"] for name in pool.present)
+    lumps = max(lump * present, lump + sum(each.lump for each in others))
+    if lumps > min(rate.time_for(rate.most) for rate in pool.rates):
         return None
     # From when on more can be kept: the others were told until then when to use what is not kept.
     fits = max(rate.fits_at(0, now, together(pool, lump)) for rate in pool.rates)
@@ -127,9 +132,7 @@ def _grant_flow(
     else:
         member.lump = 0
         begins = max(now + member.back, more_from)
-        # Other processes may want as much soon; more can be kept later.
-        present = 1 + sum(name != question["member"] for name in pool.present)
-        share = last = WHOLE // max(many, present)
+        share = last = WHOLE // max(many, present)  # more can be kept later
     share, last = max(1, share), max(1, last)
     begins = room_from(others, share, begins)
     if begins > now + 2 * ahead:

@@ -30,6 +30,8 @@ SPACING = 10_000
 # Members are near if what is earned while units may be used later is a smaller part of the burst than this.
 # For that time units of callers that have gone may lie unused (gate/leased.py).
 NEAR_PART = 20
+# Units are few if they are no more than that part of the burst.
+FEW_PART = 4
 # A batch may be used for so long after its start (`TTL` of gate/leased.py).
 USED_WITHIN = 1_000_000
 # What was taken longer ago is unknown, and more than any far side has.
@@ -127,14 +129,18 @@ class PoolRate:
         """Have nothing saved up, or less by what a minute earns: how much was used is not known."""
         self.charge(0, now + min(self.time_for(self.most), NOT_KNOWN), next_stamp())
 
-    def _miss(self, at: int, stamp: int) -> None:
-        """Go on to that moment: units that may be used later were missing all the time."""
+    def _miss(self, at: int, stamp: int, room: int = 0) -> None:
+        """Go on to that moment: units that may be used later were missing all the time.
+
+        But so many are there then: `room`.
+        """
         doubts = self.doubts
+        latest = at + self.time_for(self.most) - self.time_for(min(room, self.most))
         while doubts:
             until = doubts[0][0]
             then = min(until, at)
             units = sum(units for _, start, units in doubts if start <= then)
-            least = then + self.time_for(min(units, self.most))
+            least = min(then + self.time_for(min(units, self.most)), latest)
             if least > self.full_at:
                 self._fill(stamp)
                 self.full_at = least
@@ -158,12 +164,14 @@ class PoolRate:
         else:
             doubts.insert(i, [until, start, units])
 
-    def charge(self, units: int, start: int, stamp: int, doubt: int = 0) -> None:
+    def charge(self, units: int, start: int, stamp: int, doubt: int = 0, *, small: bool = False) -> None:
         """Take these units at that moment, and mark how much was missing then: no return is worth more.
 
-        `doubt`: by how much later they may be used.
+        `doubt`: by how much later they may be used. `small`: the burst is of so few calls that it would not
+        be used up if those that may be used later were waited for.
         """
-        self._miss(start, stamp)
+        small = small or FEW_PART * units > self.most
+        self._miss(start, stamp, units if small else 0)
         moment = self.time_for(max(self.burst, self.raised)) // NEAR_PART
         if units and doubt > moment:
             self._doubt(units, start, doubt + moment)

@@ -117,7 +117,7 @@ class StrictPoolRate:
         if self.period <= NOT_KNOWN:
             self.charge(self.amount, now, next_stamp())
 
-    def charge(self, units: int, start: int, stamp: int, doubt: int = 0) -> None:
+    def charge(self, units: int, start: int, stamp: int, doubt: int = 0, *, small: bool = False) -> None:  # noqa: ARG002 - of a method of every rate
         """Take these units at that moment. They count for longer if they may be used much later: `doubt`."""
         if not units:
             return

@@ -78,7 +78,11 @@ local function grant_flow(pool, member, who, batches, doubt, now)
       lumps = lumps + each[LUMP]
     end
   end
-  local fits = 0
+  local fits, present = 0, 1
+  for name in pairs(pool.present) do
+    present = present + (name ~= who and 1 or 0)
+  end
+  lumps = max(lumps, lump * present)
   for _, rate in ipairs(rates) do
     if lumps > time_for(rate, most(rate)) then
       return nil
@@ -98,10 +102,6 @@ local function grant_flow(pool, member, who, batches, doubt, now)
   else
     member[LUMP] = 0
     begins = max(begins, more_from)
-    local present = 1
-    for name in pairs(pool.present) do
-      present = present + (name ~= who and 1 or 0)
-    end
     share = floor(ALL / max(many, present))
     last = share
   end
@@ -150,12 +150,13 @@ local function grant(pool, member, question, now)
     end
     batches = {batches[1]}
   end
-  local doubt = exact(question.doubt)
+  local doubt, small = exact(question.doubt), false
   if is_far(rates, doubt) and (#member[FLOWS] > 0 or not are_few(rates, batches)) then
     local flowing, again = grant_flow(pool, member, question.member, batches, doubt, now)
     if flowing then
       return flowing, again
     end
+    small = true
   end
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
   local kept, less = kept_for_all(pool.members, 0), together(pool)
@@ -195,7 +196,7 @@ local function grant(pool, member, question, now)
     local stamp, taken_at = next_stamp(pool), max(fits, alone(kept, heard, now))
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        charge(rate, batch[i], taken_at, stamp, doubt + start - taken_at)
+        charge(rate, batch[i], taken_at, stamp, doubt + start - taken_at, small)
       end
     end
     member[SERVED] = exact(member[SERVED] + takes)

@@ -170,7 +170,7 @@ local function charge_and_return(pool, question, now)
       forget_gone(rate, now)
     else
       if #rate[DOUBTS] > 0 then
-        miss(rate, now, next_stamp(pool))
+        miss(rate, now, next_stamp(pool), 0)
       end
       if rate[FULL_AT] <= now then
         fill(rate, next_stamp(pool))

@@ -229,9 +229,10 @@ local function fits_at(rate, units, now, less)
   return max(now, rate[FULL_AT] + time - time_for(rate, most(rate)))
 end
 
--- Go on to that moment: units that may be used later were missing all the time.
-local function miss(rate, at, stamp)
+-- Go on to that moment: units that may be used later were missing all the time. But so many are there then: `room`.
+local function miss(rate, at, stamp, room)
   local doubts = rate[DOUBTS]
+  local latest = at + time_for(rate, most(rate)) - time_for(rate, min(room, most(rate)))
   while #doubts > 0 do
     local until_, units = doubts[1][1], 0
     local then_ = min(until_, at)
@@ -240,7 +241,7 @@ local function miss(rate, at, stamp)
         units = units + doubt[3]
       end
     end
-    local least = then_ + time_for(rate, min(units, most(rate)))
+    local least = min(then_ + time_for(rate, min(units, most(rate))), latest)
     if least > rate[FULL_AT] then
       fill(rate, stamp)
       rate[FULL_AT] = least
@@ -279,12 +280,13 @@ local function tell_taken(rate, units, start, doubt)
   end
 end
 
-local function charge(rate, units, start, stamp, doubt)
+local function charge(rate, units, start, stamp, doubt, small)
   doubt = doubt or 0
   if rate[KIND] == STRICT then
     return strict_charge(rate, units, start, stamp, doubt)
   end
-  miss(rate, start, stamp)
+  small = small or FEW_PART * units > most(rate)
+  miss(rate, start, stamp, small and units or 0)
   local moment = floor(time_for(rate, whole_burst(rate)) / NEAR_PART)
   if units > 0 and doubt > moment then
     remember_doubt(rate, units, start, doubt + moment)
