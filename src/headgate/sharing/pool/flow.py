@@ -89,8 +89,14 @@ def alone(kept: int, at: int, now: int) -> int:
 
 
 def together(pool: Pool, lump: int = 0) -> int:
-    """Return what may be used at once of all flows, as time of the rates. `lump`: of one more flow."""
-    return lump + sum(member.lump for member in pool.members.values() if member.flows)
+    """Return what may be used at once of all flows, as time of the rates. `lump`: of one more flow.
+
+    Of each it is a batch, and another one that lies unused, if the burst is not of so few calls.
+    """
+    lumps = lump + sum(member.lump for member in pool.members.values() if member.flows)
+    times = [rate.time_for(rate.most) for rate in pool.rates if isinstance(rate, PoolRate)]
+    few = min(times, default=0) // FEW_PART
+    return max(lumps, min(2 * lumps, few))
 
 
 def keep(member: MemberState, share: int, begins: int, until: int, now: int) -> None:

@@ -107,15 +107,21 @@ local function alone(kept, at, now)
   return now + (divided(at - now, max(0, ALL - kept), ALL))
 end
 
--- What may be used at once of all flows, as time of the rates.
-local function together(pool)
-  local lumps = 0
+-- What may be used at once of all flows, and of one more with that batch, as time of the rates.
+local function together(pool, lump)
+  local lumps, few = lump, false
   for _, member in pairs(pool.members) do
     if #member[FLOWS] > 0 then
       lumps = lumps + member[LUMP]
     end
   end
-  return lumps
+  for _, rate in ipairs(pool.rates) do
+    if rate[KIND] ~= STRICT then
+      local time = time_for(rate, most(rate))
+      few = few and min(few, time) or time
+    end
+  end
+  return max(lumps, min(2 * lumps, floor((few or 0) / FEW_PART)))
 end
 
 -- Keep that part of the rates for a member. A larger one was told to it before: that is used first.

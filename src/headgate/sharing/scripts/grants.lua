@@ -87,7 +87,7 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     if lumps > time_for(rate, most(rate)) then
       return nil
     end
-    fits = max(fits, fits_at(rate, 0, now, together(pool) + lump))
+    fits = max(fits, fits_at(rate, 0, now, together(pool, lump)))
   end
   local more_from = beside(kept_for_all(pool.members, 0), fits, now)
   local begins, share, last, flows = now + member[BACK], 0, 0, member[FLOWS]
@@ -159,7 +159,7 @@ local function grant(pool, member, question, now)
     small = true
   end
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
-  local kept, less = kept_for_all(pool.members, 0), together(pool)
+  local kept, less = kept_for_all(pool.members, 0), together(pool, 0)
   local ahead, least, turn, dry = false, false, 0, 0
   for _, batch in ipairs(batches) do
     local takes, fits = 0, now
