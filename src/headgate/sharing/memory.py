@@ -112,7 +112,8 @@ class MemoryStore:
             add_listener(self._listeners, key, heard)
 
     async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
-        self._leaving.append((key, heard))  # without the lock: finalizers may call this
+        """Call that listener of that key no longer. Waits for no lock: finalizers may call this."""
+        self._leaving.append((key, heard))
 
     def _tell(self, key: str) -> None:
         if self._leaving:
