@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from budgets.asking import HOUR, refusal, state
 from forks import in_a_child, needs_fork
 from headgate import Closed, InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, TokenBudget
 from headgate.testing import ManualClock
+from stress.interrupts import Interrupted, interrupt_everywhere
 
 # -- one budget
 
@@ -334,3 +336,18 @@ def test_a_budget_limits_tokens_if_it_or_one_above_it_does():
     assert TokenBudget(limits=["$5/day", "900 tokens/request"]).limits_tokens
     assert TokenBudget(limits="$1/day", parent=TokenBudget(limits="50_000 tokens/hour")).limits_tokens
     assert not TokenBudget(limits="$1/day", parent=money).limits_tokens
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_budget_can_be_used_after_an_interrupt_at_any_moment():
+    """An interrupt leaves no note that the thread is still busy with the budget."""
+
+    def scenario(interrupt):
+        budget = TokenBudget(10_000, clock=ManualClock())
+        with suppress(Interrupted), interrupt:
+            budget.reserve(1_000).settle(10)
+            budget.record_usage(5)
+        assert 0 <= 10_000 - budget.remaining_budget <= 1_005
+        budget.reserve(1_000).refund()
+
+    interrupt_everywhere(scenario)

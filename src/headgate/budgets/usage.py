@@ -82,8 +82,8 @@ class LocalUsage:
         """Replace what was charged by what was really used. Never waits: finalizers may call this."""
         me, busy, guard = get_ident(), self._busy, self._guard
         in_finalizer = me in busy
-        busy.add(me)
-        try:
+        try:  # an interrupt comes after a call, and that must not leave the thread noted as busy
+            busy.add(me)
             guard.pending.append([levels, charge, actual])  # as `guard.leave`, without the call
             guard.finish()
         finally:
@@ -116,8 +116,8 @@ class LocalUsage:
                 "a finalizer asked a budget while the same thread was busy with it; in a finalizer "
                 "only record_usage, settle and refund are possible"
             )
-        self._busy.add(me)
-        try:
+        try:  # as in `settle`
+            self._busy.add(me)
             return self._guard.run(act)
         finally:
             self._busy.discard(me)
