@@ -6,6 +6,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -151,6 +153,22 @@ def test_a_reader_that_asks_for_nonsense_gets_no_second_line_and_does_no_harm(pu
 
 
 @needs_fork
+def test_a_reader_that_sends_single_bytes_does_not_keep_the_others_waiting(published, monkeypatch):
+    monkeypatch.setattr("headgate.publishing._PATIENCE", 0.3)
+    monkeypatch.setattr("headgate.publishing.facts_of_process", lambda _keys=None: {"more": 1})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as reader, ThreadPoolExecutor(1) as threads:
+        reader.connect(str(published.path))
+        other = threads.submit(read, published)
+        for _ in range(60):
+            if other.done():
+                break
+            with suppress(OSError):
+                reader.sendall(b"[")
+            threading.Event().wait(0.1)
+        assert other.done()
+        assert other.result(0)
+
+
 def test_a_forked_child_does_not_publish(published):
     def close_in_child():
         published.close()

@@ -24,7 +24,7 @@ from typing import Any
 from .arguments import SECOND
 from .dispatch.snapshot import DispatchSnapshot, snapshot_of
 from .errors import InvalidConfig
-from .gate.clock import OWN_THREADS
+from .gate.clock import OWN_THREADS, SYSTEM
 from .gate.closing import Closing
 from .gate.forks import living, reset_in_child
 from .gate.gate import Gate
@@ -101,8 +101,7 @@ class Publication(Closing):
                     return
                 continue
             with connection, suppress(OSError, ValueError, RecursionError):
-                connection.settimeout(_PATIENCE)
-                _tell(connection)
+                _tell(connection, SYSTEM.now() + round(_PATIENCE * SECOND))
 
     def __repr__(self) -> str:
         return f"<Publication {self.url}{', closed' if self._closed else ''}>"
@@ -143,16 +142,38 @@ def _make_way(path: Path) -> None:
     raise InvalidConfig(f"publish() cannot make {path}: a process publishes there already")
 
 
-def _tell(reader: socket.socket) -> None:
-    """Tell how the gates stand. Raises if the reader has gone, or if what it asks for makes no sense."""
+def _tell(reader: socket.socket, until: int) -> None:
+    """Tell how the gates stand. Raises if the reader has gone or takes longer, or if it asks for nonsense."""
     told = facts_of_process()
-    reader.sendall(json.dumps(told).encode() + b"\n")
+    _send(reader, told, until)
     if told["more"]:
-        with reader.makefile("rb") as lines:
-            asked = lines.readline(_MOST_BYTES)
+        asked = _line_of(reader, until)
         if asked:
-            told = facts_of_process(_keys_in(asked))
-            reader.sendall(json.dumps(told).encode() + b"\n")
+            _send(reader, facts_of_process(_keys_in(asked)), until)
+
+
+def _send(reader: socket.socket, told: dict[str, Any], until: int) -> None:
+    _wait_until(reader, until)
+    reader.sendall(json.dumps(told).encode() + b"\n")
+
+
+def _line_of(reader: socket.socket, until: int) -> bytes:
+    line = b""
+    while b"\n" not in line and len(line) < _MOST_BYTES:
+        _wait_until(reader, until)  # again for each piece: a slow reader may send single bytes
+        piece = reader.recv(_MOST_BYTES - len(line))
+        if not piece:
+            break
+        line += piece
+    return line.partition(b"\n")[0]
+
+
+def _wait_until(reader: socket.socket, until: int) -> None:
+    """Have the next call to the socket end by then."""
+    left = until - SYSTEM.now()
+    if left <= 0:
+        raise TimeoutError
+    reader.settimeout(left / SECOND)
 
 
 def _keys_in(line: bytes) -> list[str]:
