@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gzip
 import json
 import sys
 import threading
@@ -454,6 +455,66 @@ def test_requests_that_call_no_model_cost_no_money(world, method, url, body):
     budget = priced(world)
     with call_options(budget=budget):
         world.ask(GatedSender(world.gate()), FarSide(world.clock, Reply()), url=url, body=body, method=method)
+    assert budget.remaining_money == 5_000_000
+
+
+ANSWER = {"model": "m-2026-08-01", "usage": {"input_tokens": 30, "output_tokens": 12}}
+UNREADABLE = [
+    (None, {"transfer-encoding": "chunked"}),
+    (gzip.compress(BODY), {"content-encoding": "gzip"}),
+    (b'{"prompt": {"id": "p_1"}}', {}),  # which names the model at the provider
+]
+
+
+@pytest.mark.parametrize(("body", "headers"), UNREADABLE, ids=["streamed", "gzip", "stored prompt"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_whose_request_names_no_model_costs_what_the_model_of_its_response_costs(
+    world, body, headers, stream
+):
+    budget, text = priced(world, "$5/day", "10_000 tokens/hour"), json.dumps(ANSWER).encode()
+    if stream:
+        done = json.dumps({"type": "response.completed", "response": ANSWER}).encode()
+        reply = Reply(body=b"data: " + done + b"\n\n", content_type="text/event-stream")
+    else:
+        reply = Reply(body=text)
+    url = "https://api.example/v1/responses"
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, reply), url=url, body=body, headers=headers)
+    assert budget.remaining_money == 5_000_000 - 180
+    assert budget.remaining_budget == 10_000 - 42
+
+
+def test_a_request_with_a_byte_order_mark_is_charged_before_it_is_sent(world):
+    budget = priced(world)
+    with call_options(budget=budget):
+        world.ask(
+            GatedSender(world.gate()), FarSide(world.clock, Reply(stream=True)), body=b"\xef\xbb\xbf" + BODY
+        )
+    assert budget.remaining_money < 5_000_000 - 100 * 10
+
+
+def test_a_response_of_a_model_without_a_price_costs_as_the_dearest_of_the_list(world):
+    prices = Prices({"m": (2.0, 10.0), "small": (1.0, 1.0)}, currency="USD")
+    budget = TokenBudget(limits="$5/day", prices=prices, clock=world.clock)
+    reply = Reply(body=json.dumps({**ANSWER, "model": "other"}).encode())
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, reply), body=None)
+    assert budget.remaining_money == 5_000_000 - 180
+
+
+@pytest.mark.parametrize(
+    ("method", "reply"),
+    [
+        ("POST", Reply(body=USED)),
+        ("POST", Reply(body=b'{"model": "m"}')),
+        ("GET", Reply(body=json.dumps(ANSWER).encode())),  # of a response that was stored before
+    ],
+    ids=["no model", "no usage", "a stored response"],
+)
+def test_a_call_costs_no_money_if_neither_request_nor_response_says_what_to_pay(world, method, reply):
+    budget = priced(world)
+    with call_options(budget=budget):
+        world.ask(GatedSender(world.gate()), FarSide(world.clock, reply), body=None, method=method)
     assert budget.remaining_money == 5_000_000
 
 

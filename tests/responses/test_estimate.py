@@ -230,3 +230,10 @@ def test_the_number_of_remembered_models_is_bounded():
         stats.learn("h", f"m{i}", 10, Usage(input=20, output=1, final=True))
     assert len(stats._known) <= 1_024
     assert stats.ratio("h", "m4999") == 2.0
+
+
+def test_a_body_that_begins_with_a_byte_order_mark_is_read():
+    body = b'{"model": "m", "max_tokens": 50, "messages": []}'
+    shape = read_shape("POST", "api.openai.com", "/v1/chat/completions", b"\xef\xbb\xbf" + body)
+    assert shape == read_shape("POST", "api.openai.com", "/v1/chat/completions", body)
+    assert shape.model == "m"

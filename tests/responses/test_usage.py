@@ -144,6 +144,51 @@ def test_only_the_end_of_a_long_body_is_kept():
     assert reader.usage == Usage(input=9, output=0, final=True)
 
 
+NAMED = {"model": "m-1", "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+LONG = b'"choices": ["' + b"x" * 400_000 + b'"], '
+FIGURES = b'"usage": {"prompt_tokens": 9, "completion_tokens": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (json.dumps(NAMED).encode(), "application/json"),
+        (json.dumps({**NAMED, "tool": {"input": {"model": "inner"}}}).encode(), "application/json"),
+        (b'{"model": "m-1", ' + LONG + FIGURES, "application/json"),
+        (b"{" + LONG + b'"model": "m-1", ' + FIGURES, "application/json"),
+        (
+            b'{"modelVersion": "m-1", "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 3}}',
+            "application/json",
+        ),
+        (events({"model": "m-1", "choices": []}, NAMED, done=True), "text/event-stream"),
+        (events({"type": "response.completed", "response": NAMED}), "text/event-stream"),
+        (
+            events(
+                {"message": {"model": "m-1", "usage": {"input_tokens": 9, "output_tokens": 1}}},
+                {"type": "message_delta", "usage": {"output_tokens": 3}},
+            ),
+            "text/event-stream",
+        ),
+    ],
+    ids=["body", "tool", "long, first", "long, last", "gemini", "chunks", "response", "message"],
+)
+def test_a_response_that_states_its_usage_says_which_model_it_is_from(body, content_type):
+    for size in (len(body), 1_000):
+        reader = UsageReader(content_type, names_model=True)
+        for at in range(0, len(body), size):
+            reader.feed(body[at : at + size])
+        reader.finish()
+        assert (reader.model, reader.usage) == ("m-1", Usage(input=9, output=3, final=True))
+
+
+@pytest.mark.parametrize("model", [None, "", 5, ["m"], {}])
+def test_what_is_not_the_name_of_a_model_is_left_out(model):
+    reader = UsageReader("application/json", names_model=True)
+    reader.feed(json.dumps({**NAMED, "model": model, "message": "m", "response": {"model": model}}).encode())
+    reader.finish()
+    assert (reader.model, reader.usage) == (None, Usage(input=9, output=3, final=True))
+
+
 FOREIGN = {"prompt_tokens": 7_000, "completion_tokens": 7_000}
 
 

@@ -57,10 +57,10 @@ class GatewayCall(Call):
         self._count = count
         super().__init__(sender, method, url, headers, body)
 
-    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+    def cost_of(self, usage: Usage | None, model: str | None) -> dict[str, int] | None:
         if usage is not None:
             self._count(usage)
-        return super().cost_of(usage)
+        return super().cost_of(usage, model)
 
 
 class Relay:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ..arguments import SECOND
 from ..dispatch.dispatch import Dispatch
 from ..dispatch.options import current_options
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Admission, Permit
 from ..gate.first_free import FirstFree, FirstFreeAdmission
 from ..gate.gate import Gate
@@ -271,15 +271,32 @@ class Call:
         tokens = stated[TOKENS]
         return tokens, max(self._money(tokens, 0), self._money(0, tokens))
 
-    def _money(self, own: int, answer: int, cached: int = 0) -> int:
-        """What these tokens cost, by the model that the request names. UnknownName if it has no price."""
+    def _money(self, own: int, answer: int, cached: int = 0, answering: str | None = None) -> int:
+        """What these tokens cost, by the model that the request names. UnknownName if it has no price.
+
+        If the request names none that can be read, by the model that is `answering`; without a price in the
+        list, that costs as much as the dearest one there.
+        """
         prices = None if self.budget is None else self.budget.prices
         if prices is None:
             return 0
         shape = self._read_shape()
+        if answering is not None:
+            try:
+                return prices.cost(answering, input_tokens=own, output_tokens=answer, cached=cached)
+            except UnknownName:  # it has been used already
+                every = prices.models.values()
+                return max((price.millionths(own, answer, cached) for price in every), default=0)
         if shape.style == "free" or not (shape.generates or shape.model):
             return 0
         return prices.cost(shape.model or "", input_tokens=own, output_tokens=answer, cached=cached)
+
+    @property
+    def asks_for_model(self) -> bool:
+        """Whether the response has to say which model is to be paid: the request does not."""
+        if self.budget is None or self.budget.prices is None or self._method.upper() in SAFE_METHODS:
+            return False
+        return self._read_shape().model is None
 
     def begin(self, permit: Permit) -> None:
         """The gate has admitted the request: it is sent now."""
@@ -382,12 +399,12 @@ class Call:
         if signal.limited:
             self._observe(signal, 200)
 
-    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
+    def cost_of(self, usage: Usage | None, model: str | None) -> dict[str, int] | None:
         """The cost of a response by what it says it used, None if the estimate stands."""
         if usage is None:
             return None
         if self._settling is not None and usage.final:
-            money = self._money(usage.input + usage.beside, usage.output, usage.cached)
+            money = self._money(usage.input + usage.beside, usage.output, usage.cached, model)
             self._settling.settle(usage.input + usage.output, money=money)
         counted = self.gate.largest_cost()
         if self._shape is None and counted.keys().isdisjoint(COUNTED):

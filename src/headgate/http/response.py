@@ -61,8 +61,12 @@ class Answered(Protocol):
     @property
     def name(self) -> str: ...
 
-    def cost_of(self, usage: Usage | None) -> dict[str, int] | None:
-        """What a usage costs, None if the estimate stands."""
+    @property
+    def asks_for_model(self) -> bool:
+        """Whether the response has to say which model it is from."""
+
+    def cost_of(self, usage: Usage | None, model: str | None) -> dict[str, int] | None:
+        """What a usage costs, None if the estimate stands. `model` is what the response calls its model."""
 
     def observe_error(self, document: Mapping[str, Any]) -> None:
         """Learn from an error inside the body."""
@@ -84,7 +88,7 @@ class OpenResponse:
         self._call = call
         self._leases = leases
         self._now = leases.clock.now
-        self._reader = UsageReader(content_type, content_encoding)
+        self._reader = UsageReader(content_type, content_encoding, names_model=call.asks_for_model)
         self.read_at = 0  # when its caller last read of it
 
     def keep(self) -> None:
@@ -134,7 +138,7 @@ class OpenResponse:
         """Count the response as ended. Returns what it cost, None if the estimate stands."""
         self.is_open = False
         self._leases.remove(self)
-        return self._call.cost_of(self._reader.usage)
+        return self._call.cost_of(self._reader.usage, self._reader.model)
 
     def abandon(self, lease: int) -> None:
         """Give the place back: the caller has neither read nor closed the response for a long time."""

@@ -7,6 +7,7 @@ by different rules (`RequestShape.style`); what they counted in the end is learn
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -81,8 +82,12 @@ def read_shape(method: str, host: str, path: str, body: bytes | None) -> Request
     >>> read_shape("POST", "api.openai.com", "/v1/chat/completions", b'{"max_tokens": 50}').style
     'openai'
     """
-    if not body or (body[0] not in b"{[" and body[:64].lstrip()[:1] not in (b"{", b"[")):
+    if not body:
         return NO_SHAPE
+    if body[0] not in b"{[":
+        body = body.removeprefix(BOM_UTF8)
+        if body[:64].lstrip()[:1] not in (b"{", b"["):
+            return NO_SHAPE
     document = parsed(body) if len(body) <= _LARGEST else _edges(body)
     return shape_of(method, host, path, body, document if isinstance(document, dict) else {})
 

@@ -20,6 +20,7 @@ _TAIL = 1 << 16
 
 _USAGE_KEY = re.compile(rb'"(usage|usageMetadata)"\s{0,8}:\s{0,8}(?=\{)')
 _BRACE = ord("{")
+_MODEL_KEY = re.compile(rb'"model(?:Version)?"\s{0,8}:\s{0,8}"([^"\\]{1,200})"')
 _USAGE_KEYS = (b'"usage"', b'"usageMetadata"')
 _NO_ERROR = re.compile(rb'"error"\s{0,8}:\s{0,8}null\b')
 _EVENT_LINE = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r")
@@ -99,13 +100,26 @@ def _first(figures: dict[str, Any], names: tuple[str, ...]) -> int | None:
 class UsageReader:
     """Finds the usage in the bytes of one response while they are read.
 
-    `usage` is what has been found so far, and `error` an error document inside a success. The bytes may be
-    compressed or not.
+    `usage` is what has been found so far, and `error` an error document inside a success. `model` is what the
+    response calls its model, if it states a usage and `names_model` asks for it. The bytes may be compressed
+    or not.
     """
 
-    __slots__ = ("_buffer", "_complete", "_cut", "_figures", "_inflater", "_kind", "error")
+    __slots__ = (
+        "_buffer",
+        "_complete",
+        "_cut",
+        "_figures",
+        "_inflater",
+        "_kind",
+        "_names_model",
+        "error",
+        "model",
+    )
 
-    def __init__(self, content_type: str, content_encoding: str = "") -> None:
+    def __init__(self, content_type: str, content_encoding: str = "", *, names_model: bool = False) -> None:
+        self.model: str | None = None
+        self._names_model = names_model
         self._buffer = bytearray()
         self._cut = False  # whether the beginning of the buffer was dropped
         self._figures: dict[str, Any] = {}
@@ -147,7 +161,7 @@ class UsageReader:
         elif kind == "tail" or self._cut:
             self._read_tail(self._buffer)
         elif kind:
-            figures = _only_figures(self._buffer)
+            figures = None if self._names_model else _only_figures(self._buffer)
             if figures is None:
                 self._read_whole()
             else:
@@ -156,6 +170,8 @@ class UsageReader:
         self._buffer.clear()
 
     def _cut_to_tail(self) -> None:
+        if self._names_model and not self._cut:
+            self._find_model(_MODEL_KEY.search(self._buffer))
         del self._buffer[:-_TAIL]
         self._cut = True
 
@@ -175,7 +191,13 @@ class UsageReader:
             if usage_of(figures) is not None:
                 self._figures.update(figures)
                 self._complete = True
+                if self._names_model and self.model is None:
+                    self._find_model(max(_MODEL_KEY.finditer(text), key=re.Match.start, default=None))
                 return
+
+    def _find_model(self, found: re.Match[bytes] | None) -> None:
+        if found is not None:
+            self.model = found[1].decode("utf-8", "replace")
 
     def _feed_lines(self, chunk: bytes) -> None:
         buffer = self._buffer
@@ -214,6 +236,8 @@ class UsageReader:
             return
         if document.get("error") or document.get("errors") or document.get("type") == "error":
             self.error = document
+        if self._names_model:
+            self.model = _model_in(document) or self.model
         for figures, last in _figures_in(document):
             # Later figures include earlier ones and replace them; a figure that is not repeated stays.
             self._figures.update({name: value for name, value in figures.items() if value is not None})
@@ -293,6 +317,16 @@ def _figures_in(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool
         # Anthropic's message_delta counts up to here. OpenAI's figures come once, in the last chunk; some
         # compatible servers repeat them in every chunk, and only those without an open choice are final.
         yield document["usage"], document.get("type") == "message_delta" or not _goes_on(document)
+
+
+def _model_in(document: dict[str, Any]) -> str | None:
+    """What a document or an event calls its model."""
+    for holder in (document, document.get("message"), document.get("response")):
+        if isinstance(holder, dict):
+            name = holder.get("model") or holder.get("modelVersion")
+            if isinstance(name, str) and name:
+                return name
+    return None
 
 
 def _goes_on(chunk: dict[str, Any]) -> bool:
