@@ -160,8 +160,8 @@ class RedisStore:
         if not drop_listener(self._heard, channel, heard) or self._loop is not asyncio.get_running_loop():
             return
         listening, listener = self._listening, self._listener
-        if listening is None or listener is None:
-            return
+        if listening is None or listener is None or self._sharded:
+            return  # of a cluster the channel stays subscribed on its connection
         if self._heard:
             await listener.unsubscribe(channel)
         else:  # a connection that listens to nothing would not notice that it is lost
