@@ -169,6 +169,10 @@ def open_store(url: AnyStore, clock: Clock, *, shared: bool = False) -> Store:
     """
     if not isinstance(url, str):
         if hasattr(url, "ask") and hasattr(url, "listen"):
+            if not hasattr(url, "unlisten"):
+                raise InvalidConfig(
+                    f"store={url!r} has no method `unlisten`: a gate that is closed listens no longer"
+                )
             return cast("Store", url)
         if is_client(url):
             from .redis import RedisStore  # noqa: PLC0415 - a process loads only the stores it uses
