@@ -4,6 +4,7 @@ What can be seen in virtual time is, with the store in this process; the rest by
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import random
@@ -33,6 +34,7 @@ from headgate.sharing.memory import MemoryStore
 from headgate.testing import ManualClock, run
 from patience import PATIENCE, eventually
 from stores.processes import Processes
+from stress.interrupts import Interrupted, interrupt_everywhere
 
 pytestmark = pytest.mark.alone
 
@@ -532,3 +534,18 @@ def test_a_record_that_makes_no_sense_is_a_store_error_and_others_go_on(server, 
         with pytest.raises(StoreError, match="cannot be read"):
             book.for_user("ann").check_budget(1)
         book.for_user("bob").reserve(1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+def test_a_budget_in_memory_can_be_used_after_an_interrupt_at_any_moment():
+    """Nothing stays locked, and what was told before it is kept."""
+
+    def scenario(interrupt):
+        budget = TokenBudget(10_000, key="k", store=MemoryStore())
+        budget.record_usage(100)
+        with contextlib.suppress(Interrupted), interrupt:
+            budget.record_usage(7)
+        budget.reserve(1_000).settle(10)
+        assert 10_000 - budget.remaining_budget >= 110
+
+    interrupt_everywhere(scenario)

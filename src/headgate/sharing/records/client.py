@@ -139,7 +139,8 @@ class RecordClient:
         self._sums: dict[Any, Change] = {}  # the changes of the backlog to which more can be added
         self._batch: Sequence[Change] = ()  # on its way
         self._news: deque[Callable[[], object]] = deque()  # to be called when the exchange is over
-        self._working = allocate_lock()  # never waited for: held during an exchange
+        self._working = allocate_lock()  # never waited for: held during an exchange by the courier
+        self._worker: dict[str, object] = {}  # the same for a store in this process: who exchanges with it
 
     # -- from any thread
 
@@ -171,11 +172,19 @@ class RecordClient:
 
     def work_at_once(self) -> None:
         """Make what was left, if no other thread does so already. Calls no user code."""
-        while self._left and self._working.acquire(blocking=False):
-            try:
+        worker = self._worker
+        while self._left:
+            mine = object()
+            try:  # an interrupt comes after a call, so that only the entry itself tells if this thread works
+                if worker.setdefault("", mine) is not mine:
+                    return
                 drive(self._work())
             finally:
-                self._working.release()
+                try:
+                    if worker[""] is mine:
+                        del worker[""]
+                except KeyError:  # another thread did work, and has ended
+                    pass
 
     def hear(self) -> None:
         """Call what is to be called after exchanges."""
