@@ -431,6 +431,76 @@ def test_periods_begin_in_order_and_none_twice(limits, steps):
         assert charged == begins
 
 
+# What happens around midnight, of processes that know the time more and less exactly.
+doubts = st.sampled_from([0, 0, SECOND // 2, 2 * SECOND, HOUR])
+around_midnight = st.lists(
+    st.tuples(
+        st.sampled_from(["reserve", "reserve", "reserve", "record", "refund"]),
+        st.sampled_from([0, 1, SECOND // 4, SECOND, HOUR, 23 * HOUR, DAY - SECOND // 2]),
+        doubts,
+        doubts,
+        st.integers(1, 60),
+    ),
+    max_size=30,
+)
+
+
+@given(st.sampled_from(["day", "week", "month"]), around_midnight)
+@settings(deadline=None, max_examples=300)
+def test_no_period_holds_too_much_by_the_clock_on_the_wall_where_processes_know_the_time_inexactly(
+    unit, steps
+):
+    """A charge is refused only if it does not fit, or if its period may have ended or not."""
+    calendar = Calendar(unit)
+    allowance = Allowance(Plan((None, None), [CalendarLimit(100, TOKENS, calendar)]))
+    now, wall = DAY, at(2026, 11, 29, 23, 59, 59)  # a Sunday, and the last day but one of the month
+    reserved: dict[int, int] = {}  # by when the period began in which it was reserved
+    open_ones, counted = [], {}
+    latest = -(10**30)
+    for kind, gap, before, after, cost in steps:
+        now, wall = now + gap, wall + gap
+        walls = wall - before, wall + after
+        begin = calendar.period(wall)[0]
+        if kind == "reserve":
+            first, last = (max(latest, calendar.period(each)[0]) for each in walls)
+            fits = first == last and counted.get(first, 0) + cost <= 100
+            taken = charge_all([allowance], (cost, 0), now - before, now + after, walls=walls)
+            assert isinstance(taken, Charge) == fits
+            if isinstance(taken, Charge):
+                latest = first
+                open_ones.append((taken, begin, first))
+                reserved[begin] = reserved.get(begin, 0) + cost
+                counted[first] = counted.get(first, 0) + cost
+                assert reserved[begin] <= 100
+            else:
+                assert taken.shortage.at - taken.at == calendar.period(max(walls[0], latest))[1] - walls[0]
+        elif kind == "record":
+            allowance.settle((0, 0), (cost, 0), 0, now + after, walls[0])
+            latest = max(latest, calendar.period(walls[0])[0])
+            counted[latest] = counted.get(latest, 0) + cost
+        elif open_ones:
+            charge, begun, first = open_ones.pop()
+            allowance.settle(charge.cost, (0, 0), charge.at, now + after, walls[0], charge.begins_of(0))
+            reserved[begun] -= charge.cost[0]
+            counted[first] -= charge.cost[0]
+
+
+def test_a_far_process_begins_no_day_before_midnight():
+    """Its question takes 1.5 seconds, and it is asked 0.4 seconds before midnight."""
+    allowance = Allowance(Plan((None, None), [CalendarLimit(100, TOKENS, Calendar("day"))]))
+    wall = at(2026, 11, 19) - 4 * SECOND // 10
+    late = wall + 15 * SECOND // 10
+    assert isinstance(charge_all([allowance], (60, 0), 0, 0, walls=(wall, wall)), Charge)
+    refused = charge_all([allowance], (40, 0), 0, late - wall, walls=(wall, late))
+    assert (refused.shortage.name, refused.shortage.period) == ("tokens/calendar day", "2026-11-18 (UTC)")
+    assert (refused.shortage.remaining, refused.shortage.at) == (0, 4 * SECOND // 10)
+    assert allowance.left(TOKENS, 0, wall) == 40
+    # A change of money alone has nothing to do with the tokens of the day.
+    assert isinstance(charge_all([allowance], (0, 7), 0, late - wall, walls=(wall, late)), Charge)
+    late = at(2026, 11, 19) + 15 * SECOND // 10
+    assert isinstance(charge_all([allowance], (100, 0), 0, 0, walls=(at(2026, 11, 19), late)), Charge)
+
+
 one_each = st.lists(
     st.builds(
         CalendarLimit,

@@ -1,8 +1,9 @@
 """Calendar budgets of several processes: the store says what the date is, and keeps the latest period."""
 
+import asyncio
 import json
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -10,9 +11,14 @@ import pytest
 
 from headgate import BudgetBook, BudgetExceeded, StoreError, TokenBudget
 from headgate.budgets.calendar import Calendar
+from headgate.budgets.plans import read_plan
+from headgate.budgets.windows import Charge
 from headgate.gate.clock import SystemClock
 from headgate.sharing import redis as redis_room
 from headgate.sharing.memory import MemoryStore
+from headgate.sharing.records.record import Times
+from headgate.sharing.records.usage import BudgetRecord, SharedUsage
+from headgate.sharing.sqlite import SqliteStore
 from headgate.testing import ManualClock
 from patience import eventually
 
@@ -257,3 +263,42 @@ def test_a_record_of_before_there_were_calendars_goes_on(server, key):
         assert ann.remaining_budget == 3
         ann.reserve(2)
         assert ann.remaining_budget == 1
+
+
+def test_a_file_that_is_written_slowly_says_the_wall_time_of_when_the_change_was_made(tmp_path, monkeypatch):
+    """The wall clock goes on by two hours while the change is committed."""
+    store, read_clock, slow = SqliteStore(f"sqlite:///{tmp_path}/slow.db"), time.time_ns, [0]
+    monkeypatch.setattr("headgate.sharing.sqlite.time.time_ns", lambda: read_clock() + slow[0])
+    transaction = store._transaction
+
+    @contextmanager
+    def slowly():
+        with transaction() as begun:
+            yield begun
+        slow[0] = 7_200 * SECOND
+
+    monkeypatch.setattr(store, "_transaction", slowly)
+
+    async def ask():
+        try:
+            return await store.swap("group", {"name": (None, None, 0)}, "mark")
+        finally:
+            await store.let_go()
+
+    before = read_clock()
+    answer = asyncio.run(ask())
+    assert before - SECOND < (answer.now + answer.ahead) * 1_000 < before + 60 * SECOND
+
+
+def test_usage_that_is_told_around_midnight_begins_no_day_too_early(clock):
+    """It was used before it was told, and by the store it is 23:59:59 or 00:00:01."""
+    day = 86_400 * SECOND
+    record = BudgetRecord("ann", read_plan(limits="100 tokens/calendar day"))
+    usage = SharedUsage(MemoryStore(clock), "group", clock)
+    state = record.read(None, Times(0, 0, day // 2))
+    state.charge((60, 0), 0, day // 2)
+    told = []
+    usage.client.tell = told.append
+    usage.settle([record], Charge((0, 0), 0), (30, 0))
+    told[0].act([state], Times(day - SECOND, day + SECOND))
+    assert state.left(0, day - SECOND, day - SECOND) == 10

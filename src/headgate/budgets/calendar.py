@@ -166,6 +166,11 @@ class CalendarRule:
         """When no more than `most` will count, if no other call came."""
         return wall if self.used(wall) <= most else self._latest[1]
 
+    def ends_between(self, early: int, late: int) -> int | None:
+        """When the period of the early moment ends, if that is not after the late one."""
+        end = self._as_of(early)[1]
+        return end if end <= late else None
+
     def label(self, wall: int) -> str:
         """What the period is called in which usage of this moment counts."""
         return self.calendar.label(self._as_of(wall)[0])

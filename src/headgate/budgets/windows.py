@@ -198,6 +198,24 @@ class Allowance:
             rule.over(wall) for rule in self._periods
         )
 
+    def between(self, cost: Cost, early: int, walls: tuple[int, int]) -> Shortage | None:
+        """The limit whose period of the calendar may have ended or not, as its shortage. None: there is none.
+
+        It is `early` or later, by wall time between `walls`. The period cannot be used any more, and the next
+        one not yet.
+        """
+        worst = None
+        for limit, rule in self._limits:
+            if limit.amount is None or isinstance(rule, StrictRule) or not cost[limit.column]:
+                continue
+            end = rule.ends_between(*walls)
+            if end is not None:
+                period = rule.label(walls[0])
+                found = Shortage(limit.name, limit.column, limit.amount, 0, early + end - walls[0], period)
+                if found.outlasts(worst):
+                    worst = found
+        return worst
+
     # -- changes
 
     def charge(self, cost: Cost, now: int, wall: int = 0) -> Begins:
@@ -315,12 +333,18 @@ def charge_all(
     """Charge every level or, if it does not fit one of them, none. The time is between `early` and `late`.
 
     It counts from the latest moment that it may be now, and must fit at the earliest: no window ever holds
-    too much. `walls` are these two moments by wall time.
+    too much. `walls` are these two moments by wall time: while a period of the calendar may have ended or
+    not, nothing is charged to it or to the next one, which would begin too early for all.
     """
     refused = binding(levels, cost, early, walls[0])
     if refused is not None:
         return Refusal(*refused, early)
-    begins = [level.charge(cost, late, walls[1]) for level in levels]
+    if walls[0] != walls[1]:
+        for i, level in enumerate(levels):
+            uncertain = level.between(cost, early, walls)
+            if uncertain is not None:
+                return Refusal(i, uncertain, early)
+    begins = [level.charge(cost, late, walls[0]) for level in levels]
     return Charge(cost, late, by, begins if any(begins) else ())
 
 

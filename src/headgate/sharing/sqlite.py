@@ -181,6 +181,9 @@ class SqliteStore:
     def _swap(self, group: str, changes: Changes, mark: str) -> tuple[Records, bool]:
         where, current = _blob(group), {}
         with self._transaction() as (connection, now):
+            # The wall clock is the same for all processes of the machine. It may be put back; `now` never is.
+            # Both are read before the file is written, which may take long.
+            ahead = time.time_ns() // NS_PER_US - now
             for name in changes:
                 row = connection.execute(
                     "SELECT mark, text FROM records WHERE place = ? AND name = ? AND expires > ?",
@@ -195,8 +198,6 @@ class SqliteStore:
                 )
                 current[name] = (mark, text)
             connection.execute("DELETE FROM records WHERE expires <= ?", (now,))
-        # The wall clock is the same for all processes of the machine. It may be put back; `now` never is.
-        ahead = time.time_ns() // NS_PER_US - now
         return Records(now, texts is not None, current, ahead), bool(texts)
 
     @contextmanager

@@ -66,7 +66,8 @@ class _Settlement(Change):
         self.adds = (self.adds[0] + other.adds[0], self.adds[1] + other.adds[1])
 
     def _settle(self, levels: Sequence[Allowance], times: Times) -> tuple[None, bool]:
-        estimate, at, wall = self._estimate, _latest(levels, times.late), times.walls[1]
+        # What was used was used before it is told: of two periods of the calendar, it is of the earlier one.
+        estimate, at, wall = self._estimate, _latest(levels, times.late), times.walls[0]
         actual = (estimate.cost[0] + self.adds[0], estimate.cost[1] + self.adds[1])
         for i, level in enumerate(levels):
             level.settle(estimate.cost, actual, estimate.at, at, wall, estimate.begins_of(i))
