@@ -542,6 +542,10 @@ def test_a_budget_takes_the_prices_of_the_budget_above_it_and_of_its_book(world)
             {"limits": "5 tokens/day", "prices": PRICES, "parent": TokenBudget(limits="€5/day")},
             "in USD, and a limit is in EUR",
         ),
+        (
+            {"limits": "€5/day", "parent": TokenBudget(None, money={86_400: 5}, prices=PRICES)},
+            "in USD, and a limit is in EUR",
+        ),
     ],
 )
 def test_prices_that_cannot_work_are_refused_where_they_are_written(options, why):
@@ -551,6 +555,16 @@ def test_prices_that_cannot_work_are_refused_where_they_are_written(options, why
         tier = {name: value for name, value in options.items() if name != "prices"}
         with pytest.raises(InvalidConfig, match=why):
             BudgetBook({"free": tier}, prices=options["prices"])
+
+
+def test_a_call_is_refused_if_its_tier_has_come_to_limit_money_without_prices_inside_the_block(world):
+    book = BudgetBook({"free": "100_000 tokens/day", "paid": "$5/day"}, clock=world.clock)
+    far_side = FarSide(world.clock, Reply(body=USED))
+    with call_options(budget=book.for_user("bob")):
+        book.for_user("bob", tier="paid")
+        with pytest.raises(InvalidConfig, match=r"limits money, .* write prices="):
+            world.ask(GatedSender(world.gate()), far_side)
+    assert far_side.asked_at == []
 
 
 def test_prices_without_a_currency_and_limits_in_figures_go_together():

@@ -283,7 +283,7 @@ def test_a_file_that_is_written_slowly_says_the_wall_time_of_when_the_change_was
         try:
             return await store.swap("group", {"name": (None, None, 0)}, "mark")
         finally:
-            await store.let_go()
+            await store.close()
 
     before = read_clock()
     answer = asyncio.run(ask())

@@ -139,9 +139,9 @@ class TokenBudget(Closing):
             raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="ann"')
         above = None if parent is None else _account_above(parent, store, clock)
         _check_currency(plan, key, above)
-        if prices is None:
-            prices = None if above is None else above.prices
-        else:
+        if prices is None and above is not None:
+            prices = above.prices
+        if prices is not None:
             plans = [plan] if above is None else [plan, *(level.plan for level in above.levels())]
             check_prices(prices, plans)
         usage = _usage_in(store, f"budget {key}", clock) if above is None else above.usage
@@ -171,6 +171,15 @@ class TokenBudget(Closing):
     def prices(self) -> Prices | None:
         """The prices by which calls of a block with this budget are charged money; None: they are not."""
         return self.account.prices
+
+    def check_prices(self) -> None:
+        """Raise if a call of a block could not be charged the money that this budget limits."""
+        if self.account.prices is None and self.limits_money:
+            raise InvalidConfig(
+                f"{self!r} limits money, and a call of a block is charged money by the price of its model; "
+                "write prices=Prices.shipped() where the budget or its book is made, or use "
+                "budget.reserve(tokens, money=...)"
+            )
 
     # -- questions: they change nothing
 

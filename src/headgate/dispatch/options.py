@@ -111,12 +111,8 @@ class call_options:  # noqa: N801 - it is used like a function
                 raise InvalidConfig(
                     f"budget={budget!r} is not a TokenBudget; write e.g. TokenBudget(100_000)"
                 )
-            if budget is not None and budget.limits_money and budget.prices is None:
-                raise InvalidConfig(
-                    f"{budget!r} limits money, and a call of a block is charged money by the price of its "
-                    "model; write prices=Prices.shipped() where the budget or its book is made, or use "
-                    "budget.reserve(tokens, money=...)"
-                )
+            if budget is not None:
+                budget.check_prices()
             if budget is not None and not budget.limits_tokens and not budget.limits_money:
                 raise InvalidConfig(
                     f"{budget!r} limits neither tokens nor money, so it would refuse no call; give it a "

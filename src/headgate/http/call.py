@@ -260,6 +260,8 @@ class Call:
 
     def _budgeted(self) -> tuple[int, int]:
         """What to reserve: tokens of the input and of the longest answer, and money."""
+        assert self.budget is not None
+        self.budget.check_prices()  # again: the tier of a user may have changed within the block
         shape, own, answer = self._read_shape(), 0, 0
         if shape.style != "free":
             guess = reservation(shape, *self._sender.stats.expect(self._host, shape.model, shape.max_output))
