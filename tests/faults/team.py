@@ -126,10 +126,14 @@ def calmly(run):
     """Return what a run returns: a team that has ended, and what it said.
 
     A process that was not let run uses what it was granted later than it should, and what it told late was
-    told to others late. So if the machine stood still for a tenth of a second, it runs again.
+    told to others late. So if the machine stood still for a tenth of a second, it runs again, up to three
+    times, and the run in which the machine stood still for the shortest time is the one that counts.
     """
+    runs = []
     for _ in range(3):
         team, said = run()
+        runs.append((team.longest_pause, len(runs), team, said))
         if team.longest_pause < 0.1:
             break
+    _, _, team, said = min(runs)
     return team, said
