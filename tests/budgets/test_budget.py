@@ -245,6 +245,13 @@ def test_a_budget_prints_its_key(budget):
     assert budget.key == "ann"
 
 
+def test_a_budget_prints_what_is_left_of_what_it_limits():
+    assert repr(TokenBudget(limits="$5/day")) == "<TokenBudget, 5000000 millionths of money remaining>"
+    both = TokenBudget(limits=["50 tokens/hour", "$5/day"])
+    assert repr(both) == "<TokenBudget, 50 tokens and 5000000 millionths of money remaining>"
+    assert repr(TokenBudget(None)) == "<TokenBudget, no limit>"
+
+
 # -- what may happen in the middle
 
 

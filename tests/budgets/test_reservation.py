@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from budgets.asking import HOUR, in_threads
-from headgate import BudgetExceeded, Reservation, TokenBudget
+from headgate import BudgetExceeded, InvalidCapacity, Reservation, TokenBudget
 
 
 def test_exactly_two_of_ten_threads_get_4_000_of_10_000(budget):
@@ -146,3 +146,26 @@ def test_fifty_threads_settle_one_reservation_once(budget):
     in_threads(50, lambda k: reservation.settle(1_000 + k))
 
     assert 9_000 - 50 <= budget.remaining_budget <= 9_000
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda: TokenBudget(1_000).reserve(10, money=0.05),
+        lambda: TokenBudget(1_000).check_budget(10, money=0.05),
+        lambda: TokenBudget(1_000).record_usage(10, money=0.05),
+        lambda: TokenBudget(1_000).reserve(10).settle(money=0.05),
+        lambda: TokenBudget(None, money={3600: 0.05}),
+        lambda: TokenBudget(None, max_money_per_request=0.05),
+    ],
+    ids=["reserve", "check_budget", "record_usage", "settle", "money", "max_money_per_request"],
+)
+def test_money_in_dollars_and_cents_is_an_error_that_says_it_in_millionths(give):
+    with pytest.raises(InvalidCapacity, match=r"=0\.05 is not a whole number: .*=50000 for 0\.05"):
+        give()
+
+
+@pytest.mark.parametrize("money", [float("nan"), float("inf"), 1e30, "0.05", True])
+def test_money_that_no_factor_makes_whole_is_still_an_error(money):
+    with pytest.raises(InvalidCapacity, match="is not a whole number"):
+        TokenBudget(1_000).reserve(10, money=money)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sys import maxsize
 
-from ..arguments import amount
 from ..errors import Closed, InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
@@ -25,6 +24,7 @@ from .plans import (
     read_cost,
     read_plan,
     read_plans,
+    what_is_left,
 )
 from .refusals import exceeded
 from .usage import LocalUsage
@@ -269,8 +269,9 @@ class TokenBudget(Closing):
 
     def __repr__(self) -> str:
         key = f" {self.key!r}" if self.key else ""
-        left = "shared" if self.account.usage.shared else f"{self.remaining_budget} tokens remaining"
-        return f"<TokenBudget{key}, {left}>"
+        if self.account.usage.shared:
+            return f"<TokenBudget{key}, shared>"
+        return f"<TokenBudget{key}, {what_is_left(self.remaining_budget, self.remaining_money)}>"
 
 
 class Reservation:
@@ -304,9 +305,10 @@ class Reservation:
         which it was reserved. Never waits.
         """
         estimate = self._charge.cost
-        actual = (
-            estimate[TOKENS] if tokens is None else amount(tokens, "tokens"),
-            estimate[MONEY] if money is None else amount(money, "money"),
+        actual = read_cost(
+            estimate[TOKENS] if tokens is None else tokens,
+            estimate[MONEY] if money is None else money,
+            "tokens",
         )
         usage = self._budget.account.usage
         if self._charge.by != usage.member:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from sys import maxsize
+
 from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
-from ..errors import InvalidConfig, InvalidWindow
+from ..errors import InvalidCapacity, InvalidConfig, InvalidWindow
 from ..hints import Iterable, Mapping, Seconds, Sequence, later
 from ..limits import Rate
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
@@ -17,6 +19,7 @@ else:
     Prices = later("headgate.budgets.prices", "Prices")
 
 _HOUR = 3600
+_MOST_DOLLARS = 10**9
 
 
 class _Default(int):
@@ -31,7 +34,24 @@ def read_cost(tokens: int, money: int, what: str) -> Cost:
     """What one request costs."""
     if type(tokens) is int and tokens >= 0 and type(money) is int and money >= 0:
         return tokens, money  # as below, without the calls
-    return amount(tokens, what), amount(money, "money")
+    return amount(tokens, what), amount(_in_millionths(money, "money"), "money")
+
+
+def what_is_left(tokens: int, money: int | None) -> str:
+    """What a budget still allows, in words; `sys.maxsize` and None where nothing limits it."""
+    parts = [] if tokens == maxsize else [f"{tokens} tokens"]
+    parts += [] if money is None else [f"{money} millionths of money"]
+    return f"{' and '.join(parts)} remaining" if parts else "no limit"
+
+
+def _in_millionths(money: int, what: str) -> int:
+    """Raise if it is a fraction, which is an amount in dollars; everything else is for others to judge."""
+    if isinstance(money, float) and abs(money) < _MOST_DOLLARS:
+        raise InvalidCapacity(
+            f"{what}={money!r} is not a whole number: money is in millionths of the currency; write "
+            f"{what}={round(money * 1_000_000)} for {money!r}"
+        )
+    return money
 
 
 def read_plan(
@@ -89,7 +109,8 @@ def read_plan(
     if max_tokens_per_request is not None:
         positive_int(max_tokens_per_request, "max_tokens_per_request", example=TOKENS_PER_REQUEST)
     if max_money_per_request is not None:
-        positive_int(max_money_per_request, "max_money_per_request", example=50_000)
+        name = "max_money_per_request"
+        positive_int(_in_millionths(max_money_per_request, name), name, example=50_000)
     return Plan((max_tokens_per_request, max_money_per_request), listed)
 
 
@@ -150,7 +171,8 @@ def _read_windows(windows: Mapping[Seconds, int], what: str, column: int) -> lis
             positive_seconds_to_ns(period, what)
         except InvalidWindow:
             raise InvalidWindow(f"{what}: {shown(period)} is not a stretch of time; {example}") from None
-        most = positive_int(given, f"{what}[{period!r}]", example=100_000)
+        name = f"{what}[{period!r}]"
+        most = positive_int(_in_millionths(given, name) if column == MONEY else given, name, example=100_000)
         limit = Limit(most, column, Rate(most, period, unit="tokens", strict=True))
         if limits.setdefault(limit.key, limit) is not limit:
             raise InvalidConfig(f"{what}={windows!r} has the window of {period!r} twice; write it once")
