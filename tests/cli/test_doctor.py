@@ -56,6 +56,10 @@ def broken(url):
     raise KeyError("broken")
 
 
+def make_nothing():
+    raise ValueError("no key in the environment")
+
+
 unknown = object()
 closed = Dispatch("closed")
 closed.close()
@@ -138,6 +142,30 @@ def test_what_cannot_be_checked_says_so():
     assert unknown["passes"] is broken["passes"] is None
     assert "function of a base URL" in unknown["error"]
     assert broken["error"] == "KeyError: 'broken'"
+
+
+def test_a_function_that_fails_to_make_a_client_is_named_with_its_error():
+    status, (result,) = checked("make_nothing")
+    assert (status, result["client"], result["passes"], result["sent"]) == (1, "make_nothing", None, 0)
+    assert result["error"] == "it raised ValueError: no key in the environment"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('raise ValueError("no key")', "cannot be imported: ValueError: no key"),
+        ("import sys; sys.exit(5)", "cannot be imported: SystemExit: 5"),
+        ("def", "cannot be imported: SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_a_mistake_without_a_traceback_of_headgate(
+    text, why, tmp_path, monkeypatch
+):
+    (tmp_path / "fails_at_import.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    status, output = doctor("fails_at_import:client")
+    assert status == 2
+    assert why in output
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

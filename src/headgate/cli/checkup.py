@@ -110,6 +110,8 @@ def load(name: str) -> Any:
         found: Any = import_module(module)
     except ImportError as error:
         raise LookupError(f"{module} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise LookupError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
@@ -124,9 +126,13 @@ async def check(client: Any) -> list[dict[str, Any]]:
     Some objects have two clients in them, for sync and async calls: there is a result for each.
     """
     if inspect.isfunction(client) and not _parameters(client):
-        client = client()
-        if inspect.isawaitable(client):
-            client = await client
+        maker = client
+        try:
+            client = maker()
+            if inspect.isawaitable(client):
+                client = await client
+        except Exception as error:  # noqa: BLE001 - it is shown
+            return [_result(maker, error=f"it raised {type(error).__name__}: {error}")]
     return [await _check_one(part) for part in _parts_of(client)]
 
 
@@ -141,16 +147,21 @@ def _parts_of(client: Any) -> list[Any]:
     return [part for part in parts if part is not None] or [client]
 
 
-async def _check_one(client: Any) -> dict[str, Any]:
+def _result(client: Any, error: str | None = None) -> dict[str, Any]:
+    """What is known before a call is sent."""
     kind = f"{type(client).__module__.partition('.')[0]}.{type(client).__name__}"
-    result: dict[str, Any] = {
+    return {
         "client": getattr(client, "__qualname__", kind) if inspect.isfunction(client) else kind,
         "passes": None,
         "gates": [],
         "sent": 0,
         "retries": _retries_of(client),
-        "error": None,
+        "error": error,
     }
+
+
+async def _check_one(client: Any) -> dict[str, Any]:
+    result = _result(client)
     send = _sender_of(client)
     if send is None:
         result["error"] = "it is not known how to send a call by it; give a function of a base URL that does"
