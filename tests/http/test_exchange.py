@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from far_side import BODY, SECOND_BACKOFF, URL, AsyncReply, FarSide, Reply
-from headgate import Backoff, Dispatch, LineFull, RetryBudget, WaitTimeout, events
+from headgate import Backoff, Dispatch, InvalidCapacity, LineFull, RetryBudget, WaitTimeout, events
 from headgate.http.exchange import GatedSender
 from headgate.testing import ManualClock, run
 
@@ -245,3 +245,11 @@ def test_a_request_that_finds_the_line_full_is_not_retried():
     GatedSender(gate).run("POST", URL, {}, BODY, Reply)
     with pytest.raises(LineFull):
         GatedSender(gate, retries=5).run("POST", URL, {}, BODY, Reply)
+
+
+@pytest.mark.parametrize("retries", [-1, "3", 1.5, True, None])
+def test_retries_that_are_no_number_are_an_error_that_says_what_to_write(retries):
+    with pytest.raises(
+        InvalidCapacity, match=r"^retries=.* is not a number of retries; write 0 or more, e.g. retries=3$"
+    ):
+        GatedSender(Dispatch("api"), retries=retries)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..arguments import amount, positive_int, seconds_to_ns
+from ..arguments import positive_int, seconds_to_ns
 from ..errors import InvalidConfig, InvalidLimit
 from ..limits import Rate, read_rates
+from ..retries.policy import number_of_retries
 from .guards import hostname
 from .keys import Token, read_tokens
 from .upstreams import Rates, Upstream, upstream
@@ -46,7 +47,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("patience", "max_wait", "drain"):
             seconds_to_ns(getattr(self, name), name)
-        amount(self.retries, "retries")
+        number_of_retries(self.retries, "retries")
         if self.concurrency is not None:
             positive_int(self.concurrency, "concurrency", example=64)
         listen_address(self.listen)

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeAlias, TypedDict, TypeVar
 
-from ..arguments import amount, positive_seconds_to_ns, seconds_to_ns
+from ..arguments import positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
 from ..responses.estimate import TokenStats
 from ..retries.budget import RetryBudget
-from ..retries.policy import RetryPolicy
+from ..retries.policy import RetryPolicy, number_of_retries
 from ..typing import Clock, Seconds
 from .call import Call
 from .gates import Choose, Gates, Request, checked_several
@@ -97,7 +97,7 @@ class GatedSender:
         self.choose = choose
         self.gate = gate
         self.policy = RetryPolicy(
-            amount(retries, "retries"),
+            number_of_retries(retries, "retries"),
             backoff=_BACKOFF if backoff is None else backoff,
             idempotent=False,  # whether a request may run twice depends on the request
             retry_budget=retry_budget,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns
+from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns, shown
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..gate.clock import SYSTEM, default_random
@@ -121,11 +121,11 @@ def delays(
     return Backoff(base_delay, max_delay, factor=exponential_base, jitter=spread)
 
 
-def number_of_retries(value: object) -> int:
+def number_of_retries(value: object, what: str = "max_retries") -> int:
     """How often to try again: a whole number, zero or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidCapacity(
-            f"max_retries={value!r} is not a number of retries; write 0 or more, e.g. max_retries=3"
+            f"{what}={shown(value)} is not a number of retries; write 0 or more, e.g. {what}=3"
         )
     return value
 
