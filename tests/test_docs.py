@@ -155,3 +155,22 @@ def test_the_figures_of_the_readme_are_those_of_the_results(monkeypatch, tmp_pat
     assert counted in (ROOT / "README.md").read_text(encoding="utf-8")
     picture.draw(bars, tmp_path / "goodput.png")
     assert (tmp_path / "goodput.png").stat().st_size > 10_000
+
+
+def test_the_figures_of_the_guide_to_sharing_are_those_of_the_results():
+    results = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8").split("\n## ")
+    (stores,) = [text for text in results if text.startswith("How far each store carries")]
+    measured = [figures_of(line) for line in stores.splitlines() if re.match(r"\| (SQL|Val|Post)", line)]
+    assert len(measured) == 8
+    guide = (ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
+    told = [figures_of(line) for line in guide.splitlines()]
+    for row in measured:
+        assert row in told
+
+
+def figures_of(row):
+    """The name at the beginning of a row of a table, and its numbers."""
+    name, *cells = (cell.strip() for cell in row.strip("| ").split("|"))
+    return name.partition(",")[0], [
+        float(n) for cell in cells for n in re.findall(r"\d+(?:\.\d+)?", cell.replace(",", ""))
+    ]
