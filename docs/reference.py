@@ -32,7 +32,8 @@ PAGES = [
                 "Dispatch Admission Permit Rate DispatchSnapshot RateLevel Totals call_options "
                 "FirstFree map map_async "
                 "BackoffWindow WindowRegistry publish observe_all parse_retry_after"
-            )
+            ),
+            "headgate.verdict": "Verdict throttled overloaded failed SUCCEEDED REJECTED EXHAUSTED",
         },
     ),
     Page(
@@ -86,9 +87,22 @@ PAGES = [
             ),
             "headgate.integrations.fastapi": "admit",
             "headgate.integrations.asgi": "RateLimit by_client by_header",
+            "headgate.integrations.scrapy": "GateMiddleware",
+            "headgate.integrations.gateway": "gateway_headers tell_gateway",
             "headgate.tenacity": (
                 "wait_for_window wait_retry_after wait_backoff stop_when_open retry_if_transient"
             ),
+        },
+    ),
+    Page(
+        "gateway",
+        "A gateway in a program",
+        "What `headgate serve` starts, on an event loop of your own. It needs `headgate[gateway]`. The guide "
+        "is [Gateway](../gateway.md#options).",
+        {
+            "headgate.gateway.app": "Gateway",
+            "headgate.gateway.settings": "Settings",
+            "headgate.gateway.upstreams": "Upstream upstream",
         },
     ),
     Page(
@@ -156,6 +170,10 @@ INNER = {
     "headgate.http.httpx.Transport": "close handle_request",
     "headgate.http.httpx.AsyncTransport": "aclose handle_async_request",
     "headgate.http.requests.Adapter": "send",
+    "headgate.gateway.app.Gateway": "count_tokens note_error",
+    "headgate.integrations.scrapy.GateMiddleware": (
+        "from_crawler process_exception process_request process_response"
+    ),
 }
 
 # Public names without an example of their own, each with the reason.
@@ -163,8 +181,11 @@ _AN_ERROR = "an error: the guide to errors shows when it is raised"
 _AN_EVENT = "an event: an example of Recorder shows how events are read"
 _OPTIONS = "options that other names take"
 _A_PROTOCOL = "a protocol: what implements it has the examples"
+_A_VALUE = "a value: an example of `failed` shows how verdicts are given"
 WITHOUT_EXAMPLE = {
     "headgate.http.exchange.SendOptions": _OPTIONS,
+    "headgate.integrations.scrapy.GateMiddleware": "Scrapy makes it: the guide to frameworks has settings",
+    **{f"headgate.verdict.{name}": _A_VALUE for name in ("Verdict", "SUCCEEDED", "REJECTED", "EXHAUSTED")},
     **{
         f"{module}.{name}": _AN_ERROR
         for page in PAGES

@@ -11,7 +11,7 @@ from .hints import Literal
 
 
 class Verdict(Frozen):
-    """What an outcome was, e.g. `throttled(retry_after)`.
+    """What an outcome was: `throttled()`, `overloaded()`, `failed()`, SUCCEEDED, REJECTED or EXHAUSTED.
 
     `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again` says whether
     another attempt is worth it, and `may_have_run` whether the call may have been carried out all the same.
@@ -24,17 +24,22 @@ class Verdict(Frozen):
     may_have_run: bool
 
 
+#: The far side did what it was asked for.
 SUCCEEDED = Verdict(kind="succeeded", retry_after=None, again=False, may_have_run=True)
 
-# The far side answered no. It would answer the same request in the same way again.
+#: The far side answered no. It would answer the same request in the same way again.
 REJECTED = Verdict(kind="rejected", retry_after=None, again=False, may_have_run=False)
 
-# No wait helps: a quota is used up, or the request is larger than the limit.
+#: No wait helps: a quota is used up, or the request is larger than the limit.
 EXHAUSTED = Verdict(kind="exhausted", retry_after=None, again=False, may_have_run=False)
 
 
 def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdict:
     """The far side said "slow down", for `retry_after` seconds if it said how long.
+
+    Given to `permit.settle` of a Dispatch it starts a backoff window of that time, and late refusals of one
+    burst count as one episode; without a time it starts none. `again=False` says that another attempt is not
+    worth it. Raises InvalidWindow if `retry_after` is not a time.
 
     >>> from headgate import Dispatch
     >>> from headgate.verdict import throttled
@@ -48,12 +53,30 @@ def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdic
 
 
 def overloaded(retry_after: float | None = None, *, again: bool = True) -> Verdict:
-    """The far side has too much to do for any caller right now."""
+    """The far side has too much to do for any caller right now, as it says by 503 or 529.
+
+    The arguments are those of `throttled`. A ResilientClient starts a backoff window if there is a time, and
+    its breaker counts a failure.
+
+    >>> from headgate import ResilientClient, verdict
+    >>> def classify(error):
+    ...     return verdict.overloaded(5) if "too busy" in str(error) else verdict.failed()
+    >>> client = ResilientClient(classify=classify)
+    """
     return _verdict("overloaded", retry_after, again, may_have_run=False)
 
 
 def failed(retry_after: float | None = None, *, again: bool = True, may_have_run: bool = True) -> Verdict:
-    """The connection or the far side broke; the next attempt may succeed."""
+    """The connection or the far side broke; the next attempt may succeed.
+
+    `may_have_run=False` says that the call was certainly not carried out, as when no connection was made: a
+    ResilientClient then charges its budget nothing. The other arguments are those of `throttled`.
+
+    >>> from headgate import ResilientClient, verdict
+    >>> def classify(error):
+    ...     return verdict.REJECTED if isinstance(error, LookupError) else verdict.failed()
+    >>> client = ResilientClient(classify=classify)
+    """
     return _verdict("failed", retry_after, again, may_have_run=may_have_run)
 
 

@@ -81,7 +81,17 @@ class Gateway:
     """A reverse proxy that sends requests no faster than the APIs behind it allow.
 
     `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens. `clock` is
-    that of its gates; the event loop has to keep the same time.
+    that of its gates; the event loop has to keep the same time. Raises InvalidConfig if the settings do not
+    go together, and OSError from `start` if it cannot listen.
+
+    >>> from headgate.gateway.settings import Settings
+    >>> from headgate.gateway.upstreams import upstream
+    >>> async def main():
+    ...     settings = Settings(upstreams=(upstream("openai"),), listen="127.0.0.1:0")
+    ...     async with Gateway(settings) as gateway:
+    ...         return gateway.url.startswith("http://127.0.0.1:")
+    >>> asyncio.run(main())
+    True
     """
 
     def __init__(self, settings: Settings, *, keys: Keys | None = None, clock: Clock = SYSTEM) -> None:

@@ -27,6 +27,12 @@ class Settings:
     further names by which clients may call the gateway. `inject` puts the keys of the gateway into requests
     of clients that have a token. `store_key` is the name to share the limits under, whatever the key of a
     request is. With `allow_control` the live page can end backoff windows and set rates.
+
+    Raises InvalidConfig, InvalidCapacity or InvalidWindow for what cannot work.
+
+    >>> settings = Settings(upstreams=(upstream("openai"), upstream("local", "http://127.0.0.1:8000")))
+    >>> [each.host for each in settings.upstreams]
+    ['api.openai.com', '127.0.0.1:8000']
     """
 
     upstreams: tuple[Upstream, ...]

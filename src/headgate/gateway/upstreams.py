@@ -105,7 +105,15 @@ def upstream(
     rates: Rates | None = None,
     concurrency: int | None = None,
 ) -> Upstream:
-    """An upstream of that name. What is left out is that of the API with this name or this host."""
+    """An upstream of that name. What is left out is that of the API with this name or this host.
+
+    Raises InvalidConfig for a name that is not known and has no URL, and for what is not a URL.
+
+    >>> upstream("openai").url
+    'https://api.openai.com'
+    >>> upstream("local", "http://127.0.0.1:8000", key_env="LOCAL_KEY").host
+    '127.0.0.1:8000'
+    """
     if name and not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
         instead = f"--to {name} for one API, or NAME={name}" if "://" in name else "letters and digits"
         raise InvalidConfig(f"{name!r} is not a name for a path; write {instead}")

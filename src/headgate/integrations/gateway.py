@@ -73,7 +73,14 @@ def gateway_headers() -> dict[str, str]:
 
 
 class tell_gateway:  # noqa: N801 - it is used like a function
-    """A hook for clients of httpx and httpx2, sync and async: requests to the gateway `url` get headers."""
+    """A hook for clients of httpx and httpx2, sync and async: requests to the gateway `url` get headers.
+
+    The headers say the tenant, the priority and the time-out of `headgate.call_options`. Requests to any
+    other server are sent without them. Raises InvalidConfig if `url` is not the address of a gateway.
+
+    >>> hook = tell_gateway("http://127.0.0.1:8429")
+    >>> options = {"event_hooks": {"request": [hook]}}  # for Client and AsyncClient: httpx2.Client(**options)
+    """
 
     __slots__ = ("_origin",)
 
