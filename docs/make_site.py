@@ -151,9 +151,7 @@ def for_models(place: Path, site: Path) -> None:
         (site / page).parent.mkdir(parents=True, exist_ok=True)
         (site / page).write_text(text, encoding="utf-8")
         title = text.partition("\n")[0].removeprefix("# ")
-        about = next((part for part in text.split("\n\n")[1:] if part[:1].isalnum()), "")
-        about = LINK.sub("", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(about.split())))
-        row = f"- [{title}]({page.as_posix()}): {about[:200]}"
+        row = f"- [{title}]({page.as_posix()}): {about(text)}"
         lists["Reference" if page.parts[0] == "reference" else "Guides"].append(row)
         full.append(text)
     (site / "index.md").write_text(index, encoding="utf-8")
@@ -161,6 +159,14 @@ def for_models(place: Path, site: Path) -> None:
     parts += [f"## {title}\n\n" + "\n".join(rows) for title, rows in lists.items()]
     (site / "llms.txt").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     (site / "llms-full.txt").write_text("\n\n".join(full), encoding="utf-8")
+
+
+def about(text: str) -> str:
+    """The first words of a page: of its first paragraph, without links and programs."""
+    words = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    first = next((part for part in words.split("\n\n")[1:] if re.match(r"[\w`*\"]", part)), "")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
+    return plain if len(plain) <= 200 else f"{plain[:200].rpartition(' ')[0]} …"
 
 
 def reference_text(file: str) -> str:

@@ -132,3 +132,12 @@ def test_every_name_that_a_guide_imports_is_on_a_page():
     modules = {"headgate.events", "headgate.verdict"}
     elsewhere = {"headgate.testing.FakeProvider"}  # on the page as headgate.sandbox.FakeProvider
     assert missing == modules | elsewhere | IN_GUIDES_ONLY
+
+
+@pytest.mark.parametrize("guide", sorted(DOCS.glob("*.md")), ids=lambda guide: guide.name)
+def test_what_the_list_for_language_models_says_about_a_guide_are_its_first_words(guide):
+    text = guide.read_text(encoding="utf-8")
+    told = make_site.about(text)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.partition("\n\n")[2].split()))
+    assert 20 < len(told) <= 202
+    assert plain.startswith(told.removesuffix(" …"))
