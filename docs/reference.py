@@ -26,7 +26,8 @@ PAGES = [
     Page(
         "gates",
         "Gates",
-        "What callers wait at. The guide is [Dispatch](../dispatch.md).",
+        "What callers wait at. The guide is [Dispatch](../dispatch.md), with a table of "
+        "[all arguments](../dispatch.md#all-arguments-of-dispatch).",
         {
             "headgate": (
                 "Dispatch Admission Permit Rate DispatchSnapshot RateLevel Totals call_options "
@@ -46,8 +47,10 @@ PAGES = [
     Page(
         "resilience",
         "Retries, breakers and budgets",
-        "The guides are [Retrying](../retrying.md), [Circuit breaker](../circuit-breaker.md), "
-        "[Budgets](../budgets.md) and [ResilientClient](../resilient-client.md).",
+        "The guides are [Retrying](../retrying.md) with a table of [its options](../retrying.md#options), "
+        "[Circuit breaker](../circuit-breaker.md), [Budgets](../budgets.md) and "
+        "[ResilientClient](../resilient-client.md) with a table of "
+        "[its config](../resilient-client.md#the-config).",
         {
             "headgate": (
                 "retry retrying retry_with_backoff retry_with_backoff_async RetryBudget Backoff "
@@ -126,7 +129,8 @@ PAGES = [
     Page(
         "testing",
         "Testing and the sandbox",
-        "The guides are [Testing](../testing.md) and [Sandbox](../sandbox.md).",
+        "The guides are [Testing](../testing.md) and [Sandbox](../sandbox.md), with tables of the kinds of "
+        "[faults](../sandbox.md#faults) and of what [the report](../sandbox.md#the-report) has.",
         {
             "headgate.testing": "ManualClock Recorder run MemoryStore UnreliableBus",
             "headgate.sandbox": "Sandbox FakeProvider Provider Fault Reply Report serve",

@@ -60,7 +60,11 @@ class ResilienceConfig:
     >>> ResilienceConfig(requests_per_minute=20, tokens_per_minute=40_000).max_retries
     3
 
-    `backoff` replaces `base_delay` and `max_delay`.
+    A retry comes after `base_delay` seconds, doubled each time up to `max_delay`, or after the delays of
+    `backoff`. `circuit_failure_threshold` failures in a row open the circuit of a target for
+    `circuit_recovery_timeout` seconds. `concurrency` is how many calls run at once. No attempt starts
+    `deadline` seconds after the first or later. `retry_budget` is a RetryBudget. Raises InvalidConfig,
+    InvalidCapacity or InvalidWindow for what cannot work.
     """
 
     max_retries: int = 3
@@ -144,7 +148,8 @@ class ResilientClient(Closing):
     `tokens` estimates what a call costs and `target` names what it is sent to, each a value or a function of
     the call's arguments; every target has a circuit breaker of its own (the default target is `key`). `usage`
     reads the tokens that were really used from the result. `budget` is a TokenBudget, or a function of the
-    arguments that finds one. `classify` turns an exception into a `headgate.verdict.Verdict`.
+    arguments that finds one. `classify` turns an exception into a `headgate.verdict.Verdict`. `config` has
+    the limits, and an `observer` is told what happens; `clock` and `random` are for tests.
 
     With a `store`, clients of the same store and `key` share limits, window and circuits, wherever they run.
     """

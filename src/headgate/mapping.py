@@ -94,6 +94,8 @@ async def map_async(
 ) -> Results:
     """Call `fn` with every item as `map` does, in tasks of the running event loop or in threads.
 
+    The arguments are those of `map`: `gate`, `cost`, `workers`, `progress`.
+
     >>> import asyncio, headgate
     >>> async def double(n):
     ...     return 2 * n

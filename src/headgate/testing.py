@@ -32,7 +32,7 @@ E = TypeVar("E", bound="Event")
 
 
 class ManualClock:
-    """A clock that moves only when it is told to.
+    """A clock that moves only when it is told to. It begins at `start` seconds.
 
     >>> from headgate import BackoffWindow
     >>> clock = ManualClock()

@@ -96,6 +96,9 @@ class CircuitBreaker(Closing):
     With a `store`, all breakers of the same store and `key` share one circuit: opened by one it is open for
     all, also after a restart, and the probes are those of all together. Each process counts its own
     failures, so that one that has lost its network does not open the circuit for the others at once.
+
+    An `observer` is told each change; `clock` and `random` are for tests. Raises InvalidConfig,
+    InvalidCapacity or InvalidWindow for options that cannot work, and StoreError without the store.
     """
 
     __reduce__ = only_here()

@@ -99,10 +99,10 @@ class TokenBudget(Closing):
     7500
 
     `limits="$5/day"`, or a list like `["$5/day", "$0.20/request", "50_000 tokens/hour"]`, says all at once:
-    what it does not name is not limited. Windows slide; `"$100/calendar month"` is a month of the calendar,
-    by UTC or by `timezone="Europe/Berlin"`, and there are calendar days and weeks. In figures,
-    `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces the hour, and `money` limits money in the same
-    way. Money is counted in whole millionths of the currency you pay in. With a `parent`, say the
+    what it does not name is not limited. Windows slide; a `"calendar day"`, week or month is one of UTC or of
+    `timezone="Europe/Berlin"`. In figures, `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces
+    `max_tokens_per_hour`, and `money` and `max_money_per_request` are what `windows` and
+    `max_tokens_per_request` are for tokens, in whole millionths of the currency. With a `parent`, say the
     organisation's budget, everything is charged to both; a parent may have a parent. None means no limit.
 
     With `prices`, calls below `headgate.call_options(budget=...)` are charged money by their model.
@@ -348,7 +348,7 @@ class BudgetBook(Closing):
     >>> book.for_user("ann", tier="pro").remaining_budget
     500000
 
-    Tiers and organisations are limits as texts, or options of TokenBudget; `timezone` is that of their
+    `tiers` and `organizations` are limits as texts, or options of TokenBudget; `timezone` is that of their
     calendar days, weeks and months, UTC if it is not given. `prices` are as for TokenBudget. With a store,
     `store="sqlite:////var/lib/app/usage.db"` or `store="redis://limits.internal/0"`, all books of the same
     store and `key` share what was used, and it survives restarts; close the book when you are done. A user is

@@ -96,7 +96,9 @@ class Dispatch(Gate, Closing):
     With `rates="auto"` the limits are those that responses state, given to `observe`, or else found by
     trying. Rates that are configured are lowered to what responses state, never raised above.
 
-    A Dispatch is a context manager: at the end of the block it is closed.
+    `max_waiting` bounds the line, `name` is for `Dispatch.named`, an `observer` is told what happens, `clock`
+    and `random` are for tests. Raises InvalidLimit or one of its kinds, and StoreError. A Dispatch is a
+    context manager: at the end of the block it is closed.
     """
 
     __slots__ = (

@@ -80,10 +80,13 @@ class ProxyRefused(ConnectionRefusedError):
 class Gateway:
     """A reverse proxy that sends requests no faster than the APIs behind it allow.
 
-    `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens. `clock` is
-    that of its gates; the event loop has to keep the same time. Raises InvalidConfig if the settings do not
-    go together, and OSError from `start` if it cannot listen.
+    `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens. `keys` are
+    those of the settings unless you give others. `clock` is that of its gates; the event loop has to keep
+    the same time. Raises InvalidConfig if the settings do not go together, and OSError from `start` if it
+    cannot listen.
 
+    >>> import asyncio
+    >>> from headgate.gateway.app import Gateway
     >>> from headgate.gateway.settings import Settings
     >>> from headgate.gateway.upstreams import upstream
     >>> async def main():
@@ -183,7 +186,7 @@ class Gateway:
         self._site = site
 
     async def drain(self) -> None:
-        """Take no new calls, refuse those that wait, and let those that the API has come to their end."""
+        """Take no new calls, refuse those that wait, and let those that were sent to the API end."""
         self.draining = True
         self._own_page.live.end()
         if self._site is not None:

@@ -31,9 +31,10 @@ def admit(
 ) -> Callable[..., Any]:
     """A dependency that admits a request of its user, and gives the user to the route.
 
-    The arguments are those of `headgate.integrations.asgi.RateLimit`; `user` is a function of the request. A
-    refused request raises an HTTPException with `Retry-After`; an admitted one gets the fields `RateLimit`
-    and `RateLimit-Policy`, and its calls through adapters of headgate belong to the user.
+    The arguments are those of `headgate.integrations.asgi.RateLimit`: `limiter`, `wait`, `status`, and
+    `user`, which is a function of the request here. A refused request raises an HTTPException with
+    `Retry-After`; an admitted one gets the fields `RateLimit` and `RateLimit-Policy`, and its calls through
+    adapters of headgate belong to the user.
 
     >>> from typing import Annotated
     >>> from fastapi import Depends, FastAPI

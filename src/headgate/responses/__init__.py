@@ -36,6 +36,7 @@ def read_signal(
 
     *headers* is a mapping, an iterable of pairs or the headers object of any client library; *body* is
     bytes, text or parsed JSON. *provider* helps where two providers use one name differently (`"groq"`).
+    *now* is the wall time in seconds since 1970, for tests.
 
     >>> read_signal(429, {}, {"error": {"type": "insufficient_quota"}}).should_retry
     False

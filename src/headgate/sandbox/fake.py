@@ -102,7 +102,8 @@ class FakeProvider(Live):
     >>> clock.seconds(), api.report().refused
     (1.0, 1)
 
-    A connection that is cut raises ConnectionError, as it does in a client.
+    `style` and the options are those of `Provider`, or `style` is a Provider. A connection that is cut raises
+    ConnectionError, as it does in a client.
     """
 
     def call(self, method: str, path: str, **sent: Unpack[Sent]) -> Reply:

@@ -34,7 +34,7 @@ _RESETS = ("before", "headers", "body")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fault:
-    """One way to misbehave.
+    """One way to misbehave: `kind` is one of the kinds that the guide to the sandbox lists.
 
     >>> Fault("storm", duration=5, retry_after=2)
     Fault('storm', duration=5, retry_after=2)

@@ -285,7 +285,7 @@ async def serve(
     *,
     started: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until cancelled. `started` is called with the address.
+    """Serve the provider at `host` and `port` until cancelled. `started` is called with the address.
 
     >>> async def for_a_moment():
     ...     async with asyncio.timeout(0.05):
@@ -348,8 +348,9 @@ class Sandbox(Live):
     ...         reply.status, reply.headers["x-ratelimit-remaining"]
     (200, '59')
 
-    Options are those of `Provider`, or give a Provider that you have made. The report can be asked for during
-    the run and after it.
+    `style` and the options are those of `Provider`, or `style` is a Provider that you have made. It listens
+    at `host` and `port`, where 0 is a free one. The report can be asked for during the run and after it.
+    Raises InvalidConfig or InvalidLimit for options that cannot work, and OSError if it cannot listen.
     """
 
     def __init__(

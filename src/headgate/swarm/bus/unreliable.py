@@ -24,7 +24,8 @@ class UnreliableBus:
 
     Messages take from `fastest` to `slowest` seconds, so one may overtake another; the fraction `loss` of
     them is lost and the fraction `repeats` arrives twice. Endpoints that `partitions` puts into different
-    partitions do not hear each other; those in `disconnected` neither hear nor are heard.
+    partitions do not hear each other; those in `disconnected` neither hear nor are heard. Agents are told
+    that a question is answered within `settles` seconds, and by `splits` whether the bus may fall into parts.
 
     >>> import random
     >>> from headgate.testing import ManualClock
