@@ -76,6 +76,12 @@ def test_what_a_page_installs_is_an_extra_of_the_package(page):
         assert set(named.split(",")) <= set(extras), f"{page.name}: headgate[{named}]"
 
 
+def test_what_is_to_be_installed_stands_in_quotes_because_brackets_are_a_pattern_in_zsh():
+    for file in [*MARKDOWN, *HOUSE.rglob("*.py")]:
+        found = re.findall(r"pip install [^\"'\n`]*\w\[\w+", file.read_text(encoding="utf-8"))
+        assert not found, f"{file.name}: {found}"
+
+
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
     for target, heading in LINK.findall(page.read_text(encoding="utf-8")):

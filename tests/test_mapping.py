@@ -238,7 +238,7 @@ def test_a_bar_is_shown_only_in_a_terminal_or_a_notebook(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     headgate.map(double, range(3))
     assert capsys.readouterr().err == ""
-    with pytest.raises(ModuleNotFoundError, match=r"pip install headgate\[cli\]"):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "headgate\[cli\]"'):
         headgate.map(double, range(3), progress=True)
 
 

@@ -278,7 +278,7 @@ def _bar_of_rich() -> Any:
     try:
         from rich import console, progress  # noqa: PLC0415 - only for callers who see it
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("a progress bar needs rich; run `pip install headgate[cli]`") from None
+        raise ModuleNotFoundError('a progress bar needs rich; run: pip install "headgate[cli]"') from None
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),

@@ -122,7 +122,7 @@ def test_a_client_belongs_to_httpx2_if_that_is_installed_or_else_to_httpx(monkey
     assert isinstance(client(), httpx.Client)
     assert isinstance(async_client(), httpx.AsyncClient)
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(InvalidConfig, match=r"pip install headgate\[httpx2\]"):
+    with pytest.raises(InvalidConfig, match=r'pip install "headgate\[httpx2\]"'):
         client()
 
 

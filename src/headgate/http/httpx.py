@@ -233,7 +233,7 @@ def _installed(library: ModuleType | None) -> Any:
     for name in ("httpx2", "httpx"):
         with suppress(ModuleNotFoundError):
             return import_module(name)
-    raise InvalidConfig("neither httpx2 nor httpx is installed; run `pip install headgate[httpx2]`")
+    raise InvalidConfig('neither httpx2 nor httpx is installed; run: pip install "headgate[httpx2]"')
 
 
 def library_of(message: object) -> ModuleType:
