@@ -6,7 +6,10 @@ import dataclasses
 import enum
 import inspect
 import pickle
+import subprocess
+import sys
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -322,3 +325,29 @@ def test_an_object_that_belongs_to_one_process_says_so_when_it_is_pickled_or_cop
 
 def test_a_retry_without_a_budget_can_be_pickled():
     assert pickle.loads(pickle.dumps(retry(5))).policy.max_retries == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["http", "integrations", "sandbox", "tenacity", "testing", "typing", "verdict"]
+)
+def test_a_module_that_is_not_loaded_is_an_error_that_says_what_to_import(name):
+    program = f"""
+import headgate
+assert not hasattr(headgate, "{name}")
+try:
+    headgate.{name}
+except AttributeError as error:
+    line = str(error).partition("write e.g. ")[2]
+assert line.startswith("import headgate.{name}"), line
+if "{name}" not in ("integrations", "tenacity"):  # these need other packages
+    exec(line)
+    headgate.{name}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_module_that_a_message_says_to_import_exists():
+    for module in headgate._IMPORTED_BY_THEMSELVES.split():
+        path = Path(headgate.__file__).parent / module.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), module

@@ -139,6 +139,12 @@ _MODULES = {
 }
 
 
+# Modules that `import headgate` does not bring along, as people write them.
+_IMPORTED_BY_THEMSELVES = (
+    "http.httpx integrations.fastapi gateway.app sandbox swarm tenacity testing typing verdict errors"
+)
+
+
 def __getattr__(name: str) -> object:
     # By `__import__`, because loading `importlib` takes as long as loading three modules of headgate.
     if name in ("events", "observers"):
@@ -147,6 +153,9 @@ def __getattr__(name: str) -> object:
         if name in names.split():
             found = globals()[name] = getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)
             return found
+    for module in _IMPORTED_BY_THEMSELVES.split():
+        if module.partition(".")[0] == name:
+            raise AttributeError(f"{__name__}.{name} is not loaded; write e.g. import {__name__}.{module}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
