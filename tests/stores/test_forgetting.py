@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
@@ -140,6 +141,45 @@ def test_what_a_budget_has_used_is_written_again_by_a_process_that_knows_it(plac
         TokenBudget(1_000, key=key, store=store).reserve(201)
     assert "store has lost what it knew" in caplog.text
     one.close()
+
+
+def test_questions_and_refusals_after_a_loss_do_not_make_a_process_forget_what_a_budget_has_used(
+    forgetful, key, caplog
+):
+    store, forget = forgetful
+    budget = TokenBudget(1_000, key=key, store=store)
+    assert budget.remaining_budget == 1_000
+    budget.reserve(900)
+    forget()
+    for _ in range(3):
+        with pytest.raises(BudgetExceeded, match="100 of 1000"):
+            budget.reserve(101)
+        assert budget.remaining_budget == 100
+    budget.reserve(100)
+    assert TokenBudget(1_000, key=key, store=store).remaining_budget == 0
+    assert caplog.text.count("store has lost what it knew") == 1
+    budget.close()
+
+
+@pytest.mark.parametrize("limit", ["100 tokens/calendar month", "100 tokens/month"])
+def test_what_was_used_long_before_a_loss_is_written_again_while_it_counts(key, limit, caplog):
+    """In virtual time: from the first of November to the twelfth, and into December."""
+    clock = ManualClock(1_000, wall=datetime(2026, 11, 1, tzinfo=UTC))
+    store = MemoryStore(clock)
+    one, other = (TokenBudget(limits=limit, key=key, store=store, clock=clock) for _ in range(2))
+    one.reserve(70)
+    clock.advance(11 * 86_400)
+    store._records.__init__()
+    with pytest.raises(BudgetExceeded):
+        one.reserve(31)
+    one.reserve(10)
+    assert other.remaining_budget == 20
+    assert "store has lost what it knew" in caplog.text
+    caplog.clear()
+    clock.advance(80 * 86_400)
+    one.reserve(100)
+    assert other.remaining_budget == 0
+    assert "store has lost what it knew" not in caplog.text
 
 
 def test_an_open_circuit_stays_open_for_a_process_that_knows_it_and_the_loss_is_told(key):

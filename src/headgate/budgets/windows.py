@@ -198,6 +198,12 @@ class Allowance:
             rule.over(wall) for rule in self._periods
         )
 
+    def counts(self, now: int, wall: int = 0) -> bool:
+        """Whether anything of what was used counts now."""
+        return any(rule.used(now) for rule in self._rules) or any(
+            period.used(wall) for period in self._periods
+        )
+
     def between(self, cost: Cost, early: int, walls: tuple[int, int]) -> Shortage | None:
         """The limit whose period of the calendar may have ended or not, as its shortage. None: there is none.
 

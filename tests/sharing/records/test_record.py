@@ -23,7 +23,7 @@ class Number(Record):
 
 def record(text):
     kept = Number("a number")
-    kept.keep("mark", text, 0)
+    kept.keep("mark", text, Times(0, 0))
     return kept
 
 

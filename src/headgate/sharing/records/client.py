@@ -356,9 +356,9 @@ class RecordClient:
             raise self._unanswered() from None
         heard, early = self.clock.now(), answer.now * NS_PER_US
         self._time = (early, asked, heard, answer.ahead * NS_PER_US)
-        forgot = False
+        forgot, times = False, Times(early, early, answer.ahead * NS_PER_US)
         for record in records:
-            forgot = record.keep(*answer.current[record.name], answer.now) or forgot
+            forgot = record.keep(*answer.current[record.name], times) or forgot
             record.heard_at = heard
         self._note_loss(None)
         if forgot:

@@ -74,14 +74,20 @@ class Record:
     def text(self) -> str:
         return self.kept[1]
 
-    def keep(self, mark: str, text: str, now: int) -> bool:
-        """Hear what the store has at that time of its clock, in µs. True: it has lost the record.
+    def keep(self, mark: str, text: str, times: Times) -> bool:
+        """Hear what the store has at that time. True: it has lost the record.
 
-        Then the text stays as it was last heard, and the next change is made to that.
+        Until another member has written it again, the text stays as it was last heard, and the next change is
+        made to that: however often it is looked at meanwhile.
         """
-        lost = bool(self.mark and not mark and kept_until(self.text) > now)
-        self.kept = (mark, self.text if lost else text)
+        stays = bool(self.text) and not mark and self.is_needed(times)
+        lost = stays and bool(self.mark)
+        self.kept = (mark, self.text if stays else text)
         return lost
+
+    def is_needed(self, times: Times) -> bool:
+        """Whether the store should still have the text that was last heard."""
+        return kept_until(self.text) > times.early // NS_PER_US
 
     def read(self, written: Any, times: Times) -> Any:
         """The state that was written; None: none was. Raises one of DAMAGE for what makes no sense."""

@@ -31,7 +31,7 @@ class BudgetRecord(Record):
     def __init__(self, name: str, plan: Plan) -> None:
         super().__init__(name)
         self.plan = plan
-        self._known: tuple[str, Plan, Allowance] | None = None
+        self._known: tuple[tuple[str, str], Plan, Allowance] | None = None
 
     def read(self, written: Any, times: Times) -> Allowance:
         known = [] if written is None else written
@@ -41,12 +41,20 @@ class BudgetRecord(Record):
         late, wall = times.late, times.walls[1]
         return state.saved(late, wall), max(0, state.forgotten_at(late, wall) - late)
 
+    def is_needed(self, times: Times) -> bool:
+        if super().is_needed(times):
+            return True
+        try:  # what counts is in the store for as long as it does, however long ago it was written
+            return self.known(times).counts(times.early, times.walls[0])
+        except StoreError:  # it makes no sense
+            return False
+
     def known(self, times: Times) -> Allowance:
         """What was last heard, to be looked at only."""
-        known, (mark, text), plan = self._known, self.kept, self.plan
-        if known is None or known[0] != mark or known[1] is not plan:
+        known, kept, plan = self._known, self.kept, self.plan
+        if known is None or known[0] != kept or known[1] is not plan:
             try:
-                known = self._known = (mark, plan, self.read(contents(text)[1], times))
+                known = self._known = (kept, plan, self.read(contents(kept[1])[1], times))
             except DAMAGE as error:
                 raise self.damaged(error) from error
         return known[2]
