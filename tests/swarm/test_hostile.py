@@ -3,10 +3,12 @@
 import pytest
 
 from headgate import DistributedLimiter
+from headgate.arguments import SECOND
 from headgate.swarm.bus.memory import MemoryBus
-from headgate.swarm.messages import Envelope, Grant, Heartbeat, Note, Report
+from headgate.swarm.messages import Envelope, Grant, Heartbeat, Here, Note, Report
 from headgate.swarm.recovery import Level
 from headgate.swarm.transport import Transport
+from headgate.swarm.update import CapacityUpdate
 from headgate.testing import ManualClock
 from swarm.team import API, LEASE, NetworkTeam
 
@@ -111,6 +113,54 @@ def test_a_term_that_no_swarm_can_have_reached_is_not_followed(team, number):
     swarm.clock.advance(3 * LEASE)
     assert membership(swarm.agents[0]).term == membership(swarm.agents[1]).term == term_of(swarm)
     assert term_of(swarm)[0] < 100
+
+
+class Behind:
+    """A wall clock that passes with the clock of the swarm, and is that many seconds behind."""
+
+    def __init__(self, clock, seconds):
+        self._clock = clock
+        self._began = 1_800_000_000 * SECOND - seconds * SECOND
+
+    def __call__(self):
+        return self._began + self._clock.now()
+
+
+@pytest.mark.parametrize("seconds", [60, 500])
+def test_a_number_of_cuts_that_only_some_clocks_allow_parts_no_agent_from_its_leader(seconds):
+    """A stranger says one that is possible by all clocks but one."""
+    swarm = NetworkTeam(0)
+    for name, behind in (("one", 0), ("two", 0), ("behind", seconds)):
+        swarm.join(name, wall=Behind(swarm.clock, behind))
+    swarm.clock.advance(30)
+    shares = swarm.shares
+    epoch = swarm.agents[0]._options.wall() // SECOND + 599
+    said = Envelope("api", Here(STRANGER), Level(epoch, 100, 100, 100, 0))
+    swarm.bus.endpoint("stranger").publish(SUBJECTS.subject("all"), said.to_json())
+    for _ in range(70):
+        swarm.clock.advance(1)
+        assert swarm.shares == shares
+    assert sum(agent._agent.resources["api"].membership.is_leader for agent in swarm.agents) == 1
+    assert swarm.agents[-1].ignored["out of range"] > 1
+    for agent in swarm.agents:
+        agent.close()
+
+
+def test_a_reduction_in_the_name_of_a_go_agent_does_not_keep_its_next_one_from_counting(team):
+    """A stranger says that it is of the year 2100."""
+    swarm = team(3, capacity=400)
+    for at, amount in ((4_102_444_800 * SECOND, 399), (None, 100)):
+        update = CapacityUpdate(
+            resource=API,
+            agent_id="go",
+            new_capacity=amount,
+            reason="429",
+            timestamp_ns=at or swarm.agents[0]._options.wall(),
+            retry_after=None,
+        )
+        swarm.clock.advance(20)
+        swarm.bus.publish(SUBJECTS.capacity, update.to_json())
+        assert swarm.totals() == [amount] * 3
 
 
 # -- with a secret

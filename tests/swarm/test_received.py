@@ -91,6 +91,18 @@ def test_every_update_of_a_sender_counts_once_and_in_order(run, sequences):
     assert heard.why_not(received(50, agent="another", run=run), total(), WALL, SECOND) == ""
 
 
+@pytest.mark.parametrize("ahead", [5, 300, 3_600, 250_000_000])
+def test_an_update_with_a_time_of_the_future_counts_once_and_does_not_keep_later_ones_from_counting(ahead):
+    heard, known = UpdateFilter(), total()
+    early = received(99, at=WALL + ahead * SECOND)
+    assert heard.why_not(early, known, WALL, SECOND) == ""
+    assert heard.why_not(early, known, WALL + SECOND, 2 * SECOND) == "stale"
+    later = received(50, at=WALL + 2 * SECOND)
+    assert heard.why_not(later, known, WALL + 2 * SECOND, 3 * SECOND) == ""
+    assert heard.why_not(later, known, WALL + 3 * SECOND, 4 * SECOND) == "stale"
+    assert heard.why_not(received(at=WALL - SECOND), known, WALL + 3 * SECOND, 4 * SECOND) == "stale"
+
+
 def test_an_update_of_more_than_ten_minutes_ago_is_stale_and_one_without_a_time_is_not():
     assert why_not(received(at=WALL - 600 * SECOND)) == ""
     assert why_not(received(at=WALL - 600 * SECOND - 1)) == "stale"

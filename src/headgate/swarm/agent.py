@@ -231,9 +231,13 @@ class Agent:
     def _hear_member(self, resource: SharedResource, envelope: Envelope, now: int) -> None:
         membership, message = resource.membership, envelope.message
         wall, level = self._options.wall(), envelope.level
-        if (level is not None and not is_possible(level, wall)) or not is_possible_term(message, wall):
+        if not is_possible_term(message, wall):
             self._note_ignored("out of range", "", now)
             return
+        if level is not None and not is_possible(level, wall):
+            # By the clock of the member that says so it may be possible: its share and who leads count.
+            self._note_ignored("out of range", "", now)
+            level = None
         membership.hear(message, now)
         if membership.candidate and isinstance(message, Report):
             self._look_for_duplicates(resource, message.key, now)

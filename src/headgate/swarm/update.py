@@ -145,7 +145,8 @@ class UpdateFilter:
     """Decides which updates are applied: each once, in order, and never one that would raise the total."""
 
     def __init__(self) -> None:
-        self._latest: dict[tuple[str, str, str], int] = {}  # by sender and resource
+        # By sender and resource: up to which stamp all others are late, and that of the last update.
+        self._latest: dict[tuple[str, str, str], tuple[int, int]] = {}
 
     def why_not(self, received: ReceivedUpdate, total: Total, wall: int, now: int) -> str:
         """Why an update is not to be applied, "" if it is. `wall` is the time since 1970."""
@@ -155,9 +156,12 @@ class UpdateFilter:
         sender = (update.agent_id, run, update.resource)
         stamp = sequence if run else update.timestamp_ns
         if run or update.timestamp_ns > 0:  # an update without a time cannot be late
-            if stamp <= self._latest.get(sender, -1) or wall - update.timestamp_ns > STALE:
+            late, last = self._latest.get(sender, (-1, -1))
+            if stamp <= late or stamp == last or wall - update.timestamp_ns > STALE:
                 return "stale"
-            self._latest[sender] = stamp
+            # Later cuts of a sender count, although a clock that is ahead, or a stranger in its name, said that
+            # this one is of the future.
+            self._latest[sender] = stamp if run else min(stamp, wall), stamp
         while len(self._latest) > _MOST_SENDERS:
             del self._latest[next(iter(self._latest))]
         if level is not None:
