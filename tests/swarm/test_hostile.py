@@ -99,6 +99,23 @@ def test_messages_raise_the_total_only_as_fast_as_it_comes_back_by_itself(team):
         assert max(swarm.totals()) <= curve.total(cut._replace(grown=n * 100_000_000))
 
 
+@pytest.mark.parametrize("recovery", ["cubic", "stepwise"])
+@pytest.mark.parametrize(
+    "level", [Level(1, 400, 200, 400, 1 << 62), Level(2, 400, 400, 400, 0), Level(1_000, 400, 399, 400, 0)]
+)
+def test_a_message_long_after_a_cut_brings_back_one_step_of_what_was_cut(team, recovery, level):
+    """No call has succeeded meanwhile, and the leader has said so all the time."""
+    swarm = team(3, capacity=400, recovery=recovery)
+    swarm.agents[0].announce_reduced(API, "429")
+    swarm.clock.advance(600)
+    assert swarm.totals() == [200] * 3
+    say(swarm, Report(STRANGER, term_of(swarm), 1, 0, 1, 0, 0, 0, 1), level)
+    swarm.clock.advance(20)
+    # Two seconds of the cubic, or one step of a tenth.
+    assert max(swarm.totals()) <= 230
+    assert len(set(swarm.totals())) == 1
+
+
 @pytest.mark.parametrize("number", [1 << 61, (1 << 62) - 1, 1 << 62])
 def test_a_term_that_no_swarm_can_have_reached_is_not_followed(team, number):
     """Otherwise no later term could be told, and no agent could lead."""

@@ -138,6 +138,23 @@ def test_a_member_hears_of_a_cut_that_it_missed_and_never_of_more_than_its_own_c
     assert (known.amount, known.epoch) == (30, 4)
 
 
+def test_what_the_leader_did_not_let_grow_others_raise_by_one_step_at_most():
+    known = total()
+    known.cut(0)
+    for now in range(1, 601):
+        known.hear(Level(1, 100, 50, 100, 0), now * SECOND)
+        known.hear_leader(SECOND, now * SECOND)
+    assert known.amount == 50
+    assert not known.hear(Level(1, 100, 50, 100, 600 * SECOND), 600 * SECOND)
+    assert known.amount == 55
+    for now in range(601, 629):
+        known.hear_leader(SECOND, now * SECOND)
+        known.hear(Level(1, 100, 50, 100, 600 * SECOND), now * SECOND)
+        assert known.amount == 55  # that step took a whole interval
+    assert not known.hear(Level(1, 100, 50, 100, 600 * SECOND), 700 * SECOND)  # the leader was silent
+    assert known.amount == 72
+
+
 def test_a_member_that_knows_of_no_cut_goes_by_the_level_of_another_only_if_it_leaves_no_more():
     known = total()
     assert not known.hear(Level(1, 100, 100, 100, 0), 0)

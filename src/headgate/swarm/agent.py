@@ -245,8 +245,11 @@ class Agent:
                 resource.total.count(envelope.admitted, envelope.succeeded)
         elif envelope.duplicate and isinstance(message, Grant) and message.to == membership.member.key:
             self._tell_duplicate(self.agent_id, resource.name, now)
-        if level is not None and resource.total.hear(level, now):
-            resource.begin_episode(resource.reason)
+        if level is not None:
+            if resource.total.hear(level, now):
+                resource.begin_episode(resource.reason)
+            if level.epoch == resource.total.epoch and membership.follows(message):
+                resource.total.hear_leader(self._settings.interval, now)
         if envelope.pause is not None:
             resource.pause(*envelope.pause, now)
 
@@ -376,6 +379,8 @@ class Agent:
                     resource.measure(now)
                 if membership.is_leader or membership.out_of_touch(now):
                     resource.grow(now)
+                if membership.is_leader:
+                    resource.total.hear_leader(self._settings.interval, now)
                 membership.tick(now)
 
         if not self._closed:

@@ -96,6 +96,12 @@ class Membership:
     def is_leader(self) -> bool:
         return self._leadership is not None and self._leadership.is_leader
 
+    def follows(self, message: Message) -> bool:
+        """Whether the leader that this member follows says this."""
+        if isinstance(message, Heartbeat) and not message.is_leader:
+            return False  # a candidate
+        return isinstance(message, (Heartbeat, Grant)) and message.term == self.term and not self.is_leader
+
     def out_of_touch(self, now: int) -> bool:
         """Whether it lost the leader it had."""
         return self.joined and not self.is_leader and now >= self.until(now)

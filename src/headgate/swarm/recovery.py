@@ -176,7 +176,8 @@ class Total:
         """Merge the level of another member. True: the total is less now.
 
         What a member says may lower the total at once. It raises the total only as fast as the curve of the
-        last known cut rises by itself, so that no message can end a reduction.
+        last known cut rises by itself, and beyond what the leader says by a step of it: no message can end a
+        reduction.
         """
         before, heard = self.amount, merged(self.level, level)
         if self._amount_of(heard) <= before:
@@ -193,6 +194,16 @@ class Total:
         if less:
             self._begin_episode(now)
         return less
+
+    def hear_leader(self, reports_every: int, now: int) -> None:
+        """The leader knows of this cut, and its level was heard: it has not grown further than that.
+
+        Time that passed without success is not made up for by what others say later, but for the last step.
+        """
+        if self.level is not None:
+            step = max(self._curve.interval, reports_every)
+            allowed = self._known_grown + max(0, now - self._known_since)
+            self._known_since, self._known_grown = now, min(allowed, self.level.grown + step)
 
     def _take_over(self, level: Level, now: int) -> None:
         if self.level is None or level.epoch != self.level.epoch:

@@ -159,8 +159,7 @@ class UpdateFilter:
             late, last = self._latest.get(sender, (-1, -1))
             if stamp <= late or stamp == last or wall - update.timestamp_ns > STALE:
                 return "stale"
-            # Later cuts of a sender count, although a clock that is ahead, or a stranger in its name, said that
-            # this one is of the future.
+            # A time of the future, by a clock that is ahead or by a stranger, keeps no later cut out.
             self._latest[sender] = stamp if run else min(stamp, wall), stamp
         while len(self._latest) > _MOST_SENDERS:
             del self._latest[next(iter(self._latest))]
