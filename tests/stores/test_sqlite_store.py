@@ -18,7 +18,7 @@ import pytest
 
 import pool_questions
 from forks import in_a_child, needs_fork
-from headgate import BackoffWindow, Dispatch, events
+from headgate import BackoffWindow, CircuitBreaker, CircuitBreakerOpen, CircuitState, Dispatch, events
 from headgate.errors import InvalidConfig, StoreError
 from headgate.sharing import sqlite
 from headgate.sharing.courier import COURIER
@@ -704,6 +704,59 @@ def test_stores_whose_file_is_deleted_while_in_use_go_on_together_in_the_new_one
     assert missing(path) == 15
     check(path)
     assert f"{path} was deleted or moved while it was in use" in caplog.text
+
+
+@pytest.mark.parametrize("by", [10**9, 10**15])
+def test_the_time_of_a_new_file_goes_on_from_the_deleted_one_of_before_a_restart_of_the_machine(path, by):
+    """Otherwise what members know of a circuit or of usage would lie days in the future."""
+
+    async def main():
+        store = SqliteStore(url_of(path))
+        try:
+            await store.swap("group", {"name": (None, None, 0)}, "mark")
+            counted_from_another_start(path, by, ago=0)
+            before = await store.swap("group", {"name": (None, None, 0)}, "mark")
+            for each in path.parent.iterdir():
+                each.unlink()
+            after = await store.swap("group", {"name": (None, None, 0)}, "mark")
+            assert 0 <= after.now - before.now < 60 * SECOND
+            assert abs(after.ahead - before.ahead) < 60 * SECOND
+        finally:
+            await store.close()
+        return after.now
+
+    now = asyncio.run(main())
+    other = SqliteStore(url_of(path))
+    try:
+        found = COURIER.wait_for(lambda: other.swap("group", {"name": (None, None, 0)}, "mark"), PATIENCE)
+        assert 0 <= found.now - now < 60 * SECOND
+    finally:
+        COURIER.wait_for(other.close, PATIENCE)
+
+
+def test_an_open_circuit_is_tried_again_in_time_after_its_file_was_deleted(path):
+    """The file is of before a restart of the machine."""
+    ask(path, question())
+    counted_from_another_start(path, 10**15, ago=0)
+    breakers = [CircuitBreaker(1, 0.5, key="key", store=url_of(path)) for _ in range(2)]
+    try:
+        for breaker in breakers:
+            breaker.call(int)
+        with pytest.raises(ZeroDivisionError):
+            breakers[0].call(lambda: 1 / 0)
+        eventually(lambda: breakers[1].state is CircuitState.OPEN, "the other one hears of it")
+        for each in path.parent.iterdir():
+            each.unlink()
+
+        def answers():
+            with suppress(CircuitBreakerOpen):
+                return breakers[1].call(lambda: True)
+
+        eventually(answers, "a probe goes")
+        eventually(lambda: breakers[0].state is CircuitState.CLOSED, "the other one hears of that")
+    finally:
+        for breaker in breakers:
+            breaker.close()
 
 
 def test_two_gates_whose_file_is_deleted_share_one_limit_again_and_say_so(path):

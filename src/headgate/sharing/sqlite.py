@@ -77,6 +77,7 @@ class SqliteStore:
             )
         self._path = Path(path)
         self._closed = False
+        self._ahead = 0  # how far the time of the file is ahead of the monotonic clock: see `_now`
         self._start()
         with _in_use:
             _stores.add(self)
@@ -207,7 +208,9 @@ class SqliteStore:
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield connection, _now(connection, note=True)
+                now = _now(connection, note=True, ahead=self._ahead)
+                self._ahead = now - time.monotonic_ns() // NS_PER_US
+                yield connection, now
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -340,22 +343,21 @@ def _blob(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def _now(connection: sqlite3.Connection, *, note: bool) -> int:
+def _now(connection: sqlite3.Connection, *, note: bool, ahead: int = 0) -> int:
     """Return the time of the file in microseconds. It never goes back, not even by a restart of the machine.
 
     While the machine runs it is the monotonic clock, `ahead` of it by a constant. After a restart it goes on
-    from where it was last `seen`, by the time that the wall clock says has passed since.
+    from where it was last `seen`, by the time that the wall clock says has passed since. A new file goes on
+    from one that was deleted, which was `ahead`.
     """
     monotonic, wall, boot = time.monotonic_ns() // NS_PER_US, time.time_ns() // NS_PER_US, _boot()
     row: tuple[str, int, int, int] | None = connection.execute(
         "SELECT boot, ahead, seen, wall FROM clock"
     ).fetchone()
-    if row is None:
-        ahead = 0
-    elif row[0] == boot and monotonic + row[1] >= row[2]:
+    if row is not None and row[0] == boot and monotonic + row[1] >= row[2]:
         ahead = row[1]
         note = note and monotonic + ahead - row[2] >= _NOTE
-    else:
+    elif row is not None:
         ahead = row[2] + max(0, wall - row[3]) - monotonic
     if note:
         connection.execute(
