@@ -2,12 +2,13 @@
 
 import asyncio
 import gc
-from contextlib import closing
+from contextlib import closing, suppress
 from uuid import uuid4
 
 import pytest
 
-from headgate import BackoffWindow, CircuitBreaker, CircuitState, Dispatch
+from faults.rig import Proxy
+from headgate import BackoffWindow, CircuitBreaker, CircuitBreakerOpen, CircuitState, Dispatch
 from headgate.sharing.courier import COURIER
 from headgate.sharing.memory import MemoryStore
 from headgate.sharing.postgres import PostgresStore
@@ -94,6 +95,25 @@ def test_breakers_that_come_and_go_leave_the_others_their_listener(key, any_stor
         latest.call(fail)
     eventually(lambda: later.state is CircuitState.OPEN, "a later one hears of it too")
     later.close()
+
+
+def test_a_breaker_that_is_closed_right_after_a_failure_tells_it_on_its_connection_and_lets_that_go(
+    server, client, key, caplog
+):
+    """The store is 40 ms away, so the breaker is closed while it is being asked."""
+    before = len(client.client_list())
+    with Proxy(server.port) as proxy:
+        proxy.delay = 0.02
+        breaker = CircuitBreaker(1, 600, key=key, store=proxy.url)
+        with pytest.raises(ZeroDivisionError):
+            breaker.call(lambda: 1 / 0)
+        breaker.close()
+        eventually(lambda: len(client.client_list()) == before, "its connections are closed")
+    with closing(CircuitBreaker(1, 600, key=key, store=server.url)) as other:
+        with suppress(CircuitBreakerOpen):
+            other.call(int)
+        eventually(lambda: other.state is CircuitState.OPEN, "it was told")
+    assert "cannot be asked" not in caplog.text
 
 
 def test_connections_in_common_lose_the_listeners_of_each_member_that_is_closed(postgres, key):

@@ -119,6 +119,7 @@ class RecordClient:
         self._where, self.kind = store, kind_of(store)
         self._group = group
         self._held: OpenStore | None = hold(store, clock)
+        self._rests = False  # the store is held only while there is something to tell
         # A store in this process answers at once, in the thread of the caller.
         self._at_once = self._held.at_once
         self.fresh_for = -1 if self._at_once else _STALE  # how old the answer to a question may be
@@ -178,7 +179,7 @@ class RecordClient:
             try:  # an interrupt comes after a call, so that only the entry itself tells if this thread works
                 if worker.setdefault("", mine) is not mine:
                     return
-                drive(self._work())
+                drive(self._work(self._open()))
             finally:
                 try:
                     if worker[""] is mine:
@@ -265,11 +266,12 @@ class RecordClient:
 
     async def _travel(self) -> None:
         try:
-            await self._work()
+            await self._work(self._open())
         finally:
             self._working.release()
 
-    async def _work(self) -> None:
+    async def _work(self, held: OpenStore) -> None:
+        """Tell all that was left. The store stays open until then, also if the client rests meanwhile."""
         try:
             while self._left or self._backlog:
                 self._gather()
@@ -277,14 +279,14 @@ class RecordClient:
                 self._batch = self._backlog[:_MOST]
                 del self._backlog[:_MOST]
                 self._sums.clear()
-                await self._exchange([change for change in self._batch if change.wanted])
+                await self._exchange(held, [change for change in self._batch if change.wanted])
                 self._batch = ()
         except Exception as error:
             for change in self._batch:  # a caller must not wait for an answer that will not come
                 change.fail(StoreError(f"{self.name}: {error!r}"))
             raise
 
-    async def _exchange(self, batch: Sequence[Change]) -> None:
+    async def _exchange(self, held: OpenStore, batch: Sequence[Change]) -> None:
         records = list({record.name: record for change in batch for record in change.records}.values())
         self.exchanges += 1
         # What each attempt comes to, if it turns out to be the one that was made.
@@ -304,7 +306,7 @@ class RecordClient:
                 take = step == "take turn"
                 swaps["turn"] = self._turn.take(self.member, self.times().late) if take else (None, None, 0)
             try:
-                answer = await self._swap(swaps, [*records, self._turn])
+                answer = await self._swap(held, swaps, [*records, self._turn])
             except StoreError as error:
                 self._note_loss(str(error))
                 self._gather()
@@ -346,10 +348,10 @@ class RecordClient:
                     self._sums[change.sum_key] = change
             self._left.popleft()
 
-    async def _swap(self, swaps: Changes, records: Iterable[Record]) -> Records:
+    async def _swap(self, held: OpenStore, swaps: Changes, records: Iterable[Record]) -> Records:
         mark = f"{self.member}.{next(self._marks)}"
         asked = self.clock.now()
-        swapping = self._open().store.swap(self._group, swaps, mark)
+        swapping = held.store.swap(self._group, swaps, mark)
         try:
             answer = await (swapping if self._at_once else asyncio.wait_for(swapping, _PATIENCE))
         except TimeoutError:
@@ -385,14 +387,18 @@ class RecordClient:
 
     def rest(self) -> None:
         """Listen no longer, and let the store go, until there is something to tell again."""
+        self._rests = True
         held, self._held, self._listening = self._held, None, ()
         if held is not None:
             held.drop_listener(self._group, self)
 
     def _open(self) -> OpenStore:
-        if self._held is None:
-            self._held = hold(self._where, self.clock)
-        return self._held
+        held = self._held
+        if held is None:
+            held = hold(self._where, self.clock)
+            if not self._rests:
+                self._held = held
+        return held
 
     def _note_loss(self, why: str | None) -> None:
         """The store cannot be asked, for this reason; None: it has answered."""
