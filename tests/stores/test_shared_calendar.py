@@ -238,6 +238,9 @@ def test_a_period_ends_by_the_time_of_the_store(store, key, monkeypatch):
         '[0, "day", [0, 86400000000000, 5]]',
         '[0, "", [0, 86400000000000, 5]]',
         '[7, "day UTC", [0, 86400000000000, 5]]',
+        '[0.0, "day UTC", [0, 86400000000000, 5]]',
+        "[false, 3600000000000, []]",
+        "[0.0, 3600000000000, []]",
     ],
 )
 def test_a_period_that_makes_no_sense_is_a_store_error(server, key, window):

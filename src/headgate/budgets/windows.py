@@ -283,7 +283,7 @@ class Allowance:
         periods: list[CalendarRule] = []
         others: list[Limit | CalendarLimit] = []
         for column, per, state in saved:
-            if column not in (TOKENS, MONEY):
+            if type(column) is not int or column not in (TOKENS, MONEY):
                 raise ValueError(f"no window counts column {column}")
             if isinstance(per, str):
                 from . import calendar  # noqa: PLC0415 - only limits of the calendar need it
