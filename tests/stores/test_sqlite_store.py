@@ -209,6 +209,32 @@ def test_a_listener_that_comes_while_the_file_is_looked_at_hears_of_changes_and_
     asyncio.run(main())
 
 
+def test_a_listener_that_comes_when_the_only_other_one_goes_is_called_at_its_first_look(path):
+    """A look for the one that has gone is still to be made, after a question that takes long."""
+
+    async def main():
+        store, early, late, over = (
+            SqliteStore(url_of(path)),
+            asyncio.Event(),
+            asyncio.Event(),
+            threading.Event(),
+        )
+        try:
+            await store.listen("key", early.set)
+            await asyncio.wait_for(early.wait(), PATIENCE)
+            question = asyncio.ensure_future(store._in_thread(over.wait, PATIENCE))
+            await asyncio.sleep(2 * sqlite._LOOK)
+            await store.unlisten("key", early.set)
+            await store.listen("late", late.set)
+            over.set()
+            assert await question
+            await asyncio.wait_for(late.wait(), PATIENCE)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_change_is_told_at_the_next_look_if_a_look_at_the_file_fails(path, monkeypatch):
     async def main():
         store, other, news = SqliteStore(url_of(path)), SqliteStore(url_of(path)), asyncio.Event()

@@ -274,7 +274,11 @@ class SqliteStore:
         while True:
             await asyncio.sleep(_LOOK)
             with suppress(sqlite3.Error, StoreError):  # the next question reports what is wrong
-                for key in await self._in_thread(self._changed):
+                new = list(self._new)
+                changed = await self._in_thread(self._changed, new)
+                for _ in new:  # not by a look that is broken off, whose listeners have gone
+                    self._new.popleft()
+                for key in changed:
                     tell_all(self._listeners.get(key, ()))
 
     def _data_version(self) -> tuple[sqlite3.Connection, int]:
@@ -282,9 +286,8 @@ class SqliteStore:
         connection = self._open()
         return connection, int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _changed(self) -> list[str]:
-        """Return the keys that have listeners and that others have changed since the last call."""
-        new = list(self._new)
+    def _changed(self, new: list[str]) -> list[str]:
+        """Return the keys with listeners that are new, or that others have changed since the last call."""
         version = connection, _ = self._data_version()
         if version == self._version and not new:
             return []
@@ -301,8 +304,6 @@ class SqliteStore:
             if key in new or self._news.get(key) != found.get(key) or self._marks.get(key, []) != marks[key]
         ]
         self._news, self._marks, self._version = found, marks, version
-        for _ in new:
-            self._new.popleft()
         return changed
 
 
