@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from budgets.asking import HOUR, in_threads
-from headgate import BudgetExceeded, InvalidCapacity, Reservation, TokenBudget
+from headgate import BudgetExceeded, InvalidCapacity, InvalidConfig, Reservation, TokenBudget
 
 
 def test_exactly_two_of_ten_threads_get_4_000_of_10_000(budget):
@@ -169,3 +169,23 @@ def test_money_in_dollars_and_cents_is_an_error_that_says_it_in_millionths(give)
 def test_money_that_no_factor_makes_whole_is_still_an_error(money):
     with pytest.raises(InvalidCapacity, match="is not a whole number"):
         TokenBudget(1_000).reserve(10, money=money)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda budget, **money: budget.check_budget(100, **money),
+        lambda budget, **money: budget.reserve(100, **money),
+        lambda budget, **money: asyncio.run(budget.reserve_async(100, **money)),
+    ],
+    ids=["check_budget", "reserve", "reserve_async"],
+)
+def test_tokens_alone_are_an_error_where_only_money_is_limited(ask):
+    budget = TokenBudget(limits="$5/day")
+    with pytest.raises(InvalidConfig, match=r"limits money and no tokens; write .* money=50_000 for 0\.05"):
+        ask(budget)
+    assert budget.remaining_money == 5_000_000
+    assert ask(budget, money=0)  # a model without a price
+    assert ask(TokenBudget(parent=budget))  # its tokens are limited
+    assert ask(TokenBudget(None))  # nothing is
+    assert budget.reserve(0)

@@ -250,6 +250,7 @@ def test_a_request_that_finds_the_line_full_is_not_retried():
 @pytest.mark.parametrize("retries", [-1, "3", 1.5, True, None])
 def test_retries_that_are_no_number_are_an_error_that_says_what_to_write(retries):
     with pytest.raises(
-        InvalidCapacity, match=r"^retries=.* is not a number of retries; write 0 or more, e.g. retries=3$"
+        InvalidCapacity,
+        match=r"^retries=.* is not a whole number of retries; write 0 or more, e.g. retries=3$",
     ):
         GatedSender(Dispatch("api"), retries=retries)

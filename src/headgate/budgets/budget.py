@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from sys import maxsize
 
-from ..errors import Closed, InvalidConfig, UnknownName
+from ..errors import InvalidConfig, UnknownName
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
 from ..hints import Any, AnyStore, Clock, Hashable, Mapping, Seconds, Self, Sequence, T, later
 from .plans import (
+    NO_MONEY,
     TOKENS_PER_HOUR,
     TOKENS_PER_REQUEST,
     check_one_currency,
@@ -22,11 +23,12 @@ from .plans import (
     check_timezone,
     check_timezone_counts,
     read_cost,
+    read_estimate,
     read_plan,
     read_plans,
     what_is_left,
 )
-from .refusals import exceeded
+from .refusals import closed, exceeded
 from .usage import LocalUsage
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal
 
@@ -183,13 +185,13 @@ class TokenBudget(Closing):
 
     # -- questions: they change nothing
 
-    def check_budget(self, estimated_tokens: int, *, money: int = 0) -> bool:
+    def check_budget(self, estimated_tokens: int, *, money: int = NO_MONEY) -> bool:
         """Whether a request of this size would fit now: its own maximum, all windows, all levels.
 
         For a shared budget that is as last heard from the store, which is asked again every second.
         """
-        cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        return self.account.usage.fits(self.account.levels(), cost)
+        levels = self.account.levels()
+        return self.account.usage.fits(levels, read_estimate(levels, estimated_tokens, money))
 
     @property
     def remaining_budget(self) -> int:
@@ -217,24 +219,22 @@ class TokenBudget(Closing):
             account.usage.settle(levels, _NOTHING, cost)
             self.remember()
 
-    def reserve(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
+    def reserve(self, estimated_tokens: int, *, money: int = NO_MONEY) -> Reservation:
         """Charge what a request is thought to cost, at every level or, if it does not fit, at none.
 
         Raises BudgetExceeded, which names the budget and the limit that refused. The estimate should cover
         the longest reply. A shared budget is asked for in its store, which takes a moment: in an event loop
         write `await budget.reserve_async(...)`. StoreError if the store does not answer: nothing is guessed.
         """
-        cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts, levels = self._chain_to_charge()
+        accounts, levels, cost = self._to_charge(estimated_tokens, money)
         return self._reserved(accounts, levels, cost, self.account.usage.take(levels, cost))
 
-    async def reserve_async(self, estimated_tokens: int, *, money: int = 0) -> Reservation:
+    async def reserve_async(self, estimated_tokens: int, *, money: int = NO_MONEY) -> Reservation:
         """Charge what a request is thought to cost, as `reserve` does, in an event loop.
 
         Only a shared budget has anything to wait for.
         """
-        cost = read_cost(estimated_tokens, money, "estimated_tokens")
-        accounts, levels = self._chain_to_charge()
+        accounts, levels, cost = self._to_charge(estimated_tokens, money)
         return self._reserved(accounts, levels, cost, await self.account.usage.take_async(levels, cost))
 
     def close(self) -> None:
@@ -253,10 +253,11 @@ class TokenBudget(Closing):
     def remember(self) -> None:
         """Something counts from now on. A budget of a book must not be forgotten then."""
 
-    def _chain_to_charge(self) -> tuple[list[Account], list[Any]]:
+    def _to_charge(self, tokens: int, money: int) -> tuple[list[Account], list[Any], Cost]:
+        accounts, levels = self.account.chain()
         if self.account.usage.closed:
-            raise _closed(self.key)
-        return self.account.chain()
+            raise closed(self.key)
+        return accounts, levels, read_estimate(levels, tokens, money)
 
     def _reserved(
         self, accounts: Sequence[Account], levels: Sequence[Any], cost: Cost, taken: Charge | Refusal
@@ -409,7 +410,7 @@ class BudgetBook(Closing):
         plan = _known(self._tiers, tier, "tier")
         parent = None if organization is None else _known(self._organizations, organization, "organization")
         if self._usage.closed:
-            raise _closed(user)
+            raise closed(user)
         budget = self._keyed.get(user)
         budget.account.retune(plan, parent)
         return budget
@@ -486,11 +487,6 @@ def _usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | 
     from ..sharing.records.usage import SharedUsage  # noqa: PLC0415 - loaded only with a store
 
     return SharedUsage(store, group, clock)
-
-
-def _closed(key: str) -> Closed:
-    """The error for a reservation after closing."""
-    return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")
 
 
 def _known(things: Mapping[str, T], name: str, what: str) -> T:

@@ -6,7 +6,7 @@ from sys import maxsize
 
 from ..arguments import amount, positive_int, positive_seconds_to_ns, shown
 from ..errors import InvalidCapacity, InvalidConfig, InvalidWindow
-from ..hints import Iterable, Mapping, Seconds, Sequence, later
+from ..hints import Any, Iterable, Mapping, Seconds, Sequence, later
 from ..limits import Rate
 from .windows import MONEY, TOKENS, Cost, Limit, Plan
 
@@ -28,6 +28,7 @@ class _Default(int):
 
 TOKENS_PER_HOUR = _Default(100_000)
 TOKENS_PER_REQUEST = _Default(10_000)
+NO_MONEY = _Default(0)
 
 
 def read_cost(tokens: int, money: int, what: str) -> Cost:
@@ -35,6 +36,21 @@ def read_cost(tokens: int, money: int, what: str) -> Cost:
     if type(tokens) is int and tokens >= 0 and type(money) is int and money >= 0:
         return tokens, money  # as below, without the calls
     return amount(tokens, what), amount(_in_millionths(money, "money"), "money")
+
+
+def read_estimate(levels: Sequence[Any], tokens: int, money: int) -> Cost:
+    """What one request is thought to cost. Raises if only money is limited, and the money was not given."""
+    if money is not NO_MONEY:
+        return read_cost(tokens, money, "estimated_tokens")
+    cost = read_cost(tokens, 0, "estimated_tokens")
+    if tokens:
+        limited = [any(each.plan.limits_column(column) for each in levels) for column in (TOKENS, MONEY)]
+        if limited == [False, True]:
+            raise InvalidConfig(
+                f"estimated_tokens={tokens!r} alone would always fit, because this budget limits money and "
+                "no tokens; write in millionths what the request may cost: money=50_000 for 0.05, or money=0"
+            )
+    return cost
 
 
 def what_is_left(tokens: int, money: int | None) -> str:

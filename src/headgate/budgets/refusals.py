@@ -1,9 +1,9 @@
-"""Pure. What a refusal of a budget says: which limit refused, what is left, and when there is more."""
+"""Pure. What refusals of a budget say: which limit refused, what is left, when there is more; or its end."""
 
 from __future__ import annotations
 
 from ..arguments import SECOND
-from ..errors import BudgetExceeded
+from ..errors import BudgetExceeded, Closed
 from .windows import MONEY, Cost, Shortage
 
 
@@ -35,3 +35,8 @@ def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: i
         remaining=short.remaining,
         retry_after=None if short.at is None else (short.at - now) / SECOND,
     )
+
+
+def closed(key: str) -> Closed:
+    """The error for a reservation after closing."""
+    return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")

@@ -125,7 +125,7 @@ def number_of_retries(value: object, what: str = "max_retries") -> int:
     """How often to try again: a whole number, zero or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidCapacity(
-            f"{what}={shown(value)} is not a number of retries; write 0 or more, e.g. {what}=3"
+            f"{what}={shown(value)} is not a whole number of retries; write 0 or more, e.g. {what}=3"
         )
     return value
 
