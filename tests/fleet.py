@@ -13,6 +13,7 @@ every time. A process has a line of its own to the store: `process.line.trip` se
 
 import asyncio
 from contextlib import ExitStack
+from itertools import cycle
 from random import Random
 from unittest.mock import patch
 
@@ -118,6 +119,7 @@ class Process:
         self.line = line
         self.seen = Recorder()
         self.times = []  # at which its calls began, in seconds
+        self.tokens = []  # of each
         self.ends = []
         self.stopped = False  # killed: its tasks and its member do nothing more
         self.gate = Dispatch("key", store=line, clock=fleet.clock, observer=self.seen, **options)
@@ -126,12 +128,14 @@ class Process:
     def asked(self):
         return self.gate._member.questions
 
-    async def work(self, clock, takes, pause):
+    async def work(self, clock, takes, pause, tokens):
         while not self.stopped:
-            async with self.gate.admit():
+            cost = next(tokens)
+            async with self.gate.admit(tokens=cost):
                 if self.stopped:
                     return
                 self.times.append(clock.seconds())
+                self.tokens.append(cost)
                 if takes:
                     await asyncio.sleep(takes)
                 self.ends.append(clock.seconds())
@@ -176,11 +180,15 @@ class Fleet:
             self.processes.append(new[-1])
         return new
 
-    def work(self, *processes, tasks=50, takes=0.0, pause=0.0):
-        """Have processes, or all, call all the time by many tasks; each call takes some time."""
+    def work(self, *processes, tasks=50, takes=0.0, pause=0.0, tokens=(0,)):
+        """Have processes, or all, call all the time by many tasks; each call takes some time.
+
+        `tokens`: of one call after the other, again and again.
+        """
+        costs = cycle(tokens)
         for process in processes or self.processes:
             for _ in range(tasks):
-                task = self._loop.create_task(process.work(self.clock, takes, pause))
+                task = self._loop.create_task(process.work(self.clock, takes, pause, costs))
                 self._workers.add(task)
                 task.add_done_callback(self._workers.discard)
 

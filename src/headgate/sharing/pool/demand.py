@@ -5,6 +5,8 @@ Times are nanoseconds on the member's own clock.
 
 from __future__ import annotations
 
+from itertools import cycle
+from operator import add, ge, le, sub
 from typing import TYPE_CHECKING
 
 from ...arguments import NS_PER_US, SECOND
@@ -24,8 +26,8 @@ LEASE = 3 * SECOND
 HEARTBEAT = SECOND
 # How long units lie unused, and a member without calls stays, before both go back.
 IDLE = 250_000_000
-# One batch is what the whole rate earns in this time. All members together have no more than a tenth of the
-# burst in one batch each.
+# One batch is what the whole rate earns in this time, or one call. All members together have no more than a
+# tenth of the burst in one batch each, or than half of it if a question would be of more batches otherwise.
 _BATCH = 10_000_000
 _MOST_BATCHES = 128
 # For how long a member keeps units ahead of its demand.
@@ -78,8 +80,12 @@ class Forecast:
         rates: Sequence[Rate],
         columns: Sequence[int],
         members: int,
+        processes: int,
     ) -> list[list[int]]:
-        """What waiting callers need beyond what is there or granted, and what will be wanted next."""
+        """What waiting callers need beyond what is there or granted, and what will be wanted next.
+
+        `members` have asked of late, and there may be as many `processes`.
+        """
         now = demand.at
         if not demand.rates or now < self.ask_at:
             return []
@@ -88,7 +94,7 @@ class Forecast:
         if demand.waiting and not known:
             guesses = (self._guess(each, rate, members) for each, rate in zip(waits, rates, strict=True))
             self._next = list(map(max, self._next, guesses))
-        expected = map(max, self.ahead, self._next) if demand.waiting else self.ahead
+        expected = list(map(max, self.ahead, self._next)) if demand.waiting else self.ahead
         needs = [
             max(0, max(each, most) - have.units - have.scheduled)
             for have, most, each in zip(demand.rates, expected, waits, strict=True)
@@ -102,12 +108,15 @@ class Forecast:
         most = [
             max(
                 1,
-                max((cost[column] for cost in costs), default=1),  # the heaviest call fits into one batch
                 min(rate.amount * _BATCH // rate.per_ns, rate.burst // 10 // max(1, members)),
-                min(-(-need // _MOST_BATCHES), rate.burst // 4),
+                min(-(-need // _MOST_BATCHES), rate.burst // 4, rate.burst // 2 // max(1, processes)),
             )
-            for need, rate, column in zip(needs, rates, columns, strict=True)
+            for need, rate in zip(needs, rates, strict=True)
         ]
+        if any(waits):
+            calls = [[cost[column] for column in columns] for cost in costs]
+            free = [have.units + have.scheduled for have in demand.rates]
+            return _of_calls(calls, free, expected, most)
         count = min(_MOST_BATCHES, max(-(-need // each) for need, each in zip(needs, most, strict=True)))
         return [
             [
@@ -154,6 +163,50 @@ class Forecast:
                 self._next[i] += expected // (elapsed + horizon)
         self._counted_at = now
         return any_used
+
+
+def _of_calls(
+    calls: Sequence[Sequence[int]], free: Sequence[int], expected: Sequence[int], most: Sequence[int]
+) -> list[list[int]]:
+    """Return batches of whole calls: of those that wait, and of as many more as are expected at these costs.
+
+    If a call was granted in several batches, it might never have all of them at once: those that start first
+    go back, or their time ends, before the others have been earned. So what is `free` counts only where it is
+    enough for a whole call.
+    """
+    used = [sum(column) for column in zip(*calls, strict=True)]
+    rest = []
+    for call in calls:
+        if all(map(ge, free, call)):
+            free = list(map(sub, free, call))
+        else:
+            rest.append(call)
+    batches = _grouped(rest, most)
+    groups = _grouped(calls, most)
+    if len(groups) == 1:  # several of it are no more than a batch either
+        times = min(limit // units for limit, units in zip(most, used, strict=True) if units)
+        groups = [[units * max(1, times) for units in used]]
+    for group in cycle(groups):
+        if any(map(ge, used, expected)) or len(batches) >= _MOST_BATCHES:
+            break
+        used = list(map(add, used, group))
+        if all(map(ge, free, group)):
+            free = list(map(sub, free, group))
+        else:
+            batches.append(group)
+    return batches[:_MOST_BATCHES]
+
+
+def _grouped(calls: Sequence[Sequence[int]], most: Sequence[int]) -> list[list[int]]:
+    """Put calls together, in their order, as long as they are not more than `most` of any rate."""
+    groups: list[list[int]] = []
+    for call in calls:
+        together = list(map(add, groups[-1], call)) if groups else list(call)
+        if groups and all(map(le, together, most)):
+            groups[-1] = together
+        elif any(call):
+            groups.append(list(call))
+    return groups
 
 
 def limits_of(rules: Rules) -> PoolLimits:

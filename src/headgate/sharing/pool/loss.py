@@ -54,6 +54,11 @@ class OwnPart:
         """Whether it is time to ask again."""
         return self.ask_at is not None and now >= self.ask_at - _EXACTLY
 
+    @property
+    def processes(self) -> int:
+        """How many processes there are at most, by the part of each."""
+        return WHOLE // max(1, self.rates)
+
     def of_burst(self, rate: Rate) -> int:
         """The part of a burst, rounded up."""
         return -(-rate.burst * self.rates // WHOLE)

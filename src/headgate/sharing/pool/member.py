@@ -334,7 +334,8 @@ class PoolMember:
         if more:
             self._forecast.ask_now()
         if not (going or self._lost):
-            batches = self._forecast.batches(demand, costs, self._rates, columns, self._members)
+            many = self._members, self._part.processes
+            batches = self._forecast.batches(demand, costs, self._rates, columns, *many)
         question = state_demand(self._pool.name, self._rates, limits, demand, costs)
         returned = [rate.returned for rate in demand.rates] or [[] for _ in self._rates]
         self._owe([rate.owed for rate in demand.rates])
