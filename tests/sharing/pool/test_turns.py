@@ -171,6 +171,19 @@ def test_the_moment_of_an_answer_is_taken_to_be_the_latest_possible_one_and_the_
     assert trips.back == pytest.approx(998 * MILLI, abs=2 * MILLI)
 
 
+def test_one_answer_that_is_heard_very_late_because_the_process_was_stopped_is_not_expected_again():
+    trips = RoundTrips()
+    heard_late = [0, 3, 20, 8, 4_000, 5, 12, 9, 4, 2, 1]
+    backs = []
+    for n, late in enumerate(heard_late):
+        asked = 10 * n * SECOND
+        trips.moment_of(STORE + asked + 5 * MILLI, asked, asked + (10 + late) * MILLI)
+        backs.append(trips.back // MILLI)
+    assert backs[4] >= 3_980
+    assert max(backs[5:]) <= 2 * 24  # the clocks are known to some milliseconds
+    assert min(backs[5:]) >= 10  # others count for longer
+
+
 def test_the_doubt_grows_while_no_answer_comes_because_clocks_drift_apart():
     trips = RoundTrips()
     assert trips.doubt(0) >= SECOND // 10  # nothing is known yet

@@ -5,6 +5,7 @@ Times are nanoseconds on the member's own clock.
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from ...arguments import NS_PER_US, SECOND
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 # After how long without an answer a store that is near counts as lost, and one that is far away at most.
 _PROMPT = SECOND // 4
 _MOST_PATIENCE = SECOND * 5 // 2
-
 
 # By which part of the time that passes two clocks may drift apart.
 _DRIFT = 5_000
@@ -31,11 +31,12 @@ class RoundTrips:
     the moment that the store means, and tells how much later that may be: `doubt`.
     """
 
-    __slots__ = ("_at", "_earliest", "_latest", "_measured", "back", "sooner", "typical")
+    __slots__ = ("_at", "_earliest", "_late", "_latest", "_measured", "back", "sooner", "typical")
 
     def __init__(self) -> None:
         self.typical = 0
         self.back = 0  # by how much answers are heard later than at the moment that they are taken to be of
+        self._late = [0, 0]  # of the two latest ones, less an eighth with each answer since
         self.sooner = 0  # how much earlier than so far a moment of the store's clock is taken to be
         self._measured = False  # a trip that made no connection
         self._at: int | None = None  # when the bounds were last narrowed
@@ -75,5 +76,15 @@ class RoundTrips:
                 self.sooner = self._latest - latest
         self._at, self._earliest, self._latest = heard, earliest, latest
         moment = stated + latest
-        self.back = max(heard - moment, self.back - self.back // 8)
+        self._note_late(heard - moment)
         return moment
+
+    def _note_late(self, late: int) -> None:
+        """An answer was heard by that much later than at its moment.
+
+        If that was much more than with any other one, it says nothing of those to come: this process was
+        stopped meanwhile. Only the last answer is believed alone.
+        """
+        self._late = nlargest(2, [late, *(each - each // 8 for each in self._late)])
+        most, second = self._late
+        self.back = max(late, min(most, 2 * second))
