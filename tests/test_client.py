@@ -1,6 +1,7 @@
 """ResilientClient: breaker, window, admission, budget and retries around one call."""
 
 import asyncio
+import contextvars
 import inspect
 import random
 import threading
@@ -29,6 +30,7 @@ from headgate import (
 )
 from headgate import events as ev
 from headgate.testing import ManualClock, Recorder, run
+from stress.interrupts import interrupt_everywhere
 
 
 class SlowDown(Exception):
@@ -754,3 +756,27 @@ def test_a_client_is_a_context_manager_and_may_be_closed_twice():
     for closed in (client, asyncio.run(closing())):
         with pytest.raises(Closed):
             closed.call(len, "well")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_later_calls_count_for_the_breaker_after_an_interrupt_at_any_moment_of_a_call():
+    """Ctrl-C on the way into an attempt, or out of it, leaves no later call inside of it."""
+
+    def fail():
+        raise Broken
+
+    def scenario(interrupt):
+        config = ResilienceConfig(max_retries=0, circuit_failure_threshold=1)
+        client = ResilientClient(config, clock=ManualClock())
+
+        def main():
+            with interrupt:
+                client.call(int)
+            with pytest.raises(Broken):
+                client.call(fail)
+            with pytest.raises(CircuitBreakerOpen):
+                client.call(int)
+
+        contextvars.Context().run(main)
+
+    interrupt_everywhere(scenario)

@@ -37,6 +37,7 @@ from .gate.closing import Closing
 from .gate.pickling import only_here
 from .hints import AnyStore
 from .limits import Rate
+from .nesting import Inside
 from .retries.budget import RetryBudget
 from .retries.call import RetriedCall
 from .retries.classify import retry_after_of, verdict_of
@@ -47,7 +48,6 @@ from .verdict import Verdict
 
 if TYPE_CHECKING:
     from .breaker.circuit import Probe
-    from .nesting import Inside
 
 # The calls that waited for the end of a backoff window are admitted over this many seconds after it.
 _SPREAD = 1.0
@@ -485,3 +485,8 @@ class _Call:
             Stop(self.last_failure, self.retried.state.retries, f"no place for another: {error}").annotate()
             raise self.last_failure
         error.__cause__ = self.last_failure
+
+    def __del__(self) -> None:
+        inside = self.inside
+        if inside is not None:  # Ctrl-C struck on the way into `__exit__`
+            inside[0] = None

@@ -3,7 +3,8 @@
 A call made through a breaker or a budget that is already around it belongs to the outer call: it is neither
 counted nor refused again. Tasks inherit what their parent was inside of, and may outlive it. A generator that
 is dropped ends its call in another context than the one that it began in. So a call that is over is marked
-as over, and a context that still names it goes by what is around it.
+as over, and a context that still names it goes by what is around it. So is a call that Ctrl-C broke off just
+before its end, as soon as the object that has it is dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def go_in(running: ContextVar[Inside | None], counter: object) -> Inside | None:
     if is_around(counter, outer):
         return None
     here: Inside = [counter, outer]
-    running.set(here)
+    try:
+        running.set(here)
+    except BaseException:  # Ctrl-C just after it: the caller does not get what it would give to `come_out`
+        here[0] = None
+        raise
     return here
 
 

@@ -24,6 +24,7 @@ from retries.forms import (
     FarSide,
     notes,
 )
+from stress.interrupts import interrupt_everywhere
 
 
 def test_when_everything_fails_a_budget_of_a_fifth_retries_exactly_a_fifth(ask, quiet):
@@ -187,6 +188,32 @@ def test_a_task_that_outlives_the_attempt_that_started_it_earns(quiet):
         return await tasks[0]
 
     assert asyncio.run(main()) == 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("form", ["function", "block"])
+def test_later_calls_earn_after_an_interrupt_at_any_moment_of_an_attempt(form, quiet):
+    """Ctrl-C on the way into an attempt, or out of it, is no reason not to count the calls after it."""
+
+    def scenario(interrupt):
+        budget = RetryBudget(0.5, burst=10)
+
+        def call():
+            if form == "function":
+                retry(retry_budget=budget)(len)("")
+            else:
+                for attempt in retrying(retry_budget=budget):
+                    with attempt:
+                        pass
+
+        def main():
+            with interrupt:
+                call()
+            assert earned_by(100, budget) == 10
+
+        contextvars.Context().run(main)
+
+    interrupt_everywhere(scenario)
 
 
 def test_calls_within_an_attempt_earn_nothing_for_its_budget_but_for_others(quiet):

@@ -39,6 +39,8 @@ class RetriedCall:
     reads failures in its own way calls `decide` and then `announce`.
     """
 
+    _attempt: Inside | None = None  # that is under way
+
     def __init__(
         self, policy: RetryPolicy, key: str, *, clock: Clock | None = None, on_retry: OnRetry | None = None
     ) -> None:
@@ -47,7 +49,6 @@ class RetriedCall:
         self._clock = policy.clock if clock is None else clock
         self._on_retry = policy.on_retry if on_retry is None else on_retry
         self._budget = policy.retry_budget
-        self._attempt: Inside | None = None
         self.state = RetryState(policy, key, self._clock.now())
         self.delay = 0
         if self._budget is not None:
@@ -73,6 +74,11 @@ class RetriedCall:
         if self._attempt is not None:
             RetryBudget.end_attempt(self._attempt)
             self._attempt = None
+
+    def __del__(self) -> None:
+        attempt = self._attempt
+        if attempt is not None:  # Ctrl-C struck on the way into `end_attempt`
+            attempt[0] = None
 
     def succeeded(self) -> None:
         """The last attempt succeeded: if it was a retry, the retry budget gets it back."""

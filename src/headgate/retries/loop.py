@@ -248,9 +248,9 @@ class Attempt:
         if self.state != "waiting":
             raise RuntimeError("an attempt is entered once; the loop gives another for every try")
         self.state = "running"
-        block = _getframe()
+        block = _getframe().f_back
         # Between the pieces of a generator its reader makes calls of its own, in the same context.
-        if block is None or block.f_back is None or not block.f_back.f_code.co_flags & _GENERATOR:
+        if block is None or not block.f_code.co_flags & _GENERATOR:
             self._call.begin_attempt()
         return self
 
