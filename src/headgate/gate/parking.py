@@ -10,12 +10,13 @@ from _thread import allocate_lock, get_ident
 from sys import modules
 from weakref import WeakValueDictionary
 
+from ..hints import Any, Callable, Generator
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
-    from collections.abc import Callable, Generator
     from contextvars import Context
-    from typing import Any, Protocol, TypeVar
+    from typing import Protocol, TypeVar
 
     class Sleeper(Protocol):
         """A ticket, whose waiter sleeps at its parker."""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..hints import Seconds, later
 from ..telling import together
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from ..typing import Seconds
     from .to_logs import LogObserver
     from .to_opentelemetry import OpenTelemetryObserver
     from .to_prometheus import PrometheusObserver
+else:
+    Logger = later("logging", "Logger")
+    LogObserver = later("headgate.observers.to_logs", "LogObserver")
+    OpenTelemetryObserver = later("headgate.observers.to_opentelemetry", "OpenTelemetryObserver")
+    PrometheusObserver = later("headgate.observers.to_prometheus", "PrometheusObserver")
 
 __all__ = ["logs", "opentelemetry", "prometheus", "together"]
 

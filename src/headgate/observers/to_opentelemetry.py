@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from time import time_ns
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.trace import Tracer
 
 from .tally import BUCKETS, STORE_BUCKETS, Level, Tally
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter
-    from opentelemetry.trace import Tracer
 
 # A caller that waited less than this many nanoseconds gets no span.
 SHORTEST_SPAN = 10_000_000
