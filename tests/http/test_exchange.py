@@ -49,6 +49,18 @@ def test_a_retry_after_of_an_hour_is_returned_to_the_caller_at_once(world):
     assert far_side.asked_at == [0]
 
 
+def test_an_exception_whose_attributes_raise_is_raised_as_it_is_and_gives_its_place_back(world):
+    class Odd(Exception):
+        @property
+        def kwargs(self):
+            raise RuntimeError("no attribute")
+
+    gate = world.gate(concurrency=1)
+    with pytest.raises(Odd):
+        world.ask(GatedSender(gate, retries=1), FarSide(world.clock, Odd()))
+    assert gate.snapshot().in_flight == 0
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.retries.classify import verdict_of
+from headgate.retries.classify import is_permanent, never_sent, verdict_of
 from headgate.verdict import REJECTED, Verdict
 from retries.http_errors import aiohttp_error
 
@@ -54,6 +54,8 @@ ATTRIBUTES = [
     "last_attempt",
     "method",
     "exception",
+    "kwargs",
+    "original_error",
     "args",
     "__notes__",
 ]
@@ -129,7 +131,10 @@ def hostile(attributes, base):
 )
 @settings(max_examples=300, deadline=None)
 def test_every_exception_has_a_verdict_whatever_its_attributes_are(attributes, base):
-    verdict = verdict_of(hostile(attributes, base))
+    error = hostile(attributes, base)
+    assert never_sent(error) in (True, False)
+    assert is_permanent(error) in (True, False)
+    verdict = verdict_of(error)
     assert isinstance(verdict, Verdict)
     assert verdict.kind in KINDS
     assert isinstance(verdict.again, bool)
@@ -148,8 +153,10 @@ def test_every_attribute_may_raise_or_be_an_object_that_raises(name, raised, bas
     error = Thing()
     if name not in ("args", "__notes__"):
         setattr(error, name, Raises(ERRORS[raised]()))
-    assert verdict_of(error).kind in KINDS
-    assert verdict_of(hostile({name: raised}, base)).kind in KINDS
+    for each in (error, hostile({name: raised}, base)):
+        assert verdict_of(each).kind in KINDS
+        assert never_sent(each) in (True, False)
+        assert is_permanent(each) in (True, False)
 
 
 @given(st.integers(100, 999), absurd, absurd)

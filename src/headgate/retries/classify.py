@@ -130,8 +130,11 @@ def _is_of_proxy(error: BaseException) -> bool:
 
 
 def _has_no_tunnel(error: BaseException) -> bool:
-    said = error.args[0] if isinstance(error, OSError) and error.args else None
-    return isinstance(said, str) and said.startswith(_NO_TUNNEL)
+    try:
+        said = error.args[0] if isinstance(error, OSError) and error.args else None
+        return isinstance(said, str) and said.startswith(_NO_TUNNEL)
+    except Exception:  # noqa: BLE001 - reading an attribute of an exception may raise anything
+        return False
 
 
 def _verdict_on_proxy(error: BaseException, refusal: BaseException) -> Verdict:
@@ -302,24 +305,29 @@ def _any_is_named(error: BaseException, names: set[str]) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An exception and those that client libraries and SDKs have wrapped in it."""
-    inner: object = error
+    inner: BaseException | None = error
     for _ in range(8):
-        if not isinstance(inner, BaseException):
+        if inner is None:
             return
         yield inner
-        cause: object = inner.__cause__
-        if cause is None and inner.args:
-            first = inner.args[0]  # requests wraps what urllib3 raised
+        inner = _cause_of(inner)
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """The exception that another one wraps."""
+    try:
+        if error.__cause__ is not None:
+            return error.__cause__
+        if error.args:
+            first = error.args[0]  # requests wraps what urllib3 raised
             cause = getattr(first, "reason", first)
-        if not isinstance(cause, BaseException):
-            cause = _named_cause(inner)
-        inner = cause
-
-
-def _named_cause(error: BaseException) -> object:
-    """What urllib3 before 2.0 and botocore keep in an attribute of their exceptions only."""
-    keywords = getattr(error, "kwargs", None)
-    return keywords.get("error") if isinstance(keywords, dict) else getattr(error, "original_error", None)
+            if isinstance(cause, BaseException):
+                return cause
+        words = getattr(error, "kwargs", None)  # urllib3 before 2.0 and botocore keep it in these only
+        cause = words.get("error") if isinstance(words, dict) else getattr(error, "original_error", None)
+        return cause if isinstance(cause, BaseException) else None
+    except Exception:  # noqa: BLE001 - reading an attribute of an exception may raise anything
+        return None
 
 
 def retry_after_of(error: BaseException, verdict: Verdict) -> int | None:
