@@ -143,6 +143,6 @@ def test_timers_that_are_added_while_a_child_starts_clean_fire_in_it():
 
     def child():
         for thing in things:
-            assert thing.done.wait(1)
+            assert thing.done.wait(PATIENCE)
 
     assert in_a_child(child) == 0

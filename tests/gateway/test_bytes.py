@@ -1,5 +1,6 @@
 """Requests and answers pass byte for byte: each case is sent to the API directly and through the gateway."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -7,7 +8,7 @@ import socket
 import pytest
 
 from gateway.rig import Rig, read_response, reply
-from patience import eventually
+from patience import PATIENCE, eventually
 
 JSON = ["Content-Type: application/json"]
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "h\xc3\xa9"}], "unknown_field": [1,  2]}'
@@ -220,20 +221,24 @@ def test_a_client_that_waits_for_100_continue_is_told_to_go_on(rig):
 
 
 def test_pieces_of_a_stream_are_passed_on_as_they_come(rig):
+    second = asyncio.Event()
     rig.api.answer = lambda request: [
         EVENTS[0].encode(),
         chunk(b"data: 1\n\n"),
-        0.5,
+        second,
         chunk(b"data: 2\n\n"),
         b"0\r\n\r\n",
     ]
     request = f"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1:{rig.port}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", rig.port), 0.4) as connection:
+    with socket.create_connection(("127.0.0.1", rig.port), PATIENCE) as connection:
         connection.sendall(request.encode())
         got = b""
         while b"data: 1" not in got:
-            got += connection.recv(1000)  # within 0.4 s: the second piece comes later than that
-        assert b"data: 2" not in got
+            got += connection.recv(1000)
+        rig.loop.loop.call_soon_threadsafe(second.set)
+        while not got.endswith(b"0\r\n\r\n"):
+            got += connection.recv(1000)
+        assert b"data: 2" in got
 
 
 def test_codings_in_which_usage_cannot_be_read_are_not_asked_for(rig):

@@ -464,9 +464,9 @@ def test_waiting_holds_no_connection_and_no_timeout_of_the_client(library, api):
     limits = library.Limits(max_connections=1)
     inner = library.HTTPTransport(limits=limits)
     url = api.url + "/v1/chat/completions"
-    api.fault("slow_headers", seconds=0.05)
+    api.fault("slow_headers", seconds=0.2)  # ten times that is more than the timeout, and one much less
     statuses = []
-    with library.Client(transport=Transport(gate, inner=inner), timeout=0.3) as client:
+    with library.Client(transport=Transport(gate, inner=inner), timeout=1.5) as client:
 
         def post():
             statuses.append(client.post(url, json=CHAT).status_code)

@@ -15,6 +15,7 @@ from headgate.http.anthropic import middleware, middleware_async
 from headgate.http.httpx import AsyncTransport, Transport
 from headgate.sandbox import Sandbox
 from headgate.testing import ManualClock
+from patience import PATIENCE
 
 CHAT = {"model": "m", "max_tokens": 40, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = Backoff(0.01, cap=0.02)
@@ -400,12 +401,10 @@ def test_broken_off_async_streams_of_the_sdks_leave_nothing_behind(openai_api, a
             for i in range(24):
                 await leave(await open_client.chat.completions.create(**CHAT, stream=True), i)
                 await leave(await anthropic_client.messages.create(**CHAT, stream=True), i)
-            for _ in range(50):
-                gc.collect()
-                await asyncio.sleep(0.01)
-                if not gate.snapshot().in_flight:
-                    break
-            assert gate.snapshot().in_flight == 0
+            async with asyncio.timeout(PATIENCE):
+                while gate.snapshot().in_flight:
+                    gc.collect()
+                    await asyncio.sleep(0.01)
 
     asyncio.run(main())
 
