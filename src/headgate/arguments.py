@@ -187,6 +187,13 @@ def check_tenant(tenant: Hashable) -> None:
         ) from None
 
 
+def read_random(random: Callable[[], float]) -> Callable[[], float]:
+    """The function that replaces the draws, as it is. Raises unless it can be called."""
+    if not callable(random):
+        raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
+    return random
+
+
 def read_observer(observer: Observer | None) -> Observer | None:
     """The observer as it is. Raises unless it is None or a sync function."""
     if observer is not None:

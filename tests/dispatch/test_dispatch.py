@@ -95,6 +95,8 @@ def test_a_limit_of_zero_is_refused_because_no_call_would_ever_be_admitted(optio
         ({"concurrency": None, "throttled_concurrency": "adaptive"}, InvalidConfig),
         ({"throttled_concurrency": "adaptiv"}, InvalidCapacity),
         ({"pause": "no"}, InvalidConfig),
+        ({"random": 0.5}, InvalidConfig),
+        ({"on_loss": "shared"}, InvalidConfig),
         ({"rates": ["auto", "5/s"]}, InvalidConfig),
         ({"clock": ManualClock(), "window": BackoffWindow()}, InvalidConfig),
     ],

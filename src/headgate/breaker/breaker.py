@@ -20,6 +20,7 @@ from ..arguments import (
     positive_seconds_to_ns,
     ratio,
     read_observer,
+    read_random,
 )
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
 from ..gate.clock import SYSTEM, default_random
@@ -167,14 +168,12 @@ class CircuitBreaker(Closing):
                 f"expected_exceptions={expected_exceptions!r}: nothing would count; write e.g. (Exception,)"
             )
         self._ignore = _kinds(ignore, "ignore")
-        if not callable(random):
-            raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
         self.key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
         self._observer = read_observer(observer)
         self._clock = clock
         self._now = clock.now
-        self._random = random
+        self._random = read_random(random)
         self._keyed: KeyedObjects[CircuitBreaker] | None = None  # the objects of the registry that made it
         self._member: CircuitMember | None = None  # told of changes where the circuit is shared
         self._go_by(Circuit(settings), None)

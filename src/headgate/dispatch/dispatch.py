@@ -10,6 +10,7 @@ from ..arguments import (
     not_awaitable,
     positive_int,
     read_observer,
+    read_random,
     seconds_to_ns,
     yes_or_no,
 )
@@ -151,12 +152,14 @@ class Dispatch(Gate, Closing):
             )
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="openai"')
+        if on_loss not in ("share", "lease", "open", "closed"):
+            raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "lease", "open" or "closed"')
         throttled_for = seconds_to_ns(backoff_window, "backoff_window")
         now = clock.now()
         self._configured = None if rates == "auto" else read_rates(rates)
         # With configured rates it is made when there is something to learn.
         self._learner: Learner | None = None
-        self._random = random
+        self._random = read_random(random)
         self._responses = self._limited = 0  # given to `observe`, and those of them that said "slow down"
         self.expected_delay = 0  # nanoseconds
         self._probing: int | None = None  # the generation of the window that a success ends
@@ -218,8 +221,6 @@ class Dispatch(Gate, Closing):
             raise InvalidConfig(
                 f'key={self.key!r}: in a store a key is a string, e.g. Dispatch("openai", ...)'
             )
-        if on_loss not in ("share", "lease", "open", "closed"):
-            raise InvalidConfig(f'on_loss={on_loss!r} is unknown; write "share", "lease", "open" or "closed"')
         if pace is not None and not isinstance(pace, backoff.Backoff):
             raise InvalidConfig(
                 f"acquire_backoff={pace!r} is not a Backoff; write e.g. acquire_backoff=Backoff(0.02, cap=1)"

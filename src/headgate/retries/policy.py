@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns, shown
+from ..arguments import must_be_plain, positive_seconds_to_ns, read_random, seconds_to_ns, shown
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..gate.clock import SYSTEM, default_random
@@ -43,8 +43,6 @@ class RetryPolicy:
             raise InvalidConfig("retry takes options first; write @retry() with parentheses")
         if on_retry is not None:
             must_be_plain(on_retry, "on_retry", "one event")
-        if not callable(random):
-            raise InvalidConfig(f"random={random!r} cannot be called; give a function that draws from 0 to 1")
         self._exceptions = _checked_exceptions(exceptions)
         self.max_retries = None if max_retries is None else number_of_retries(max_retries)
         self.backoff = delays(backoff)
@@ -56,7 +54,7 @@ class RetryPolicy:
         self.retry_budget = RetryBudget.checked(retry_budget)
         self.on_retry = on_retry
         self.clock = clock
-        self.random = random
+        self.random = read_random(random)
 
     @property
     def counts_from_the_start(self) -> bool:
