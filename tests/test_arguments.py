@@ -359,10 +359,11 @@ def test_a_priority_that_is_not_a_whole_number_is_refused(priority):
         Dispatch("api").admit(priority=priority)
 
 
-def test_a_tenant_that_cannot_be_hashed_is_refused_although_no_caller_waits():
+@pytest.mark.parametrize("admit", [Dispatch.admit, Dispatch.try_admit])
+def test_a_tenant_that_cannot_be_hashed_is_refused_although_no_caller_waits(admit):
     gate = Dispatch("api", concurrency=1)
     with pytest.raises(InvalidConfig, match=r"tenant=\['team'\] is not hashable"):
-        gate.admit(tenant=["team"])
+        admit(gate, tenant=["team"])
     assert gate.snapshot().in_flight == 0
 
 

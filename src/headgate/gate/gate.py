@@ -121,6 +121,8 @@ class Gate(GuardedRules):
             price = read_cost(self.columns, bytes, tokens, cost)
         else:
             price = self.unit_cost
+        if tenant is not None:
+            check_tenant(tenant)
         # As `take`, without the call.
         read_clock = self._now
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
