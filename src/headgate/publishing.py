@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import SECOND
-from .dispatch.snapshot import DispatchSnapshot, snapshot_of
+from .dispatch.snapshot import DispatchSnapshot, facts_of_rate, snapshot_of
 from .errors import InvalidConfig
 from .gate.clock import OWN_THREADS, SYSTEM
 from .gate.closing import Closing
@@ -211,17 +211,7 @@ def _facts_of(gate: Gate, seen: DispatchSnapshot) -> dict[str, Any]:
         "in_flight": seen.in_flight,
         "concurrency": seen.concurrency,
         "bytes": {"held": seen.bytes_in_flight, "limit": seen.byte_budget},
-        "rates": [
-            {
-                "name": rate.name,
-                "unit": rate.unit,
-                "limit": rate.limit,
-                "per": rate.per,
-                "burst": rate.burst,
-                "level": rate.level,
-            }
-            for rate in seen.rates
-        ],
+        "rates": [facts_of_rate(rate) for rate in seen.rates],
         "window": seen.window_remaining,
         "throttled": seen.backoff_active,
         "totals": {

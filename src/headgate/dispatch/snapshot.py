@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..arguments import SECOND
 from ..frozen import Frozen
-from ..hints import AnyRate
+from ..hints import Any, AnyRate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,18 @@ class RateLevel(Frozen):
     per: float
     burst: int
     level: int
+
+
+def facts_of_rate(rate: RateLevel) -> dict[str, Any]:
+    """How a rate stands, as plain data for pages and other programs."""
+    return {
+        "name": rate.name,
+        "unit": rate.unit,
+        "limit": rate.limit,
+        "per": rate.per,
+        "burst": rate.burst,
+        "level": rate.level,
+    }
 
 
 class Totals(Frozen):

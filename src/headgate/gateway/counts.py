@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headgate import __version__
 
 from ..dispatch.dispatch import Dispatch
+from ..dispatch.snapshot import facts_of_rate
 from ..events import Event, WindowCleared, WindowEnded, WindowExtended, WindowSet
 from ..telling import CallMeter, Meter
 
@@ -168,17 +169,7 @@ def _gate_facts(gateway: Gateway, gate: Dispatch, now: float) -> dict[str, Any]:
         "throttled_concurrency": state.throttled_concurrency,
         "binding": state.binding,
         "next_in": None if state.next_at is None else round(max(0.0, state.next_at - now), 3),
-        "rates": [
-            {
-                "name": rate.name,
-                "unit": rate.unit,
-                "limit": rate.limit,
-                "per": rate.per,
-                "burst": rate.burst,
-                "level": rate.level,
-            }
-            for rate in state.rates
-        ],
+        "rates": [facts_of_rate(rate) for rate in state.rates],
         "window": {
             "ends_in": round(remaining, 3),
             "since": None if window is None else round(now - window["since"], 3),
