@@ -145,6 +145,31 @@ def test_an_error_of_the_gate_or_of_the_items_ends_the_run():
     assert gate.snapshot().in_flight == 0
 
 
+class Stop(BaseException):
+    """What ends more than one call, as KeyboardInterrupt does."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, Stop])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_call_that_raises_what_is_no_exception_ends_the_run_while_others_wait(error, colour):
+    """Its place among the results stays empty, so there are none."""
+    gate, called = Dispatch("api", rates="100/s burst 1"), []
+
+    def call(item):
+        called.append(item)
+        if item == 0:
+            raise error
+        return item
+
+    async def call_async(item):
+        return call(item)
+
+    with pytest.raises(error):
+        headgate.map(call if colour == "sync" else call_async, range(1000), gate=gate)
+    assert len(called) < 100
+    assert gate.snapshot().in_flight == 0
+
+
 def test_map_may_be_called_where_an_event_loop_runs_as_in_a_notebook():
     async def cell():
         assert headgate.map(double, range(3), gate=Dispatch("api")) == [0, 2, 4]

@@ -143,6 +143,15 @@ class _Work:
     async def run(self) -> Results:
         free = asyncio.Semaphore(self._workers)
         running: set[asyncio.Task[None]] = set()
+        broken = False
+
+        def ended(task: asyncio.Task[None]) -> None:
+            nonlocal broken
+            if task.cancelled() or task.exception() is not None:
+                broken = True  # the function raised what is no Exception; it stays, for `gather` to raise
+            else:
+                running.discard(task)
+
         pool = None if self._in_tasks else ThreadPoolExecutor(self._workers, "headgate-map")
         try:
             with self._bar:
@@ -151,9 +160,11 @@ class _Work:
                     permit = await self._admitted(item)
                     if permit is not None:
                         self._handed[place] = permit
+                    if broken:
+                        break
                     task = asyncio.ensure_future(self._record(place, item, pool, free))
                     running.add(task)
-                    task.add_done_callback(running.discard)
+                    task.add_done_callback(ended)
                 if running:
                     await asyncio.gather(*running)
         except BaseException:
