@@ -98,8 +98,7 @@ class Dispatch(Gate, Closing):
     trying. Rates that are configured are lowered to what responses state, never raised above.
 
     `max_waiting` bounds the line, `name` is for `Dispatch.named`, an `observer` is told what happens, `clock`
-    and `random` are for tests. Raises InvalidLimit or one of its kinds, and StoreError. A Dispatch is a
-    context manager: at the end of the block it is closed.
+    and `random` are for tests. A `with` block closes it. Raises InvalidLimit or its kinds, and StoreError.
     """
 
     __slots__ = (
