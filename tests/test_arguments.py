@@ -353,10 +353,29 @@ def test_a_member_of_an_intenum_is_a_priority():
     assert order == [Level.HIGH, 5, Level.LOW]
 
 
+@pytest.mark.parametrize("admit", [Dispatch.admit, Dispatch.try_admit])
 @pytest.mark.parametrize("priority", [True, 1.5, "high", None])
-def test_a_priority_that_is_not_a_whole_number_is_refused(priority):
+def test_a_priority_that_is_not_a_whole_number_is_refused(priority, admit):
+    gate = Dispatch("api", concurrency=1)
     with pytest.raises(InvalidConfig, match="higher goes first"):
-        Dispatch("api").admit(priority=priority)
+        admit(gate, priority=priority)
+    assert gate.snapshot().in_flight == 0
+
+
+@pytest.mark.parametrize("admit", [Dispatch.admit, Dispatch.try_admit])
+@pytest.mark.parametrize("nothing", [None, "", [], {}])
+def test_an_estimate_that_is_not_a_number_is_refused_although_it_is_empty(nothing, admit):
+    gate = Dispatch("api", concurrency=1)
+    for estimate in ("tokens", "bytes"):
+        with pytest.raises(InvalidCapacity, match=f"{estimate}="):
+            admit(gate, **{estimate: nothing})
+    assert gate.snapshot().in_flight == 0
+
+
+@pytest.mark.parametrize("make", [Dispatch, lambda key: CircuitBreaker(key=key)], ids=["gate", "breaker"])
+def test_a_key_that_cannot_be_hashed_is_refused(make):
+    with pytest.raises(InvalidConfig, match=r"key=\['api'\] is not hashable"):
+        make(["api"])
 
 
 @pytest.mark.parametrize("admit", [Dispatch.admit, Dispatch.try_admit])

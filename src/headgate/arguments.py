@@ -177,14 +177,12 @@ def read_priority(priority: int) -> int:
     return int(priority)
 
 
-def check_tenant(tenant: Hashable) -> None:
-    """Raise unless the tenant can be told from others: a list or a dict cannot."""
+def check_hashable(value: Hashable, what: str) -> None:
+    """Raise unless the key or tenant can be told from others: a list or a dict cannot."""
     try:
-        hash(tenant)
+        hash(value)
     except TypeError:
-        raise InvalidConfig(
-            f'tenant={tenant!r} is not hashable; write e.g. tenant="team" or a tuple'
-        ) from None
+        raise InvalidConfig(f'{what}={value!r} is not hashable; write e.g. {what}="a" or a tuple') from None
 
 
 def read_random(random: Callable[[], float]) -> Callable[[], float]:

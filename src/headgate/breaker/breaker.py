@@ -14,6 +14,7 @@ from .. import telling
 from ..arguments import (
     SECOND,
     Coroutine,
+    check_hashable,
     is_async,
     never_awaited,
     not_awaitable,
@@ -168,6 +169,7 @@ class CircuitBreaker(Closing):
                 f"expected_exceptions={expected_exceptions!r}: nothing would count; write e.g. (Exception,)"
             )
         self._ignore = _kinds(ignore, "ignore")
+        check_hashable(key, "key")
         self.key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
         self._observer = read_observer(observer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _contextvars import ContextVar
 
-from ..arguments import amount, check_tenant, is_async, read_priority, seconds_to_ns
+from ..arguments import amount, check_hashable, is_async, read_priority, seconds_to_ns
 from ..errors import InvalidCapacity, InvalidConfig
 from ..gate.pickling import only_here
 from ..hints import Any, Callable, Hashable, Mapping, P, R, Seconds, later
@@ -98,7 +98,7 @@ class call_options:  # noqa: N801 - it is used like a function
     ) -> None:
         given: dict[str, Any] = {}
         if tenant is not _AS_BEFORE:
-            check_tenant(tenant)
+            check_hashable(tenant, "tenant")
             given["tenant"] = tenant
         if priority is not _AS_BEFORE:
             given["priority"] = read_priority(priority)

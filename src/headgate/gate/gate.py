@@ -7,7 +7,7 @@ run inside it.
 
 from __future__ import annotations
 
-from ..arguments import check_tenant, positive_int, read_priority, read_weights, seconds_to_ns
+from ..arguments import check_hashable, positive_int, read_priority, read_weights, seconds_to_ns
 from ..errors import Refused
 from ..hints import Callable, Clock, Hashable, Mapping, Observer, Seconds, Verdict
 from ..light import LazyModule
@@ -60,6 +60,7 @@ class Gate(GuardedRules):
         """
         if max_waiting is not None and max_waiting != 0:
             positive_int(max_waiting, "max_waiting", example=1000)
+        check_hashable(key, "key")
         self.key = key
         self._max_waiting = max_waiting
         self._weights = None if weights is None else read_weights(weights)
@@ -89,7 +90,7 @@ class Gate(GuardedRules):
         """
         admission = Admission()
         admission.gate = self
-        if bytes or tokens or cost is not None:
+        if bytes != 0 or tokens != 0 or cost is not None:
             admission.price = read_cost(self.columns, bytes, tokens, cost)
         else:
             admission.price = self.unit_cost
@@ -100,7 +101,7 @@ class Gate(GuardedRules):
         if type(priority) is not int:
             admission.priority = read_priority(priority)
         if tenant is not None:
-            check_tenant(tenant)
+            check_hashable(tenant, "tenant")
         return admission
 
     def try_admit(
@@ -109,7 +110,7 @@ class Gate(GuardedRules):
         bytes: int = 0,
         tokens: int = 0,
         cost: int | Mapping[str, int] | None = None,
-        priority: int = 0,  # noqa: ARG002 - a caller that does not wait needs no place in line
+        priority: int = 0,
         tenant: Hashable = None,
     ) -> Permit | None:
         """A permit if there is a place right now and no caller waits for it, else None.
@@ -117,12 +118,14 @@ class Gate(GuardedRules):
         Takes what `admit` takes. Settle the permit when the call is over, or use it as
         `with permit:`. Raises CostTooLarge or Closed where no later try could succeed.
         """
-        if bytes or tokens or cost is not None:
+        if bytes != 0 or tokens != 0 or cost is not None:
             price = read_cost(self.columns, bytes, tokens, cost)
         else:
             price = self.unit_cost
+        if type(priority) is not int:
+            read_priority(priority)
         if tenant is not None:
-            check_tenant(tenant)
+            check_hashable(tenant, "tenant")
         # As `take`, without the call.
         read_clock = self._now
         for permit in self._permits:  # noqa: B007 - used below: the first one, without a call
