@@ -33,14 +33,28 @@ def certificates(tmp_path_factory):
     def signed(subject, key, *extensions):
         made = x509.CertificateBuilder(name, subject, key.public_key(), x509.random_serial_number())
         made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        for extension in extensions:
-            made = made.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        # Python 3.13 and later are strict: they ask by whose key it is signed, and what that key is for.
+        whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+        for extension in (whose, x509.SubjectKeyIdentifier.from_public_key(key.public_key()), *extensions):
+            critical = isinstance(extension, (x509.BasicConstraints, x509.KeyUsage))
+            made = made.add_extension(extension, critical=critical)
         return made.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     host = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    signs = x509.KeyUsage(
+        key_cert_sign=True,
+        crl_sign=False,
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     texts = {
-        "ca": signed(name, authority, x509.BasicConstraints(ca=True, path_length=None)),
+        "ca": signed(name, authority, x509.BasicConstraints(ca=True, path_length=None), signs),
         "crt": signed(host, server, address),
         "key": server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     }
