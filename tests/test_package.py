@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -63,7 +62,10 @@ def build(kind, source, place, **variables):
 
 
 def unpacked(sdist):
-    shutil.unpack_archive(sdist, sdist.parent)  # `filter=` of tarfile came with Python 3.11.4
+    with tarfile.open(sdist) as packed:
+        # Python 3.12 and later warn where no filter is given; `filter=` came with Python 3.11.4.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(sdist.parent)
     return sdist.parent / sdist.name.removesuffix(".tar.gz")
 
 
