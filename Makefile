@@ -65,7 +65,7 @@ servers:
 	fi
 
 test: install lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 search: install
