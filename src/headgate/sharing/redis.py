@@ -22,7 +22,16 @@ from .pool.flow import MOST_LONGER
 from .pool.grants import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
-from .pool.rate import FEW_PART, LONG_AGO, MOST_MARKS, NEAR_PART, NOT_KNOWN, SPACING, USED_WITHIN
+from .pool.rate import (
+    FEW_PART,
+    LONG_AGO,
+    MOST_MARKS,
+    NEAR_PART,
+    NOT_KNOWN,
+    SHORTEST_MOMENT,
+    SPACING,
+    USED_WITHIN,
+)
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
@@ -47,15 +56,15 @@ def _script(*names: str) -> str:
 
 
 SCRIPT = _script(
-    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "episode.lua", "grants.lua", "parts.lua"),
-    *("news.lua", "pool.lua"),
+    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "episode.lua", "grants.lua", "unused.lua"),
+    *("parts.lua", "news.lua", "pool.lua"),
 )
 # What the script is given besides a question, in the order in which it reads them.
 _CONSTANTS = [
     *(LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
-    *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART),
+    *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

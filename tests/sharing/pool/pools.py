@@ -53,7 +53,13 @@ def start_of(pool, batch, now, rates, member="another"):
 
 
 def at_once(pool, now, rates, column=0):
-    """Return how many units of one rate a new member would be granted at once."""
+    """Return how many units of one rate a new member would be granted at once, beside a tenth of the burst.
+
+    What is kept back beyond that because other members may have units unused does not count.
+    """
+    pool = copied(pool)
+    for other in pool.members.values():
+        other.last_start = 0
     low, high = 0, grantable(rates[column])
     while low < high:
         middle = (low + high + 1) // 2

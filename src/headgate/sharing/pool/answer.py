@@ -13,6 +13,7 @@ from .grants import grant, granted_ahead, knows_rates, time_for_calls
 from .parts import WHOLE, divide
 from .question import PoolLimits
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
+from .unused import keep_back
 
 if TYPE_CHECKING:
     from .question import Answer, Question
@@ -49,6 +50,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
     if question["waits_for_window"]:
         _resume(pool, now)
     _charge_and_return(pool, question, now)
+    keep_back(pool, now)
     starts, ask_again_in = grant(pool, member, question, now)
     first_stamp = pool.stamp - len(starts) + 1
     places, load, crowded = _hold(pool, who, member, question, now)

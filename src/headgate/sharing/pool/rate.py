@@ -30,6 +30,8 @@ SPACING = 10_000
 # Members are near if what is earned while units may be used later is a smaller part of the burst than this.
 # For that time units of callers that have gone may lie unused (gate/leased.py).
 NEAR_PART = 20
+# For so long at least they may (gate/leased.py).
+SHORTEST_MOMENT = 10_000
 # Units are few if they are no more than that part of the burst.
 FEW_PART = 4
 # A batch may be used for so long after its start (`TTL` of gate/leased.py).
@@ -73,6 +75,7 @@ class PoolRate:
     moments: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     doubts: list[list[int]] = field(default_factory=list)  # [until, from, units], the first one first
+    unused: int = 0  # what may lie unused beyond a tenth of the burst, as time of the rate
 
     @property
     def terms(self) -> list[int]:
@@ -103,7 +106,28 @@ class PoolRate:
         `less`: what has to be left, as time of the rate.
         """
         burst = max(self.burst, self.raised)
-        return max(now, self.full_at + self.time_for(min(units, burst)) + less - self.time_for(self.most))
+        less += self.time_for(min(units, burst)) - self.time_for(self.most)
+        unused = 0 if self.doubts else self.unused  # what may be used later is missing anyway
+        return max(now, self.full_at + less + max(0, min(unused, -less)))
+
+    def keep_back(self, reaches: list[int]) -> None:
+        """Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
+
+        Of each that is a batch: its part of the tenth, or one unit. If the burst is earned so soon that no
+        twentieth of it takes a moment, it is also what started in the last moment, and in the time by which
+        near members may be late; of a member alone the larger of both. If a unit of each is the whole burst,
+        nothing is kept back.
+        """
+        burst, many, time = max(self.burst, self.raised), len(reaches), 0
+        if 0 < many < self.most:
+            time = self.time_for(many * max(1, self.burst // 10 // many))
+            moment = self.time_for(burst) // NEAR_PART
+            if moment < SHORTEST_MOMENT:
+                late = max((reach for reach in reaches if reach <= moment), default=0)
+                latest = SHORTEST_MOMENT + late
+                # One more unit may start in a stretch of time than is earned in it.
+                time = max(time, latest) if many == 1 else time + latest + self.time_for(1)
+        self.unused = max(0, time - self.time_for(burst - self.most))
 
     def flow_by(self, since: int, time: int) -> None:
         """Take what was kept for flows since then, as time of the rate."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 13
+LAYOUT = 14
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000

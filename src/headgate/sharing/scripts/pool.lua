@@ -1,5 +1,5 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
--- rates.lua, flow.lua, episode.lua, grants.lua, parts.lua and news.lua.
+-- rates.lua, flow.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the values of the answer
@@ -342,6 +342,7 @@ local function answer(pool, question, now)
     resume(pool, now)
   end
   charge_and_return(pool, question, now)
+  keep_back(pool, now)
   local starts, ask_again_in = grant(pool, member, question, now)
   local first_stamp = pool.stamp - #starts + 1
   local places, load, crowded = hold(pool, who, member, question, now)

@@ -5,7 +5,7 @@
 
 local LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE, MOST_MARKS, SPACING,
   USED_WITHIN, LONG_AGO, NEAR_PART, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
-  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHARDED =
+  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, SHARDED =
   unpack(cjson.decode(ARGV[2]))
 
 local BUCKET, GROWING, STRICT = 0, 1, 2
@@ -17,7 +17,7 @@ local function new_rate(terms, stamp)
   if kind == STRICT then
     return {amount, period, burst, kind, stamp, {}, {}, {}, {}, 0, 0, 0}
   end
-  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}}
+  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}, 0}
 end
 
 local function same_terms(rate, terms)
@@ -225,8 +225,26 @@ local function fits_at(rate, units, now, less)
   if rate[KIND] == STRICT then
     return strict_fits_at(rate, units, now)
   end
-  local time = time_for(rate, min(units, whole_burst(rate))) + less
-  return max(now, rate[FULL_AT] + time - time_for(rate, most(rate)))
+  less = less + time_for(rate, min(units, whole_burst(rate))) - time_for(rate, most(rate))
+  local unused = #rate[DOUBTS] > 0 and 0 or rate[UNUSED]
+  return max(now, rate[FULL_AT] + less + max(0, min(unused, -less)))
+end
+
+-- Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
+local function keep_unused(rate, reaches)
+  local burst, many, time = whole_burst(rate), #reaches, 0
+  if many > 0 and many < most(rate) then
+    time = time_for(rate, many * max(1, floor(floor(rate[BURST] / 10) / many)))
+    local moment, late = floor(time_for(rate, burst) / NEAR_PART), 0
+    if moment < SHORTEST_MOMENT then
+      for _, reach in ipairs(reaches) do
+        late = reach <= moment and max(late, reach) or late
+      end
+      local latest = SHORTEST_MOMENT + late
+      time = many == 1 and max(time, latest) or time + latest + time_for(rate, 1)
+    end
+  end
+  rate[UNUSED] = max(0, time - time_for(rate, burst - most(rate)))
 end
 
 -- Go on to that moment: units that may be used later were missing all the time. But so many are there then: `room`.

@@ -1,0 +1,31 @@
+"""Pure. What the members of a pool may have been granted and not used yet, when their callers have gone.
+
+A tenth of each burst is kept back for that. Where it can be more, as with a small burst or many members, the
+rates keep back the rest too while units are being granted: they are used when the callers return, together
+with what was earned meanwhile.
+
+Times are the store's, in integer microseconds. The script for Valkey and Redis does the same arithmetic, step
+by step: `tests/stores` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .rate import USED_WITHIN, PoolRate
+
+if TYPE_CHECKING:
+    from .state import Pool
+
+
+def keep_back(pool: Pool, now: int) -> None:
+    """Have each rate keep back what members that were granted something of late may have unused.
+
+    For those that have flows, it is in `together` (flow.py).
+    """
+    reaches = [
+        each.reach for each in pool.members.values() if each.last_start > now - USED_WITHIN and not each.flows
+    ]
+    for rate in pool.rates:
+        if isinstance(rate, PoolRate):
+            rate.keep_back(reaches)

@@ -1,0 +1,74 @@
+"""What members were granted and have not used when their callers go, and what the pool keeps back for it."""
+
+import pytest
+
+from fleet import Fleet
+from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.state import Pool
+from sharing.pool.pools import MILLI, SECOND, START, question
+
+
+@pytest.mark.parametrize("gap", [0.12, 0.2, 0.6])
+@pytest.mark.parametrize(
+    ("rate", "burst", "many"),
+    [
+        (55, 4, 1),
+        (55, 4, 2),
+        (100, 9, 8),
+        (500, 50, 2),
+        (1000, 100, 4),
+        (978, 55, 1),
+        (978, 55, 4),
+        (978, 55, 8),
+        (200, 60, 16),
+    ],
+)
+def test_callers_that_all_go_and_return_together_stay_within_the_rate(rate, burst, many, gap):
+    """The burst is earned in between, and members have units that were granted to callers that went."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many, trip=0.001)
+        fleet.run(1)
+        for turn in range(8):
+            fleet.work(tasks=40)
+            fleet.run(0.4 + 0.013 * turn)
+            fleet.stop_work()
+            fleet.run(gap)
+        assert fleet.excess(rate, burst) <= 0
+        assert len(fleet.times()) >= 8 * 0.4 * rate
+
+
+def starts_at_once(pool, who, rates, units, at):
+    given = answer(pool, question(who, rates=rates, batches=[[1]] * units), START + at)
+    return sum(start == 0 for start in given["starts"])
+
+
+SMALL = [[10, SECOND, 5]]
+
+
+def test_of_a_small_burst_a_unit_is_kept_back_for_each_process_that_was_granted_one_of_late():
+    pool = Pool()
+    assert starts_at_once(pool, "a", SMALL, 1, 0) == 1
+    assert starts_at_once(pool, "b", SMALL, 1, 300 * MILLI) == 1
+    assert starts_at_once(pool, "c", SMALL, 5, 600 * MILLI) == 3
+
+
+def test_what_can_be_used_no_longer_is_not_kept_back():
+    pool = Pool()
+    assert starts_at_once(pool, "a", SMALL, 1, 0) == 1
+    assert starts_at_once(pool, "b", SMALL, 1, 300 * MILLI) == 1
+    assert starts_at_once(pool, "c", SMALL, 5, 1301 * MILLI) == 5
+
+
+def test_for_a_process_that_has_left_nothing_is_kept_back():
+    pool = Pool()
+    assert starts_at_once(pool, "a", SMALL, 1, 0) == 1
+    answer(pool, question("a", rates=SMALL, leaves=True), START + 200 * MILLI)
+    assert starts_at_once(pool, "b", SMALL, 5, 400 * MILLI) == 5
+
+
+@pytest.mark.parametrize("many", [1, 2, 5])
+def test_where_a_tenth_of_the_burst_is_enough_for_a_batch_of_each_process_no_more_is_kept_back(many):
+    pool, rates = Pool(), [[100, SECOND, 50]]
+    for i in range(many):
+        assert starts_at_once(pool, f"m{i}", rates, 1, 0) == 1
+    assert starts_at_once(pool, "another", rates, 50, 500 * MILLI) == 45
