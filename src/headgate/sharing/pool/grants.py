@@ -3,8 +3,9 @@
 A member asks for *batches*: what its next few calls cost together. Each batch is given a start, the moment
 at which it fits every rate, and is charged at that moment. Members that want more than there is take turns:
 what each was granted is summed up, as time of the rate, and a member that had more than another one that is
-short by a turn is granted no more, unless the rate would run dry. Each batch has a stamp, and the member
-returns what it did not need of a batch by that stamp.
+short by a turn is granted no more, unless the rate would run dry. Where the one that had least is content, it
+may want no more: then the others have a turn each, in order, as the rate would run dry. Each batch has a
+stamp, and the member returns what it did not need of a batch by that stamp.
 
 Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`).
 """
@@ -62,25 +63,43 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         small = True
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_for_all(pool), together(pool)
+    who, waiting = question["member"], question["waiting"]
     turns = None
+    # If no more callers are in line than a turn has calls, a refusal changes nothing.
+    few = waiting <= CALLS
+    stays, member.content = few and member.content, 0
     for batch in batches:
         needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
         takes = max((rate.time_for(units) for rate, units in needs), default=0)
-        turns = turns or _turns(pool, member, takes, now)
-        ahead, least, turn, dry = turns
         fits = max([now, *(rate.fits_at(units, now, less) for rate, units in needs)])
         # Not before the answer is heard: what is used later than it is charged would add to what others use.
         start = max(heard, beside(kept, fits, now))
-        if start > dry:
-            again = 0
+        if turns is None:
+            turns = _turns(pool, member, takes, now)
+            ahead, least, light, turn, dry = turns
+            had = 0 if least is None else least + turn
+            enough, begun = had, member.served
+            if light and begun >= had:
+                first = _before(pool, member, who, had, now) == 0
+                enough = begun + turn if start <= dry + first * turn else had
+        again, content = 0, few and 0 < waiting <= len(starts)
+        if least is not None and content and member.served + takes > begun + turn // 2 + member.reach:
+            # It would return most of what it asks for besides, and others could not use it meanwhile.
+            again = member.last_start - (dry - now) - forth
+        elif start > dry:
             if member.last_start > now + (ahead if least is None else 2 * ahead):
                 again = member.last_start - ahead
-            elif least is not None and member.served >= least + turn:  # it had its turn
+            elif light and member.served >= enough:
+                # Half a turn earlier than the others leave it to this member: they may need less.
+                halves = max(0, 2 * _before(pool, member, who, had, now) - 1)
+                again = start - (dry - now) - forth + turn * halves // 2
+            elif least is not None and member.served >= enough:  # it had its turn
                 next_start = member.last_start if member.last_start > dry else start
                 again = next_start - (dry - now) - forth
-            if again:
-                member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
-                return starts, max(SOONEST, again - now)
+        if again:
+            member.content = int(content or (not starts and stays))
+            member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
+            return starts, max(SOONEST, again - now)
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
             member.put_off = member.put_off or now
@@ -96,6 +115,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         starts.append(start)
     # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
     waits = member.last_start > now + EARLY
+    member.content = int(few)
     member.short_until = member.last_start + member.reach + GRACE if waits else 0
     return starts, 0
 
@@ -162,9 +182,20 @@ def _short(pool: Pool, member: MemberState, now: int) -> int:
     return sum(each is not member and each.short_until > now for each in pool.members.values())
 
 
-def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, int, int]:
-    """How long in advance to grant, what the member had that is short and had least, what a turn is, and
-    when the rate would run dry.
+def _before(pool: Pool, member: MemberState, who: str, had: int, now: int) -> int:
+    """Return how many that had their turn, too, come before this member if the rate would run dry."""
+    return sum(
+        had <= each.served
+        and (each.served, name) < (member.served, who)
+        and each.short_until > now
+        and not each.content
+        for name, each in pool.members.items()
+    )
+
+
+def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, bool, int, int]:
+    """How long in advance to grant, what the member had that is short and had least, whether that one is
+    content, what a turn is, and when the rate would run dry.
 
     All but the last in time of the rate. A turn is a batch, which takes that long, or more. No member stays
     behind another one by more than a turn of all. What starts before the member that is farthest away would
@@ -173,7 +204,7 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     many = _short(pool, member, now) + 1
     # Those that have a part of their own do not take turns.
     short = [
-        each.served
+        (each.served, -each.content)
         for each in pool.members.values()
         if each is not member and each.short_until > now and not each.flows
     ]
@@ -184,7 +215,8 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     behind = max(turn * many, 2 * LEAST_AHEAD)
     member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
     latest = max(each.back for each in pool.members.values())
-    return ahead, min(short, default=None), turn, now + EARLY + latest
+    least, content = min(short, default=(None, 0))
+    return ahead, least, content < 0, turn, now + EARLY + latest
 
 
 def time_for_calls(pool: Pool) -> int:

@@ -48,6 +48,7 @@ class MemberState:
     # of these, as time of the rate.
     flows: list[list[int]] = field(default_factory=list)
     lump: int = 0
+    content: int = 0  # 1: its callers in line were few, and there was a batch for each of them
     put_off: int = 0  # since when a batch is put off because it starts too late; 0: none is
     next_bytes: int = 0
     turn: int = 0  # the stamp at which it last had more than its even share

@@ -42,14 +42,29 @@ local function granted_ahead(turns)
   return min(max(turns, LEAST_AHEAD), MOST_AHEAD)
 end
 
+-- How many that had their turn, too, come before this member if the rate would run dry.
+local function before(pool, member, who, had, now)
+  local many = 0
+  for name, each in pairs(pool.members) do
+    local served = each[SERVED]
+    local sooner = served < member[SERVED] or (served == member[SERVED] and name < who)
+    if had <= served and sooner and each[SHORT_UNTIL] > now and each[CONTENT] == 0 then
+      many = many + 1
+    end
+  end
+  return many
+end
+
 local function turns(pool, member, takes, now)
-  local many, least = others_short(pool, member, now) + 1, false
+  local many, least, light = others_short(pool, member, now) + 1, false, false
   local reach, back, latest = member[REACH], 0, 0
   for _, each in pairs(pool.members) do
     if #each[FLOWS] == 0 then
       reach = max(reach, each[REACH])
       if each ~= member and each[SHORT_UNTIL] > now then
-        least = least and min(least, each[SERVED]) or each[SERVED]
+        local served, content = each[SERVED], each[CONTENT] == 1
+        light = content and (not least or served <= least) or (light and served >= least)
+        least = least and min(least, served) or served
       end
     end
     back, latest = max(back, each[BACK]), max(latest, each[SERVED])
@@ -57,7 +72,7 @@ local function turns(pool, member, takes, now)
   local ahead = granted_ahead(time_for_calls(pool) * many) + reach
   local turn = max(takes, floor(ahead / many))
   member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
-  return ahead, least, turn, now + EARLY + back
+  return ahead, least, light, turn, now + EARLY + back
 end
 
 -- What `grant` does, for a member that is far from the store. Nothing: its calls are too heavy for that.
@@ -160,7 +175,11 @@ local function grant(pool, member, question, now)
   end
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
   local kept, less = kept_for_all(pool.members, 0), together(pool, 0)
-  local ahead, least, turn, dry = false, false, 0, 0
+  local who, waiting = question.member, question.waiting
+  local ahead, least, light, turn, dry, had, enough, begun = false, false, false, 0, 0, 0, 0, 0
+  local few = waiting <= CALLS
+  local stays = few and member[CONTENT] == 1
+  member[CONTENT] = 0
   for _, batch in ipairs(batches) do
     local takes, fits = 0, now
     for i, rate in ipairs(rates) do
@@ -169,21 +188,33 @@ local function grant(pool, member, question, now)
         fits = max(fits, fits_at(rate, batch[i], now, less))
       end
     end
-    if not ahead then
-      ahead, least, turn, dry = turns(pool, member, takes, now)
-    end
     local start = max(heard, beside(kept, fits, now))
-    if start > dry then
-      local again = false
+    if not ahead then
+      ahead, least, light, turn, dry = turns(pool, member, takes, now)
+      had = least and least + turn or 0
+      enough, begun = had, member[SERVED]
+      if light and begun >= had then
+        local first = before(pool, member, who, had, now) == 0
+        enough = start <= dry + (first and turn or 0) and begun + turn or had
+      end
+    end
+    local again, content = false, few and 0 < waiting and waiting <= #starts
+    if least and content and member[SERVED] + takes > begun + floor(turn / 2) + member[REACH] then
+      again = member[LAST_START] - (dry - now) - forth
+    elseif start > dry then
       if member[LAST_START] > now + (least and 2 * ahead or ahead) then
         again = member[LAST_START] - ahead
-      elseif least and member[SERVED] >= least + turn then
+      elseif light and member[SERVED] >= enough then
+        local halves = max(0, 2 * before(pool, member, who, had, now) - 1)
+        again = start - (dry - now) - forth + floor(turn * halves / 2)
+      elseif least and member[SERVED] >= enough then
         again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - forth
       end
-      if again then
-        member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
-        return starts, max(SOONEST, again - now)
-      end
+    end
+    if again then
+      member[CONTENT] = (content or (#starts == 0 and stays)) and 1 or 0
+      member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
+      return starts, max(SOONEST, again - now)
     end
     if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
       if member[PUT_OFF] == 0 then
@@ -203,6 +234,7 @@ local function grant(pool, member, question, now)
     member[LAST_START] = start
     starts[#starts + 1] = start
   end
+  member[CONTENT] = few and 1 or 0
   member[SHORT_UNTIL] = member[LAST_START] > now + EARLY and member[LAST_START] + member[REACH] + GRACE or 0
   return starts, 0
 end

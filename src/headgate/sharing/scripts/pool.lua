@@ -20,7 +20,7 @@ local function new_pool()
 end
 
 local function new_member(expires)
-  return {expires, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {}, 0, 0, 0, 0, 0, 0, 0, 0, false}
+  return {expires, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function advance(pool, now)

@@ -7,8 +7,8 @@ local RAISED, HEARD_AT, FACTS_AT, MOMENTS, TAKEN, DOUBTS, UNUSED = 9, 10, 11, 12
 local GONE, FIRSTS, LASTS, LAST_STAMPS, UNITS, CAPPED_UNTIL, CAP = 5, 6, 7, 8, 9, 11, 12
 -- A member.
 local EXPIRES, LAST_START, SERVED, SHORT_UNTIL, REACH, BACK, HOLDS, WANTS = 1, 2, 3, 4, 5, 6, 7, 8
-local FLOWS, LUMP, PUT_OFF, NEXT_BYTES, TURN, CROWDED, IN_FLIGHT = 9, 10, 11, 12, 13, 14, 15
-local WAITING, ANSWERED, ANSWER = 16, 17, 18
+local FLOWS, LUMP, CONTENT, PUT_OFF, NEXT_BYTES, TURN, CROWDED, IN_FLIGHT = 9, 10, 11, 12, 13, 14, 15, 16
+local WAITING, ANSWERED, ANSWER = 17, 18, 19
 -- What a member holds, uses and wants.
 local PLACES, BYTES = 1, 2
 -- The window. Where there is no time, there is false.
