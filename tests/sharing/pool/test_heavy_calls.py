@@ -102,6 +102,16 @@ def test_callers_to_come_are_expected_to_cost_what_those_cost_that_wait():
     assert batches([(1,)], free=(0,), used=(20,), rates=("500/s",)) == [[1], *[[5]] * 12]
 
 
+def test_several_groups_of_costs_are_expected_in_turns():
+    """Each of the two costs is more than half of a batch, so that no two calls share one."""
+    given = batches([(1, 200), (1, 150)], used=(4, 700))
+    assert given[:4] == [[1, 200], [1, 150], [1, 200], [1, 150]]
+
+
+def test_a_call_that_costs_nothing_of_the_shared_rates_is_not_asked_for():
+    assert batches([(0, 0), (1, 200), (0, 0)]) == [[1, 200]]
+
+
 def test_no_question_is_of_more_than_128_batches():
     assert len(batches([(1, 200)] * 200)) == 128
     assert sum(map(sum, batches([(1,)] * 200, free=(0,), used=(10_000,), rates=("100000/s",)))) >= 25_000
