@@ -42,6 +42,20 @@ def test_busy_processes_ask_seldom_although_others_make_a_call_now_and_then(
         assert min(calls[:light]) >= 2 * 6 / (0.13 + 0.04 * light + 0.15)
 
 
+@pytest.mark.parametrize(("rate", "many", "tasks"), [(100, 100, 4), (200, 100, 4), (50, 16, 4)])
+def test_a_process_that_had_most_of_what_was_saved_up_has_its_part_from_then_on(rate, many, tasks):
+    """Also where each of many processes has a call in a second, so that its turn is a single one."""
+    with Fleet(rates=[f"{rate}/s burst {rate}"]) as fleet:
+        fleet.join(many)
+        fleet.run(1)
+        fleet.work(tasks=tasks)
+        fleet.run(10)
+        for _ in range(2):
+            steady = fleet.now
+            fleet.run(20)
+            assert unevenness(fleet.parts(steady)) <= 0.06
+
+
 def test_a_member_that_had_its_turn_takes_another_one_at_once_where_the_one_with_least_has_all_it_wants():
     """A unit takes a millisecond, and a turn of two members 75 of them."""
     pool = Pool()

@@ -77,13 +77,16 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if turns is None:
             turns = _turns(pool, member, takes, now)
             ahead, least, light, turn, dry = turns
+            several = turn > takes  # else a turn is one batch, and there is nothing to save
+            light = light and several
             had = 0 if least is None else least + turn
             enough, begun = had, member.served
             if light and begun >= had:
                 first = _before(pool, member, who, had, now) == 0
                 enough = begun + turn if start <= dry + first * turn else had
         again, content = 0, few and 0 < waiting <= len(starts)
-        if least is not None and content and member.served + takes > begun + turn // 2 + member.reach:
+        most = begun + turn // 2 + member.reach
+        if least is not None and several and content and member.served + takes > most:
             # It would return most of what it asks for besides, and others could not use it meanwhile.
             again = member.last_start - (dry - now) - forth
         elif start > dry:

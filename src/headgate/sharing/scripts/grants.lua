@@ -176,7 +176,7 @@ local function grant(pool, member, question, now)
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
   local kept, less = kept_for_all(pool.members, 0), together(pool, 0)
   local who, waiting = question.member, question.waiting
-  local ahead, least, light, turn, dry, had, enough, begun = false, false, false, 0, 0, 0, 0, 0
+  local ahead, least, light, several, turn, dry, had, enough, begun = false, false, false, false, 0, 0, 0, 0, 0
   local few = waiting <= CALLS
   local stays = few and member[CONTENT] == 1
   member[CONTENT] = 0
@@ -191,6 +191,8 @@ local function grant(pool, member, question, now)
     local start = max(heard, beside(kept, fits, now))
     if not ahead then
       ahead, least, light, turn, dry = turns(pool, member, takes, now)
+      several = turn > takes
+      light = light and several
       had = least and least + turn or 0
       enough, begun = had, member[SERVED]
       if light and begun >= had then
@@ -199,7 +201,8 @@ local function grant(pool, member, question, now)
       end
     end
     local again, content = false, few and 0 < waiting and waiting <= #starts
-    if least and content and member[SERVED] + takes > begun + floor(turn / 2) + member[REACH] then
+    local most = begun + floor(turn / 2) + member[REACH]
+    if least and several and content and member[SERVED] + takes > most then
       again = member[LAST_START] - (dry - now) - forth
     elseif start > dry then
       if member[LAST_START] > now + (least and 2 * ahead or ahead) then
