@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from headgate import BackoffWindow, Dispatch
+from headgate.gate import clock as clock_module
 from headgate.gate.clock import SYSTEM
 from headgate.testing import ManualClock, Recorder, run
 from patience import eventually
@@ -225,3 +226,15 @@ def test_a_recorder_returns_events_by_kind():
         pass
     assert len(seen.events) == 2
     assert repr(seen) == "<Recorder of 2 events>"
+
+
+def test_a_thread_that_got_the_identity_of_an_ended_timer_thread_may_still_wake_a_task(monkeypatch):
+    def work():
+        monkeypatch.setattr(clock_module._TIMERS, "thread", threading.get_ident())
+        threading.Event().wait(0.05)  # the loop has nothing to do meanwhile
+        return "done"
+
+    async def main(_clock):
+        return await asyncio.to_thread(work)
+
+    assert run(main) == "done"

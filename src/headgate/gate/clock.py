@@ -190,9 +190,9 @@ def is_own_thread(name: str, identity: int | None) -> bool:
     """Is a thread of that name and identity one of headgate?
 
     The thread that keeps the timers has no name of its own. `threading` calls it "Dummy-1" as soon as what a
-    timer does asks for the current thread.
+    timer does asks for the current thread. When it has ended, a thread of another name may get its identity.
     """
-    return name.startswith(OWN_THREADS) or identity == _TIMERS.thread
+    return name.startswith(OWN_THREADS) or (identity == _TIMERS.thread and name.startswith("Dummy-"))
 
 
 def sleep(clock: Clock, duration: int) -> None:
