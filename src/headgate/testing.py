@@ -265,6 +265,7 @@ class _LoopParker(LoopParker):
     def alarm(self, at: int) -> bool:
         if self._loop.is_closed():
             return False
+        self.alarm_at = at
         self._alarm.set(at)
         return not self._clock.auto_advance or self.wakeups.soon(self._jump)
 

@@ -79,6 +79,10 @@ class ThreadParking(Parker, Protocol):
 class LoopParking(Parker, Protocol):
     """Where a task sleeps."""
 
+    @property
+    def alarm_at(self) -> int | None:
+        """When its alarm rings; None if there is none to end by `retire`."""
+
     def __await__(self) -> Generator[object, None, None]:
         """Sleep until woken."""
 

@@ -779,7 +779,7 @@ def test_tenants_that_have_waited_out_their_service_are_forgotten_while_others_a
         for _ in range(3):
             admit(line)
 
-    assert len(line._bands[0]._flows) <= 300
+    assert len(line._bands[0].flows) <= 300
 
 
 def test_an_empty_line_remembers_nothing():
@@ -840,7 +840,7 @@ def test_a_tenant_that_leaves_before_it_was_served_is_forgotten_at_once():
     for tenant in range(5):
         leave(line, join(line, tenant=tenant))
 
-    assert [*line._bands[0]._flows] == ["stuck"]
+    assert [*line._bands[0].flows] == ["stuck"]
 
 
 def test_a_crowd_that_leaves_is_swept_out_in_time_in_proportion_to_it():

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -569,6 +570,54 @@ def test_an_admitted_task_leaves_no_ticket_to_the_garbage_collector(world):
         asyncio.run(in_task(gate)) if world == "task" else in_thread(gate)
         del gate
         assert tickets() == before
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_tasks_that_are_admitted_together_leave_no_ticket_to_the_garbage_collector(timeout):
+    def tickets():
+        return sum(type(thing) is Ticket for thing in gc.get_objects())
+
+    async def main():
+        window = BackoffWindow()
+        gate = Dispatch(window=window, pause=True)
+        window.set(60)
+
+        async def wait():
+            async with gate.admit(timeout=timeout):
+                pass
+
+        tasks = [asyncio.create_task(wait()) for _ in range(5)]
+        await until_waiting(gate, 5)
+        window.clear()
+        await asyncio.gather(*tasks)
+        del tasks
+        assert tickets() == before
+
+    gc.collect()
+    with no_collector():
+        before = tickets()
+        asyncio.run(main())
+
+
+def test_an_alarm_that_another_thread_sets_when_a_task_was_just_woken_rings_for_no_ticket():
+    async def main():
+        rung = []
+        parker = LoopParker(asyncio.get_running_loop(), time.monotonic_ns, rung.append, "ticket")
+        waiting = asyncio.ensure_future(sleep_at(parker))
+        await asyncio.sleep(0)
+        parker.wake()
+        thread = threading.Thread(target=parker.alarm, args=(time.monotonic_ns(),))
+        thread.start()
+        thread.join()
+        await waiting
+        await asyncio.sleep(0.01)
+        assert rung == []
+
+    asyncio.run(main())
+
+
+async def sleep_at(parker):
+    await parker
 
 
 # -- a thread that runs an event loop must not sleep

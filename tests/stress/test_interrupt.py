@@ -54,11 +54,11 @@ def test_a_caller_interrupted_just_after_its_admission_gives_its_place_back_at_o
         holder.settle()
 
     def visit():
-        with gate.admit():
+        with gate.admit(timeout=60):
             pass
 
     async def visit_in_a_task():
-        async with gate.admit():
+        async with gate.admit(timeout=60):  # its alarm is retired
             pass
 
     thread = threading.Thread(target=leave)

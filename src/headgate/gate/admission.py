@@ -258,7 +258,8 @@ class Admission:
             try:
                 gate.join(ticket, self.timeout)
                 await parker
-                parker.retire()
+                if parker.alarm_at is not None:
+                    parker.retire()
                 permit = gate.claim(ticket)
             except BaseException as error:
                 self.permit = None

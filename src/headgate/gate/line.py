@@ -116,13 +116,13 @@ class Band:
 
     __slots__ = (
         "_clock",
-        "_flows",
         "_latest",
         "_order",
         "_serial",
         "_shares",
         "_waiting_flows",
         "columns",
+        "flows",
         "load",
         "passed_over",
         "priority",
@@ -138,16 +138,16 @@ class Band:
         self._clock = 0
         self._latest = 0  # the latest finish of all: the clock has no business beyond it
         self._serial = 0
-        self._flows: dict[Hashable, Flow] = {}
+        self.flows: dict[Hashable, Flow] = {}
         # Heap of flows by start. An entry whose serial number is not its flow's is void.
         self._order: list[tuple[int, int, Flow]] = []
         self._waiting_flows = 0
         self._shares = 0  # of those flows
 
     def join(self, ticket: Ticket) -> None:
-        flow = self._flows.get(ticket.tenant)
+        flow = self.flows.get(ticket.tenant)
         if flow is None:
-            flow = self._flows[ticket.tenant] = Flow(self)
+            flow = self.flows[ticket.tenant] = Flow(self)
         if not flow.entry:
             due = self._clock
             if self.first() is not None:
@@ -164,7 +164,7 @@ class Band:
         ticket.flow = flow
         self.waiting += 1
         if self.columns:
-            self._sum_up(flow, ticket, 1)
+            self.sum_up(flow, ticket, 1)
 
     def first(self) -> Ticket | None:
         order = self._order
@@ -177,17 +177,7 @@ class Band:
         return None
 
     def admit(self, flow: Flow, ticket: Ticket) -> Ticket | None:
-        """The first ticket goes in; its tenant is next due when that is paid for. Returns the next ticket."""
-        tickets = flow.tickets
-        tickets.popleft()
-        self.waiting -= 1
-        if self.columns:
-            self._sum_up(flow, ticket, -1)
-        if len(self._flows) == 1 and self.waiting:
-            # There is no other tenant to be fair to: its start stands for now.
-            flow.correction = 0
-            first = tickets[0]
-            return first if first.state == WAITING else flow.first()
+        """The first ticket has left its flow: when is its tenant due again? Returns the next ticket."""
         size = ticket.size * _FINE
         flow.finish = flow.start + max(0, size // ticket.share + flow.correction)
         flow.correction = 0
@@ -205,31 +195,32 @@ class Band:
         assert flow is not None
         self.waiting -= 1
         if self.columns:
-            self._sum_up(flow, ticket, -1)
+            self.sum_up(flow, ticket, -1)
         flow.gone += 1
         if flow.first() is None:
             self._delist(flow)
             if flow.finish <= self._clock:
-                self._flows.pop(ticket.tenant, None)
+                self.flows.pop(ticket.tenant, None)
         elif flow.gone > 16 and 2 * flow.gone > len(flow.tickets):
             flow.tickets = deque(other for other in flow.tickets if other.state == WAITING)
             flow.gone = 0
 
     def tickets(self) -> Iterator[Ticket]:
-        for flow in self._flows.values():
+        for flow in self.flows.values():
             yield from (ticket for ticket in flow.tickets if ticket.state == WAITING)
 
     def count(self, columns: tuple[int, ...]) -> None:
         """From now on sum up the costs in these columns of the tickets that wait."""
         self.columns = columns
         self.load = dict.fromkeys(columns, 0)
-        for flow in self._flows.values():
+        for flow in self.flows.values():
             flow.load = dict.fromkeys(columns, 0)
             for ticket in flow.tickets:
                 if ticket.state == WAITING:
-                    self._sum_up(flow, ticket, 1)
+                    self.sum_up(flow, ticket, 1)
 
-    def _sum_up(self, flow: Flow, ticket: Ticket, sign: int) -> None:
+    def sum_up(self, flow: Flow, ticket: Ticket, sign: int) -> None:
+        """Count the cost of a ticket that joins, by 1, or that leaves, by -1."""
         for column in self.columns:
             units = ticket.cost[column] * sign
             self.load[column] += units
@@ -237,7 +228,7 @@ class Band:
 
     def flow_of(self, tenant: Hashable) -> Flow | None:
         """The flow of a tenant that has tickets waiting."""
-        flow = self._flows.get(tenant)
+        flow = self.flows.get(tenant)
         return flow if flow is not None and flow.entry else None
 
     def likely_ahead(self, ticket: Ticket) -> dict[int, int]:
@@ -269,12 +260,10 @@ class Band:
         flow.entry = 0
         self._waiting_flows -= 1
         self._shares -= flow.share
-        if len(self._flows) > 2 * self._waiting_flows + 16:
+        if len(self.flows) > 2 * self._waiting_flows + 16:
             # A flow that waits for nothing and has paid for what it got is as good as new.
-            self._flows = {
-                tenant: flow
-                for tenant, flow in self._flows.items()
-                if flow.entry or flow.finish > self._clock
+            self.flows = {
+                tenant: flow for tenant, flow in self.flows.items() if flow.entry or flow.finish > self._clock
             }
 
 
@@ -311,9 +300,20 @@ class Line:
         """The first ticket goes in. Returns the next one."""
         flow = ticket.flow
         assert flow is not None
-        band = flow.band
+        band, tickets = flow.band, flow.tickets
         self.waiting -= 1
-        first = band.admit(flow, ticket)
+        band.waiting -= 1
+        tickets.popleft()
+        if band.columns:
+            band.sum_up(flow, ticket, -1)
+        if len(band.flows) == 1 and band.waiting:
+            # There is no other tenant to be fair to: its start stands for now.
+            flow.correction = 0
+            first: Ticket | None = tickets[0]
+            if tickets[0].state != WAITING:
+                first = flow.first()
+        else:
+            first = band.admit(flow, ticket)
         if len(self._bands) == 1 and first is not None:
             return first
         self._turn_taken = band is not self._bands[0]

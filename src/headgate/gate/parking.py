@@ -166,7 +166,7 @@ class Wakeups:
         for parker in parkers:
             step, context = parker.step, parker.context
             if step is not None:
-                parker.step = parker.context = None
+                parker.step = parker.context = parker.ticket = None
                 context.run(step, parker.told)
         parkers.clear()
         parker = step = context = None  # an error that one of them keeps knows this frame
@@ -207,16 +207,16 @@ class LoopParker:
     """
 
     __slots__ = (
-        "_alarm_at",
         "_asyncio_future_blocking",
         "_loop",
         "_now",
         "_ring",
-        "_ticket",
         "_timer",
+        "alarm_at",
         "context",
         "over",
         "step",
+        "ticket",
         "told",
         "wakeups",
         "world",
@@ -230,8 +230,8 @@ class LoopParker:
         self.world: Wakeups | None = wakeups
         self._now = now
         self._ring = ring
-        self._ticket = ticket
-        self._alarm_at: int | None = None
+        self.ticket = ticket  # until it is woken: there is to be no circle for the collector
+        self.alarm_at: int | None = None  # when its alarm rings
         self._timer: TimerHandle | None = None
         self.over = False  # woken or cancelled
         self.told = wakeups.over
@@ -244,6 +244,7 @@ class LoopParker:
     def __await__(self) -> Generator[object, None, None]:
         # To await takes an iterator, whatever its type says; this one needs no frame to run in.
         if self.over:
+            self.ticket = None
             return iter(())  # type: ignore[return-value]  # see above
         self._asyncio_future_blocking = True
         return iter((self,))  # type: ignore[return-value]  # see above
@@ -265,7 +266,7 @@ class LoopParker:
     def _go_on(self) -> None:
         step = self.step
         if step is not None:  # it may have been told twice
-            self.step = self.context = None
+            self.step = self.context = self.ticket = None
             step(self.told)
             del step  # as in `Wakeups.run`
 
@@ -281,17 +282,17 @@ class LoopParker:
         return True
 
     def alarm(self, at: int) -> bool:
-        if self._alarm_at is not None and at >= self._alarm_at:
+        if self.alarm_at is not None and at >= self.alarm_at:
             return not self._loop.is_closed()  # an alarm that was set there will never ring
-        self._alarm_at = at
+        self.alarm_at = at
         if not self.wakeups.here():
             return self.wakeups.soon(self._set_timer)
         self._set_timer()
         return True
 
     def retire(self) -> None:
-        self._alarm_at = None
-        self._ring, self._ticket = _nothing, None  # leave no circle for the collector
+        self.alarm_at = None
+        self._ring, self.ticket = _nothing, None  # leave no circle for the collector
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -300,11 +301,12 @@ class LoopParker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._alarm_at is not None:
-            left = self._alarm_at - self._now()
+        if self.alarm_at is not None:
+            left = self.alarm_at - self._now()
             self._timer = self._loop.call_later(max(0.0, left / 1e9), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
-        self._alarm_at = None
-        self._ring(self._ticket)
+        self.alarm_at = None
+        if not self.over:  # else another thread set the alarm just when the task was woken
+            self._ring(self.ticket)

@@ -64,6 +64,10 @@ class TrioParker:
             self._alarm = at, self._clock.call_at(at, self._fire)
         return True
 
+    @property
+    def alarm_at(self) -> int | None:
+        return None if self._alarm is None else self._alarm[0]
+
     def _fire(self) -> None:
         self._alarm = None
         if not self._woken:
