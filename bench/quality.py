@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,9 @@ ROOMS = (
     *("gate", "dispatch", "limiters", "retries", "breaker", "budgets", "responses", "http"),
     *("sharing", "stores", "swarm", "sandbox", "gateway", "cli/run"),
 )
+# How many rooms are tested at the same time: most of their tests wait.
+ROOMS_AT_ONCE = 3
+NO_TESTS = 5  # what pytest returns for a room whose tests all have to be alone
 # Neither is wrong: a mutant that no test reaches, and one that was not tried.
 UNTRIED = ("no tests", "not checked", "skipped")
 
@@ -38,27 +42,33 @@ def pure_files() -> list[Path]:
 
 
 def coverage() -> int:
-    with tempfile.TemporaryDirectory() as directory:
+    root_tests = [str(path) for path in sorted(ROOT.glob("tests/test_*.py"))]
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(ROOMS_AT_ONCE) as rooms:
         data, report = Path(directory) / "data", Path(directory) / "report.json"
-        tests = [f"tests/{room}" for room in ROOMS] + [
-            str(path) for path in sorted(ROOT.glob("tests/test_*.py"))
-        ]
-        files = ",".join(str(path) for path in pure_files())
-        run = [
-            sys.executable,
-            "-m",
-            "coverage",
-            "run",
-            "--branch",
-            f"--include={files}",
-            f"--data-file={data}",
-        ]
-        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone", *tests]
-        failed = subprocess.run([*run, *pytest], cwd=ROOT, check=False).returncode
-        show = [sys.executable, "-m", "coverage", "json", "-q", f"--data-file={data}", "-o", report]
-        subprocess.run(show, cwd=ROOT, check=True)
+        parts = {Path(directory) / f"part-{i}": [f"tests/{room}"] for i, room in enumerate(ROOMS)}
+        parts[Path(directory) / "part-root"] = root_tests
+        failed = max(rooms.map(run_covered, parts.values(), parts))
+        tool = [sys.executable, "-m", "coverage"]
+        subprocess.run(
+            [*tool, "combine", "-q", f"--data-file={data}", *filter(Path.exists, parts)], cwd=ROOT, check=True
+        )
+        subprocess.run([*tool, "json", "-q", f"--data-file={data}", "-o", report], cwd=ROOT, check=True)
         measured = json.loads(report.read_text())["files"]
     return int(bool(print_coverage(measured) or failed))
+
+
+def run_covered(tests: list[str], data: Path) -> int:
+    """Run these tests and write which branches of the pure files they take. Return 1 if a test failed."""
+    files = ",".join(str(path) for path in pure_files())
+    measure = ["-m", "coverage", "run", "--branch", f"--include={files}", f"--data-file={data}"]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone", *tests]
+    done = subprocess.run(
+        [sys.executable, *measure, *pytest], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    if done.returncode in (0, NO_TESTS):
+        return 0
+    print(done.stdout + done.stderr, flush=True)
+    return 1
 
 
 def print_coverage(measured: dict) -> bool:
