@@ -8,13 +8,12 @@ from ..arguments import (
     moment_to_ns,
     never_awaited,
     not_awaitable,
-    positive_int,
     read_observer,
     read_random,
     seconds_to_ns,
     yes_or_no,
 )
-from ..errors import InvalidCapacity, InvalidConfig, UnknownName
+from ..errors import InvalidConfig, UnknownName
 from ..gate.admission import Permit
 from ..gate.audience import Audience
 from ..gate.bucket import RateRule
@@ -22,7 +21,6 @@ from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
 from ..gate.decision import Rules, successors
 from ..gate.gate import Gate
-from ..gate.slots import ConcurrencyRule, WeightRule
 from ..hints import (
     AnyStore,
     Awaitable,
@@ -42,10 +40,11 @@ from ..hints import (
 from ..light import LazyModule
 from ..limits import Rate, columns_for, read_rates
 from .backoff_window import BackoffWindow
+from .places import places_of, weight_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .. import backoff, events
+    from .. import events
     from ..backoff import Backoff
     from ..responses.signals import Signal
     from ..sharing.pool.member import PoolMember
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 else:
     Backoff = later("headgate.backoff", "Backoff")
     DispatchSnapshot = later("headgate.dispatch.snapshot", "DispatchSnapshot")
-    backoff = LazyModule("headgate.backoff")
     events = LazyModule("headgate.events")
     learning = LazyModule("headgate.dispatch.learning")
     stated = LazyModule("headgate.dispatch.stated")
@@ -172,8 +170,8 @@ class Dispatch(Gate, Closing):
             window=window.rule,
             throttled_for=throttled_for,
             reentry=window.reentry() if yes_or_no(pause, "pause") else None,
-            places=_places(concurrency, throttled_concurrency, throttled_for),
-            weight=_weight(byte_budget, byte_penalty_multiplier),
+            places=places_of(concurrency, throttled_concurrency, throttled_for),
+            weight=weight_of(byte_budget, byte_penalty_multiplier),
             rates=successors((), read, columns, now),
         )
         super().__init__(
@@ -189,7 +187,19 @@ class Dispatch(Gate, Closing):
         window.watch(self)
         self._member: PoolMember | None = None
         if store is not None:
-            self._share(store, on_loss, read, acquire_backoff)
+            from .membership import join_pool  # noqa: PLC0415 - only for a Dispatch that is shared
+
+            self._member = join_pool(
+                self,
+                self._find_learner,
+                store,
+                read,
+                automatic=self._configured is None,
+                on_loss=on_loss,
+                pace=acquire_backoff,
+                random=self._random,
+            )
+            self._member.start(timeout=6.0)
         elif acquire_backoff is not None:
             raise InvalidConfig(
                 "acquire_backoff paces how a store is asked again; without store= waiting callers are woken "
@@ -213,33 +223,6 @@ class Dispatch(Gate, Closing):
 
             learner = self.look(keep)
         return learner
-
-    def _share(self, store: AnyStore, on_loss: str, rates: tuple[Rate, ...], pace: Backoff | None) -> None:
-        """Become a member of the pool of that key."""
-        if not isinstance(self.key, str) or not self.key:
-            raise InvalidConfig(
-                f'key={self.key!r}: in a store a key is a string, e.g. Dispatch("openai", ...)'
-            )
-        if pace is not None and not isinstance(pace, backoff.Backoff):
-            raise InvalidConfig(
-                f"acquire_backoff={pace!r} is not a Backoff; write e.g. acquire_backoff=Backoff(0.02, cap=1)"
-            )
-        from ..sharing.pool.member import PoolMember  # noqa: PLC0415 - only for a Dispatch that is shared
-        from .shared_learner import DispatchLearner  # noqa: PLC0415 - as above
-
-        self._member = PoolMember(
-            self,
-            self.window.hear,
-            DispatchLearner(self, self._find_learner()),
-            store,
-            self.key,
-            rates,
-            automatic=self._configured is None,
-            on_loss=on_loss,
-            pace=pace,
-            random=self._random,
-        )
-        self._member.start(timeout=6.0)
 
     @classmethod
     def named(cls, name: str) -> Dispatch:
@@ -469,32 +452,3 @@ class _Audience(Audience):
         if self._window.rule.unended:
             self._window.notice_end(permit.taken_at)
         Audience.admitted(self, permit, rule, tenant)  # quicker than by `super()`
-
-
-def _places(
-    concurrency: int | None, throttled: int | Literal["adaptive"] | None, regrow: int
-) -> ConcurrencyRule | None:
-    if concurrency is not None:
-        positive_int(concurrency, "concurrency", example=400)
-    if throttled == "adaptive":
-        if concurrency is None:
-            raise InvalidConfig(
-                'throttled_concurrency="adaptive" needs a concurrency to adapt; write concurrency=400'
-            )
-        return ConcurrencyRule(concurrency, None, adaptive=True, regrow=regrow)
-    if isinstance(throttled, str):
-        raise InvalidCapacity(
-            f'throttled_concurrency={throttled!r} is not a whole number; write one, "adaptive" or None'
-        )
-    if throttled is not None:
-        positive_int(throttled, "throttled_concurrency", example=10)
-    if concurrency is None and throttled is None:
-        return None
-    return ConcurrencyRule(concurrency, throttled)
-
-
-def _weight(budget: int | None, penalty: int) -> WeightRule | None:
-    positive_int(penalty, "byte_penalty_multiplier", example=20)
-    if budget is None:
-        return None
-    return WeightRule(positive_int(budget, "byte_budget", example=5 * 1024 * 1024), penalty)
