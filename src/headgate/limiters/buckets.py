@@ -78,7 +78,7 @@ class KeyedRates:
         return entered
 
     def release(self, key: Hashable, now: int, *, refund: bool) -> None:
-        """Count one call of the key less, if there is one, and give its token back if `refund` says so."""
+        """Count one call of the key less, if there is one, and give its request back if `refund` says so."""
         count = self._load(key, now)
         if count:
             if refund:
@@ -147,7 +147,7 @@ class KeyedRates:
 
     def _save(self, key: Hashable, count: int) -> None:
         rules = self._rules
-        # There cannot be more calls than tokens: calls that are never released stop counting.
+        # There cannot be more calls than the rate has units: calls that are never released stop counting.
         count = min(count, rules[0].rate.amount, _MOST_COUNTED)
         first = rules[0].earned_at << _COUNT_BITS | count
         self._young[key] = first if len(rules) == 1 else (first, *(rule.earned_at for rule in rules[1:]))

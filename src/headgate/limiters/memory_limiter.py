@@ -19,28 +19,32 @@ from ..hints import AnyRate, Clock, Mapping, Observer, Rates, Seconds
 from ..limits import Rate, columns_for, read_cost, read_rates
 from .buckets import KeyedRates
 from .reduction import Reduction
-from .resource import Acquisition, Capacity, Resource, Slot, capacity_of, check_name
+from .resource import Acquisition, Capacity, Resource, Slot, capacity_of, check_name, unknown_resource
 
 
 class MemoryLimiter(Closing):
-    """Token buckets by resource name, in this process, for threads and event loops.
+    """Rates by resource name, in this process, for threads and event loops: a name may be an API or a user.
 
     >>> from headgate import MemoryLimiter
     >>> limiter = MemoryLimiter()
-    >>> limiter.set_capacity("openai", 60, 60)         # 60 a minute
+    >>> limiter.set_capacity("openai", 60, 60)         # 60 requests a minute
     >>> with limiter.slot("openai"):                   # `async with` in a task
     ...     limiter.get_capacity("openai").in_flight
     1
-    >>> limiter.get_capacity("openai").available       # the token stays spent
+    >>> limiter.get_capacity("openai").available       # the request stays counted
     59
 
     `rates` is a template: every resource without limits of its own gets these rates on first use, so that one
     limiter serves a million users. Such a resource takes about as much memory as a dictionary entry, and is
-    forgotten when its bucket is full again.
+    forgotten when the levels of its rates are full again.
 
     `announce_reduced` tells observers and changes nothing, unless there is a `reduce_factor`: then it
     multiplies the rates of the resource by that factor, once per episode, and they grow back by
     `recovery_factor` every `recovery_interval` seconds. The next caller notices the growth.
+
+    An `observer` is called with every event, and `clock` replaces the time in tests. A `with` block closes
+    the limiter. Raises InvalidLimit for what is not a rate, InvalidConfig for factors that cannot work, and
+    InvalidWindow if the interval is not a time.
     """
 
     __slots__ = (
@@ -107,10 +111,17 @@ class MemoryLimiter(Closing):
     def set_capacity(
         self, resource: str, capacity: int, window: Seconds, *, burst: int | None = None, strict: bool = False
     ) -> None:
-        """Allow `capacity` tokens every `window` seconds, all of them at once if the bucket is full.
+        """Allow `resource` `capacity` requests every `window` seconds, all of them at once if none was used.
 
         A smaller `burst` paces them; `strict` means never more than `capacity` in any window of that length.
-        Setting a capacity again keeps the tokens that are there, up to the new capacity.
+        Setting a capacity again keeps what is available, up to the new capacity. Raises InvalidCapacity if
+        `capacity` or `burst` is not a whole number above 0, InvalidWindow if `window` is not a time,
+        InvalidLimit for `strict` with a burst, and Closed.
+
+        >>> limiter = MemoryLimiter()
+        >>> limiter.set_capacity("openai", 60, 60, burst=5)
+        >>> limiter.get_capacity("openai").available
+        5
         """
         positive_int(capacity, "capacity", example=60)
         positive_seconds_to_ns(window, "window")
@@ -120,7 +131,16 @@ class MemoryLimiter(Closing):
         self.set_rates(resource, rate)
 
     def set_rates(self, resource: str, rates: Rates) -> None:
-        """Set one rate or several, in any units, for one resource: a call must fit all of them."""
+        """Set one rate or several, in any units, for one `resource`: a call must fit all of them.
+
+        `rates` is a rate, as text or as a `Rate`, or a list of them. A waiting caller whose call can never
+        fit gets CostTooLarge. Raises InvalidLimit for what is not a rate, InvalidConfig for none, and Closed.
+
+        >>> limiter = MemoryLimiter()
+        >>> limiter.set_rates("openai", ["60/minute burst 10", "2_000 tokens/minute burst 500"])
+        >>> limiter.try_acquire("openai", cost={"requests": 1, "tokens": 400})
+        True
+        """
         read = read_rates(rates)
         if not read:
             raise InvalidConfig(f'rates={rates!r} is empty; write e.g. "60/minute", or remove({resource!r})')
@@ -140,7 +160,11 @@ class MemoryLimiter(Closing):
                 return  # otherwise it was forgotten in that instant
 
     def remove(self, resource: str) -> None:
-        """Forget a resource. Callers that wait for it get UnknownResource."""
+        """Forget the limits of a `resource`. Callers that wait for it get UnknownResource.
+
+        A resource that has no limits is nothing to do. With `rates` of the limiter it gets these on its next
+        use.
+        """
         with self._lock:
             known = self._resources.pop(resource, None)
             self._forgettable.pop(resource, None)
@@ -151,7 +175,7 @@ class MemoryLimiter(Closing):
             known.gate.close()
 
     def close(self) -> None:
-        """Refuse the callers that wait and those that come later. A second call does nothing."""
+        """Refuse the callers that wait and those that come later, by Closed. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -165,10 +189,16 @@ class MemoryLimiter(Closing):
     def acquire(
         self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
     ) -> None:
-        """Wait for tokens, in line.
+        """Wait, in line, until the rates of `resource` have room for a call, and take what it costs.
+
+        `cost` is requests (1), or amounts by unit, e.g. `{"tokens": 400}`. `timeout` is how long to wait, in
+        seconds or as a timedelta (None: without end).
 
         Raises UnknownResource, Closed, CostTooLarge, WaitTimeout (at once if it can be
-        foreseen), or CapacityExhausted with `timeout=0`.
+        foreseen), or CapacityExhausted with `timeout=0`; InvalidCapacity, InvalidLimit or InvalidWindow for
+        arguments that cannot work; and RuntimeError if it would wait in a thread that runs an event loop.
+
+        >>> MemoryLimiter(rates="10/s").acquire("openai", timeout=2)
         """
         check_name(resource)
         if timeout is not None:
@@ -184,7 +214,10 @@ class MemoryLimiter(Closing):
         cost: int | Mapping[str, int] = 1,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the twin of `acquire`
     ) -> None:
-        """Wait for tokens, in line, without blocking the event loop. Raises what `acquire` raises."""
+        """Wait as `acquire` does, without blocking the event loop.
+
+        `resource`, `cost`, `timeout` and the exceptions are those of `acquire`.
+        """
         check_name(resource)
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
@@ -193,7 +226,16 @@ class MemoryLimiter(Closing):
             slot.keep(await slot.__aenter__())
 
     def try_acquire(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> bool:
-        """Take tokens if they are there and no caller waits for them. False if unknown or closed."""
+        """Take what a call costs if `resource` has room for it now and no caller waits. Never waits.
+
+        `cost` is requests (1), or amounts by unit. False if there is no room, no limit for that name, or the
+        limiter is closed. Raises CostTooLarge if the call can never fit, and InvalidCapacity or InvalidLimit
+        for what is not a cost.
+
+        >>> users = MemoryLimiter(rates="2/minute burst 1")
+        >>> users.try_acquire("ann"), users.try_acquire("ann")
+        (True, False)
+        """
         check_name(resource)
         while not self._take_from_bucket(resource, cost):
             if self._is_short_only(resource, cost):
@@ -214,16 +256,17 @@ class MemoryLimiter(Closing):
         return True
 
     def ask(self, resource: str, *, cost: int | Mapping[str, int] = 1) -> Acquisition:
-        """As `try_acquire`, and the answer says why not and when to come again, counting those who wait.
+        """As `try_acquire`, and the answer, an `Acquisition`, says why not and when to come again.
 
-        >>> from headgate import MemoryLimiter
         >>> users = MemoryLimiter(rates="2/minute burst 1")
         >>> bool(users.ask("ann")), bool(users.ask("ann"))
         (True, False)
         >>> users.ask("ann").rule
         'requests/minute'
 
-        Raises UnknownResource, Closed or CostTooLarge.
+        Callers that wait for the `resource` are counted in. `cost` is requests (1), or amounts by unit.
+        Raises UnknownResource, Closed or CostTooLarge, and InvalidCapacity or InvalidLimit for what is not a
+        cost.
         """
         check_name(resource)
         while not self._take_from_bucket(resource, cost):
@@ -246,9 +289,12 @@ class MemoryLimiter(Closing):
     def slot(
         self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
     ) -> Slot:
-        """Wait for tokens, and count as in flight for the length of a `with` or `async with` block.
+        """Wait for room at a `resource`, and count as in flight for the length of a `with` or `async with`
+        block.
 
-        The tokens stay spent when the block ends, so the rate holds. Prefer this to `acquire` and `release`.
+        What the call took stays spent when the block ends, so the rate holds. Prefer this to `acquire` and
+        `release`. `cost`, `timeout` and the exceptions are those of `acquire`; it waits when the block is
+        entered.
         """
         check_name(resource)
         slot = Slot()
@@ -261,10 +307,10 @@ class MemoryLimiter(Closing):
         return slot
 
     def release(self, resource: str, *, refund: bool = True) -> None:
-        """End a call that was acquired. Does nothing if there is none.
+        """End a call of a `resource` that was acquired. Does nothing if there is none.
 
-        Beware: it also gives the token back, and then the rate limits only how many calls run at once.
-        `refund=False` keeps the token spent; `slot` always does.
+        Beware: it also gives one request back, and then the rate limits only how many calls run at once.
+        `refund=False` keeps it spent; `slot` always does.
         """
         known = self._resources.get(resource)
         if known is not None:
@@ -276,7 +322,7 @@ class MemoryLimiter(Closing):
     # -- looking and telling
 
     def get_capacity(self, resource: str) -> Capacity | None:
-        """The state of a resource now; None if it has no limits."""
+        """The state of a `resource` now, as a `Capacity`; None if it has no limits."""
         if self._reduced:
             self._recover(resource)
         known = self._resources.get(resource)
@@ -292,7 +338,16 @@ class MemoryLimiter(Closing):
             return capacity_of(resource, rules, calls, now)
 
     def announce_reduced(self, resource: str, reason: str) -> None:
-        """The API allows less than was set: tell observers, and cut the rates by `reduce_factor`, if any."""
+        """Say that the API allows a `resource` less than was set: tell observers, and cut its rates.
+
+        They are cut only if the limiter has a `reduce_factor`. `reason` is for observers and logs.
+
+        >>> limiter = MemoryLimiter(reduce_factor=0.5)
+        >>> limiter.set_capacity("openai", 60, 60)
+        >>> limiter.announce_reduced("openai", "received 429")
+        >>> limiter.get_capacity("openai").total
+        30
+        """
         if self._closed:
             return
         if self._factor is not None:
@@ -388,7 +443,7 @@ class MemoryLimiter(Closing):
             known = self._resources.get(resource)
             if known is None or known.gate.closed:  # a closed one is just being forgotten
                 if not self._template:
-                    raise _unknown(resource, again=again)
+                    raise unknown_resource(resource, again=again)
                 known = self._from_bucket_locked(resource)
                 if known is None:
                     known = self._resources[resource] = self._make_locked(resource, self._template)
@@ -440,11 +495,3 @@ class MemoryLimiter(Closing):
 
     def __repr__(self) -> str:
         return f"<MemoryLimiter of {len(self)} resources>"
-
-
-def _unknown(resource: str, *, again: bool) -> UnknownResource:
-    if again:
-        return UnknownResource(f"{resource!r} was removed while this call waited for it")
-    return UnknownResource(
-        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
-    )

@@ -18,8 +18,9 @@ from .resource import Acquisition
 class RateLimiter:
     """Never more than that many calls in any window of that length: object, `with` block, or decorator.
 
-    A number is calls a minute, a string is a rate: `RateLimiter(60)` and `RateLimiter("60/minute")` are the
-    same, and `RateLimiter("10/s")` is never more than ten in any second.
+    `requests_per_minute` is calls a minute, or a rate as text; `rate` says the same by a clearer name:
+    `RateLimiter(60)` and `RateLimiter(rate="60/minute")` are the same, and `RateLimiter("10/s")` is never
+    more than ten in any second.
 
     >>> from headgate import RateLimiter
     >>> from headgate.testing import ManualClock
@@ -33,7 +34,10 @@ class RateLimiter:
 
     Calls are not paced: all calls of a window may come at once. To pace them, write how many may come at
     once, e.g. `RateLimiter("100/s burst 20")`. A `Rate` is taken as it is, with the burst that it has. An
-    `observer` is told how long each call waited.
+    `observer` is told how long each call waited. `clock` replaces the time in tests.
+
+    Raises InvalidCapacity if the number is not a whole number above 0, InvalidLimit for what is not a rate,
+    and InvalidConfig for both arguments, several rates, or a rate that does not count requests.
     """
 
     __slots__ = ("_gate",)
@@ -77,21 +81,49 @@ class RateLimiter:
         )
 
     def acquire(self, *, timeout: Seconds | None = None) -> None:
-        """Wait for a place, in line. Raises WaitTimeout, at once if it can be foreseen."""
+        """Wait for a place, in line, for `timeout` at most: seconds or a timedelta, None without end.
+
+        Raises WaitTimeout, at once if it can be foreseen, CapacityExhausted with `timeout=0`, InvalidWindow
+        if `timeout` is not a time, and RuntimeError if it would wait in a thread that runs an event loop.
+
+        >>> from headgate import RateLimiter
+        >>> RateLimiter("10/s").acquire(timeout=2)
+        """
         with self._gate.admit(timeout=timeout):
             pass
 
     async def acquire_async(self, *, timeout: Seconds | None = None) -> None:  # noqa: ASYNC109 - the twin
-        """Wait for a place, in line, without blocking the event loop. Raises what `acquire` raises."""
+        """Wait for a place, in line, without blocking the event loop, for `timeout` at most.
+
+        The argument and the exceptions are those of `acquire`.
+
+        >>> import asyncio
+        >>> from headgate import RateLimiter
+        >>> asyncio.run(RateLimiter("10/s").acquire_async(timeout=2))
+        """
         async with self._gate.admit(timeout=timeout):
             pass
 
     def try_acquire(self) -> bool:
-        """Take a place if there is one now and no caller waits for it."""
+        """Take a place if there is one now and no caller waits for it; False if not. Never waits.
+
+        >>> from headgate import RateLimiter
+        >>> limiter = RateLimiter(1)
+        >>> limiter.try_acquire(), limiter.try_acquire()
+        (True, False)
+        """
         return self._gate.try_admit() is not None
 
     def ask(self) -> Acquisition:
-        """As `try_acquire`, and the answer says when to come again if there is no place."""
+        """As `try_acquire`, and the answer, an `Acquisition`, says when to come again if there is no place.
+
+        >>> from headgate import RateLimiter
+        >>> limiter = RateLimiter(1)
+        >>> bool(limiter.ask()), bool(limiter.ask())
+        (True, False)
+        >>> 59 < limiter.ask().retry_after <= 60
+        True
+        """
         try:
             self._gate.admit(timeout=0).enter()
         except CapacityExhausted as refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import Closed, InvalidConfig
+from ..errors import Closed, InvalidConfig, UnknownResource
 from ..frozen import Frozen
 from ..gate.admission import Admission, Permit
 from ..gate.gate import Gate
@@ -12,9 +12,11 @@ from ..limits import REQUESTS, Rate, read_cost
 
 
 class Capacity(Frozen):
-    """The state of one resource: `available` of `total` tokens could be taken now; `window` is in seconds.
+    """The state of one resource, as `limiter.get_capacity("api")` returns it.
 
-    `share` is the part of the total that this process may use, which is all of it unless agents share it.
+    `resource` is its name. `available` requests could be taken now. Its first rate allows `total` units in
+    `window` seconds. `in_flight` calls run. `share` is the part of the total that this process may use, which
+    is all of it unless agents share it.
 
     >>> from headgate import MemoryLimiter
     >>> limiter = MemoryLimiter(rates="5/s")
@@ -34,10 +36,10 @@ class Capacity(Frozen):
 
 
 class Acquisition(Frozen):
-    """Whether tokens were acquired without waiting; it is true if they were.
+    """Whether a call was acquired without waiting, as `ask()` of a limiter answers; it is true if it was.
 
-    If not, `rule` is the limit that has too little, and `retry_after` the number of seconds after which
-    another try could succeed, or None if no clock can tell.
+    `acquired` says so too. If it was not, `rule` is the limit that has too little, and `retry_after` the
+    number of seconds after which another try could succeed, or None if no clock can tell.
 
     >>> from headgate import RateLimiter
     >>> limiter = RateLimiter(1)
@@ -69,6 +71,15 @@ def capacity_of(resource: str, rules: Sequence[AnyRate], in_flight: int, now: in
     )
 
 
+def unknown_resource(resource: str, *, again: bool) -> UnknownResource:
+    """The error for a name without limits; `again` if it had some when the call began to wait."""
+    if again:
+        return UnknownResource(f"{resource!r} was removed while this call waited for it")
+    return UnknownResource(
+        f"no limit was set for {resource!r}; write e.g. set_capacity({resource!r}, 60, 60)"
+    )
+
+
 class Resource:
     """One resource with a gate of its own. The gate counts the calls in slots, `acquired` the other calls."""
 
@@ -94,7 +105,7 @@ class Resource:
         self.gate.detach(permit, self._count)
 
     def _count(self) -> None:
-        # There cannot be more calls than tokens: calls that are never released stop counting.
+        # There cannot be more calls than the rate has units: calls that are never released stop counting.
         most = self.gate.rules.rates[0].rate.amount
         self.acquired = self.acquired + 1 if self.acquired < most else most
 
@@ -102,7 +113,7 @@ class Resource:
         """A `with` block of this resource ended without an error."""
 
     def release(self, *, refund: bool) -> None:
-        """Count one acquired call less, if there is one, and give its token back if `refund` says so."""
+        """Count one acquired call less, if there is one, and give its request back if `refund` says so."""
 
         def end(now: int) -> None:
             if self.acquired:
