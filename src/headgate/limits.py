@@ -69,21 +69,25 @@ _PERIOD_NAMES = {_PERIODS[name]: name for name in ("ns", "us", "ms", "second", "
 
 
 class Rate(Frozen):
-    """At most *amount* units every *per* seconds, and at most *burst* of them at once.
+    """At most `amount` units every `per` seconds, and at most `burst` of them at once.
 
     >>> Rate(500, 60)
     Rate.parse('500 requests/minute burst 8')
     >>> Rate.parse("200_000 tokens/minute").burst
     3333
 
-    The default burst is what the rate allows in one second, at least one unit: a burst of a whole minute
-    would let twice the limit through in the first minute.
+    `unit` is what is counted: "requests", "tokens", "bytes" or one word of your own. The default burst is
+    what the rate allows in one second, at least one unit: a burst of a whole minute would let twice the limit
+    through in the first minute.
 
-    `strict=True` means never more than *amount* in any window of *per* seconds, wherever it begins. A
+    `strict=True` means never more than `amount` in any window of `per` seconds, wherever it begins. A
     bucket with a burst does not promise that.
 
     `burst_given` says whether the burst was written. Where it was not, a gate may learn from responses that
     the API allows more at once.
+
+    Raises InvalidCapacity if `amount` or `burst` is not a whole number above 0, InvalidWindow if `per` is not
+    a time, and InvalidLimit for another unit or for a strict rate with a burst.
     """
 
     __slots__ = ("amount", "burst", "burst_given", "per_ns", "strict", "unit")
@@ -126,7 +130,9 @@ class Rate(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read a rate from text, e.g. "500/minute" or "200_000 tokens/minute burst 3000".
+        """Read a rate from `text`, e.g. "500/minute", "200_000 tokens/minute burst 3000" or "10/s strict".
+
+        Raises InvalidLimit, with an example, if it cannot be read.
 
         >>> Rate.parse("100/s burst 20")
         Rate.parse('100 requests/second burst 20')
@@ -148,7 +154,7 @@ class Rate(Frozen):
 
     @property
     def per(self) -> float:
-        """The period in seconds."""
+        """The period of the rate in seconds."""
         return self.per_ns / SECOND
 
     @property

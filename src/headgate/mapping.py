@@ -60,7 +60,7 @@ def map(  # noqa: A001 - it does what the built-in function does
     workers: int | None = None,
     progress: Any = None,
 ) -> Results:
-    """Call `fn` with every item as the gate admits it, and return the results in the order of the items.
+    """Call `fn` with every item as the gate admits it, and return the results in the order of the `items`.
 
     >>> from headgate import Dispatch
     >>> headgate_map = map
@@ -68,14 +68,18 @@ def map(  # noqa: A001 - it does what the built-in function does
     ['A', 'B', 'C']
 
     A function runs in up to `workers` threads (32), a coroutine function in as many tasks (256). A call that
-    raises does not end the others: its exception stands in the results, and in `results.errors`. `cost` is a
-    function of an item that says what it costs: tokens, or amounts by unit. Without a `gate`, calls wait for
-    a worker only, which is right where `fn` sends by an adapter of `headgate.http` that has a gate of its
-    own. `headgate.call_options` hold for all calls.
+    raises does not end the others: its exception stands in the results, and in `results.errors`;
+    `results.check()` raises them together. `cost` is a function of an item that says what it costs: tokens,
+    or amounts by unit. Without a `gate`, a Dispatch or a FirstFree, calls wait for a worker only, which is
+    right where `fn` sends by an adapter of `headgate.http` that has a gate of its own.
+    `headgate.call_options` hold for all calls.
 
     `progress` is True or False; without it a bar is shown in a terminal and in a notebook, if `rich` is
     installed. Ctrl-C ends the wait and raises KeyboardInterrupt when the calls under way have ended; a second
     one does not wait for them. In a coroutine, write `await headgate.map_async(...)`.
+
+    Raises InvalidConfig or InvalidCapacity for arguments that cannot work, and what `cost` or the iteration
+    of `items` raises.
     """
     work = _Work(fn, items, gate, cost, workers, progress)
     if not runs_event_loop():
@@ -94,7 +98,7 @@ async def map_async(
 ) -> Results:
     """Call `fn` with every item as `map` does, in tasks of the running event loop or in threads.
 
-    The arguments are those of `map`: `gate`, `cost`, `workers`, `progress`.
+    `items`, `gate`, `cost`, `workers` and `progress` are those of `map`, and so are the exceptions.
 
     >>> import asyncio, headgate
     >>> async def double(n):

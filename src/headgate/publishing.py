@@ -42,7 +42,9 @@ def publish(path: str | os.PathLike[str] | None = None) -> Publication:
 
     It is off unless this is called. `path` is where the socket is made, with mode 0600; by default a file
     named by the process id, in the directory for such files of the user. The result has the `url`, and ends
-    it by `close()` or at the end of a `with` block. A forked child does not publish.
+    it by `close()` or at the end of a `with` block. A forked child does not publish. Raises InvalidConfig if
+    the socket cannot be made there, if a process publishes there already, or where the system has no Unix
+    sockets.
 
     >>> import headgate
     >>> with headgate.publish() as published:

@@ -13,8 +13,9 @@ from .hints import Literal
 class Verdict(Frozen):
     """What an outcome was: `throttled()`, `overloaded()`, `failed()`, SUCCEEDED, REJECTED or EXHAUSTED.
 
-    `retry_after` is how many seconds the far side asked to wait, None if it did not say. `again` says whether
-    another attempt is worth it, and `may_have_run` whether the call may have been carried out all the same.
+    `kind` is that word in lower case. `retry_after` is how many seconds the far side asked to wait, None if
+    it did not say. `again` says whether another attempt is worth it, and `may_have_run` whether the call may
+    have been carried out all the same.
     """
 
     __slots__ = ("again", "kind", "may_have_run", "retry_after")
@@ -55,8 +56,9 @@ def throttled(retry_after: float | None = None, *, again: bool = True) -> Verdic
 def overloaded(retry_after: float | None = None, *, again: bool = True) -> Verdict:
     """The far side has too much to do for any caller right now, as it says by 503 or 529.
 
-    The arguments are those of `throttled`. A ResilientClient starts a backoff window if there is a time, and
-    its breaker counts a failure.
+    `retry_after` is how many seconds it asked to wait, if it said so. `again=False` says that another attempt
+    is not worth it. A ResilientClient starts a backoff window if there is a time, and its breaker counts a
+    failure. Raises InvalidWindow if `retry_after` is not a time.
 
     >>> from headgate import ResilientClient, verdict
     >>> def classify(error):
@@ -70,7 +72,9 @@ def failed(retry_after: float | None = None, *, again: bool = True, may_have_run
     """The connection or the far side broke; the next attempt may succeed.
 
     `may_have_run=False` says that the call was certainly not carried out, as when no connection was made: a
-    ResilientClient then charges its budget nothing. The other arguments are those of `throttled`.
+    ResilientClient then charges its budget nothing. `retry_after` is how many seconds the far side asked to
+    wait, if it said so. `again=False` says that another attempt is not worth it. Raises InvalidWindow if
+    `retry_after` is not a time.
 
     >>> from headgate import ResilientClient, verdict
     >>> def classify(error):

@@ -43,12 +43,16 @@ class BackoffWindow(Closing):
     >>> window.should_backoff()            # at its end it is over
     False
 
-    `ceiling` clamps how long any signal may hold calls back. With `spread`, callers that wait
-    are let go one by one over that many seconds after the end, instead of all at once.
+    `ceiling` clamps how long any signal may hold calls back. With `spread`, callers that wait are let go one
+    by one over that many seconds after the end, instead of all at once. An `observer` is called with each
+    event of the window. `clock` replaces the time in tests.
 
     With a `store`, the window of a `key` is the same for every process that names both:
     `BackoffWindow(store="redis://limits.internal/0", key="openai")`. A Dispatch of that store and key
     shares it too. Close such a window when it is no longer used, or use it as a `with` block.
+
+    Raises InvalidWindow if `ceiling` or `spread` is not a time, InvalidConfig if one of `store` and `key` is
+    missing, and StoreError if the store cannot be asked.
     """
 
     __slots__ = (
@@ -102,9 +106,14 @@ class BackoffWindow(Closing):
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: WindowRegistry | str | None = None) -> BackoffWindow:
-        """The window of that key: every caller that asks gets the same object.
+        """The window of that `key`, any hashable value: every caller that asks gets the same object.
 
-        Without a registry, a default one for the whole process is used; a string names one.
+        Without a `registry`, a `WindowRegistry` or its name, a default one for the whole process is used.
+        Raises InvalidConfig if the registry is neither.
+
+        >>> from headgate import BackoffWindow
+        >>> BackoffWindow.for_key("openai") is BackoffWindow.for_key("openai")
+        True
         """
         from .window_registry import WindowRegistry  # noqa: PLC0415 - it imports this file
 
@@ -117,11 +126,18 @@ class BackoffWindow(Closing):
     # -- signals
 
     def set(self, duration: Seconds, *, reason: str = "", sent_at: float | None = None) -> None:
-        """Hold calls back for `duration` seconds from now. Only ever moves the end later.
+        """Hold calls back for `duration`, seconds or a timedelta, from now. Only ever moves the end later.
 
-        `sent_at`, on the window's clock (`time.monotonic()`), is when the call that was
-        refused had been sent: refusals of calls sent before the window started are echoes of
-        the same episode, not new ones.
+        `reason` is for observers and logs. `sent_at`, on the window's clock (`time.monotonic()`), is when the
+        call that was refused had been sent: refusals of calls sent before the window started are echoes of
+        the same episode, not new ones. Raises InvalidWindow if `duration` is not a time or `sent_at` not a
+        moment.
+
+        >>> from headgate import BackoffWindow
+        >>> window = BackoffWindow()
+        >>> window.set(30, reason="429")
+        >>> window.should_backoff()
+        True
         """
         sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
         self.signal(seconds_to_ns(duration, "duration"), reason, sent)
@@ -172,8 +188,16 @@ class BackoffWindow(Closing):
     def clear(self, *, generation: int | None = None) -> bool:
         """End the window now and wake the callers that wait for it. True if it was active.
 
-        With a generation, as read before a call was sent: only if no newer signal came since,
+        With a `generation`, as read before a call was sent: only if no newer signal came since,
         so that a slow success cannot erase it.
+
+        >>> from headgate import BackoffWindow
+        >>> window = BackoffWindow()
+        >>> window.set(30)
+        >>> before = window.generation
+        >>> window.set(60)                     # a newer signal
+        >>> window.clear(generation=before), window.clear()
+        (False, True)
         """
         return self._clear(generation, None)
 
@@ -211,7 +235,12 @@ class BackoffWindow(Closing):
     # -- looking
 
     def should_backoff(self) -> bool:
-        """Whether the window is active, so that calls should be held back."""
+        """Whether the window is active, so that calls should be held back.
+
+        >>> from headgate import BackoffWindow
+        >>> BackoffWindow().should_backoff()
+        False
+        """
         now = self.clock.now()
         if self.rule.active(now):
             return True
@@ -220,7 +249,7 @@ class BackoffWindow(Closing):
 
     @property
     def remaining(self) -> float:
-        """Seconds until the end; 0.0 when no window is active."""
+        """Seconds until the end of the window; 0.0 when it is not active."""
         now = self.clock.now()
         until = self.rule.until
         if until is not None and now < until:
@@ -230,13 +259,26 @@ class BackoffWindow(Closing):
 
     @property
     def generation(self) -> int:
-        """Grows each time a window starts or is extended."""
+        """A number that grows each time the window starts or is extended."""
         return self.rule.generation
 
     # -- waiting
 
     def wait(self, timeout: Seconds | None = None) -> bool:
-        """Sleep until no window is active and the caller's turn has come. False: `timeout` has passed."""
+        """Sleep until the window is not active and, with `spread`, the caller's turn has come.
+
+        True, or False if `timeout` has passed before or will have: seconds or a timedelta, None for no limit.
+        Raises InvalidWindow if `timeout` is not a time, and RuntimeError if it would wait in a thread that
+        runs an event loop: write `await window.wait_async()` there.
+
+        >>> from headgate import BackoffWindow
+        >>> window = BackoffWindow()
+        >>> window.wait()
+        True
+        >>> window.set(30)
+        >>> window.wait(timeout=0)
+        False
+        """
         try:
             with self._gate.admit(timeout=timeout):
                 self.notice_end(self.clock.now())
@@ -245,7 +287,16 @@ class BackoffWindow(Closing):
             return False
 
     async def wait_async(self, timeout: Seconds | None = None) -> bool:  # noqa: ASYNC109 - as `wait`
-        """Sleep, in a task, until no window is active and it is the caller's turn. False: as for `wait`."""
+        """Sleep, in a task, until the window is not active and, with `spread`, it is the caller's turn.
+
+        True, or False if `timeout` has passed before or will have, as for `wait`. Raises InvalidWindow if
+        `timeout` is not a time.
+
+        >>> import asyncio
+        >>> from headgate import BackoffWindow
+        >>> asyncio.run(BackoffWindow().wait_async(timeout=5))
+        True
+        """
         try:
             async with self._gate.admit(timeout=timeout):
                 self.notice_end(self.clock.now())
@@ -256,7 +307,7 @@ class BackoffWindow(Closing):
     # -- closing
 
     def close(self) -> None:
-        """Share the window no longer. A second call does nothing."""
+        """Share the window no longer. Without a store this does nothing, and so does a second call."""
         if self._member is not None:
             self._member.close()
 
@@ -302,3 +353,17 @@ class BackoffWindow(Closing):
 
     def __repr__(self) -> str:
         return f"<BackoffWindow {self.key!r}, {self.remaining:.3f} s remaining>"
+
+
+def read_window(window: BackoffWindow | None, key: Hashable, clock: Clock) -> BackoffWindow:
+    """The window that a Dispatch was given, or a new one of its own."""
+    if window is None:
+        window = BackoffWindow(clock=clock)
+        window.identify(key)
+    elif not isinstance(window, BackoffWindow):
+        raise InvalidConfig(f'window={window!r} is not a BackoffWindow; write BackoffWindow.for_key("api")')
+    elif window.clock is not clock:
+        raise InvalidConfig(
+            "a Dispatch and its window must tell time by the same clock; give both the same clock="
+        )
+    return window

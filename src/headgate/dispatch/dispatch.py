@@ -14,8 +14,6 @@ from ..arguments import (
     yes_or_no,
 )
 from ..errors import InvalidConfig, UnknownName
-from ..gate.admission import Permit
-from ..gate.audience import Audience
 from ..gate.bucket import RateRule
 from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
@@ -39,7 +37,8 @@ from ..hints import (
 )
 from ..light import LazyModule
 from ..limits import Rate, columns_for, read_rates
-from .backoff_window import BackoffWindow
+from .audience import DispatchAudience
+from .backoff_window import BackoffWindow, read_window
 from .places import places_of, weight_of
 
 TYPE_CHECKING = False
@@ -68,35 +67,40 @@ class Dispatch(Gate, Closing):
     >>> with api.admit(tokens=1200) as permit:
     ...     permit.settle(tokens=900)           # the estimate becomes the fact
 
-    After a backoff signal, while `window` is active and `backoff_window` seconds beyond, calls
-    go under tighter rules: `throttled_concurrency` of them at once, each byte counting
-    `byte_penalty_multiplier` times. `throttled_concurrency="adaptive"` instead cuts the
-    concurrency to 70 % once per episode and lets it grow back over another `backoff_window`
-    seconds. With `pause=True` no call goes at all before the window's end.
+    Callers use `admit` and `try_admit`; `with_rate_limit` runs a function. `observe` and `set_backoff` tell
+    it what the API said, `set_rates` changes its rates, `snapshot` shows how it stands, `named` finds it, and
+    `close`, or the end of a `with` block, refuses all further calls.
 
-    `concurrency`, `throttled_concurrency` or `byte_budget` of None takes that rule away.
+    `key` is its name in events, errors and a store. `rates` is a rate, as text or as a `Rate`, or a list of
+    them; a call must fit all. With `rates="auto"` they are those that responses state, given to `observe`, or
+    else found by trying. Rates that are configured are lowered to what responses state, never raised above.
+    `concurrency` is how many calls may be in flight, and `byte_budget` how many bytes of them.
 
-    The defaults are those of the design that this class implements: they suit a service that takes what it
-    can and slows down under load. APIs of language models state limits and mean their Retry-After. For them
-    write `pause=True`, `throttled_concurrency="adaptive"` and `byte_budget=None`, as the gates have that
-    headgate makes where none is given.
+    After a backoff signal, while `window` is active and `backoff_window` seconds beyond, calls go under
+    tighter rules: `throttled_concurrency` of them at once, each byte counting `byte_penalty_multiplier`
+    times. `throttled_concurrency="adaptive"` instead cuts the concurrency to 70 % once per episode and lets
+    it grow back over another `backoff_window` seconds. With `pause=True` no call goes at all before the
+    window's end. None takes `concurrency`, `throttled_concurrency` or `byte_budget` away.
 
-    Two Dispatches share nothing unless they are given the same `window`. Tenants that wait
-    share by cost, equally unless `weights` gives some of them more, e.g. `{"gold": 4}`.
+    The defaults suit a service that takes what it can and slows down under load. APIs of language models
+    state limits and mean their Retry-After. For them write `pause=True`, `throttled_concurrency="adaptive"`
+    and `byte_budget=None`, as the gates have that headgate makes where none is given.
+
+    `max_waiting` is how many callers may wait (None: any number). Tenants that wait share by cost, equally
+    unless `weights` gives some of them more, e.g. `{"gold": 4}`. `name` is for `Dispatch.named`. An
+    `observer` is called with every event. `clock` and `random` replace time and chance in tests. Two
+    Dispatches share nothing unless they are given the same `window`, a `BackoffWindow`, or a store.
 
     With `store` all processes that name the same store and key share all of it, the window included: in
     this process (`"memory:"`), on this machine (`"sqlite:///limits.db"`) or in a fleet
     (`"redis://limits.internal/0"`, `"postgresql://limits.internal/db"`). Limits other than those in force
     replace them for all. If the store cannot be asked, `on_loss` says how to go on: by this process's
     "share" of the limits, by the "lease" of what was granted, "open" or "closed".
-    `acquire_backoff`, a Backoff, paces how the store is asked again for places that other processes hold;
+    `acquire_backoff`, a `Backoff`, paces how the store is asked again for places that other processes hold;
     every 20 ms without it.
 
-    With `rates="auto"` the limits are those that responses state, given to `observe`, or else found by
-    trying. Rates that are configured are lowered to what responses state, never raised above.
-
-    `max_waiting` bounds the line, `name` is for `Dispatch.named`, an `observer` is told what happens, `clock`
-    and `random` are for tests. A `with` block closes it. Raises InvalidLimit or its kinds, and StoreError.
+    Raises InvalidLimit, or InvalidCapacity, InvalidWindow and InvalidConfig, which are kinds of it, for
+    arguments that cannot work, and StoreError if the store cannot be asked.
     """
 
     __slots__ = (
@@ -136,17 +140,7 @@ class Dispatch(Gate, Closing):
         clock: Clock = SYSTEM,
         random: Callable[[], float] = default_random,
     ) -> None:
-        if window is None:
-            window = BackoffWindow(clock=clock)
-            window.identify(key)
-        elif not isinstance(window, BackoffWindow):
-            raise InvalidConfig(
-                f'window={window!r} is not a BackoffWindow; write BackoffWindow.for_key("api")'
-            )
-        elif window.clock is not clock:
-            raise InvalidConfig(
-                "a Dispatch and its window must tell time by the same clock; give both the same clock="
-            )
+        window = read_window(window, key, clock)
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidConfig(f'name={name!r} is not a name; write a string, e.g. name="openai"')
         if on_loss not in ("share", "lease", "open", "closed"):
@@ -181,7 +175,7 @@ class Dispatch(Gate, Closing):
             max_waiting=max_waiting,
             weights=weights,
             clock=clock,
-            audience=_Audience(key, read_observer(observer), window),
+            audience=DispatchAudience(key, read_observer(observer), window),
         )
         self.window = window
         window.watch(self)
@@ -226,7 +220,14 @@ class Dispatch(Gate, Closing):
 
     @classmethod
     def named(cls, name: str) -> Dispatch:
-        """The Dispatch that was made with that name and has not been closed."""
+        """The Dispatch that was made with that `name` and has not been closed.
+
+        Raises UnknownName if there is none; the message lists the names that there are.
+
+        >>> api = Dispatch("openai", name="openai")
+        >>> Dispatch.named("openai") is api
+        True
+        """
         try:
             return cls._names[name]
         except KeyError:
@@ -238,7 +239,15 @@ class Dispatch(Gate, Closing):
     # -- running a call
 
     def with_rate_limit(self, estimated_bytes: int, fn: Callable[[], T]) -> T:
-        """Wait for a place, run the function, give the place back, return what it returned."""
+        """Wait for a place, call `fn` without arguments, give the place back, and return what it returned.
+
+        The call has `estimated_bytes` in flight meanwhile. It waits without a time-out: for one, write
+        `with api.admit(timeout=...)`. Raises what `fn` raises, the refusals of `admit`, and InvalidConfig if
+        `fn` is a coroutine function.
+
+        >>> Dispatch("api").with_rate_limit(2_000, lambda: "answer")
+        'answer'
+        """
         with self.admit(bytes=estimated_bytes):
             result = fn()
             if result.__class__ is Coroutine:
@@ -246,7 +255,17 @@ class Dispatch(Gate, Closing):
             return result
 
     async def with_rate_limit_async(self, estimated_bytes: int, fn: Callable[[], Awaitable[T]]) -> T:
-        """Wait for a place, await the function, give the place back, return what it returned."""
+        """Wait for a place in a task, await what `fn()` returns, give the place back, and return the result.
+
+        `estimated_bytes` and the exceptions are those of `with_rate_limit`; it raises InvalidConfig if what
+        `fn` returns cannot be awaited.
+
+        >>> import asyncio
+        >>> async def ask():
+        ...     return "answer"
+        >>> asyncio.run(Dispatch("api").with_rate_limit_async(2_000, ask))
+        'answer'
+        """
         async with self.admit(bytes=estimated_bytes):
             coming = fn()
             if not hasattr(coming, "__await__"):
@@ -256,11 +275,32 @@ class Dispatch(Gate, Closing):
     # -- signals and changes
 
     def set_backoff(self, duration: Seconds, *, reason: str = "") -> None:
-        """The API said "slow down": start the backoff window, and go by the tighter rules."""
+        """Start the backoff window because the API said "slow down", or extend it: it ends in `duration`.
+
+        `duration` is seconds or a timedelta, and never moves the end of a window earlier. `reason` is for
+        observers and logs. Calls go by the tighter rules meanwhile; only with `pause=True` none goes before
+        the end. To end the window write `api.window.clear()`. Raises InvalidWindow if `duration` is not a
+        time.
+
+        >>> api = Dispatch("api", pause=True)
+        >>> api.set_backoff(30, reason="429")
+        >>> api.try_admit() is None
+        True
+        """
         self.window.set(duration, reason=reason)
 
     def set_rates(self, rates: Rates) -> None:
-        """Other rates from now on, for waiting callers too. What was used stays used."""
+        """Set other rates from now on, for waiting callers too. What was used stays used.
+
+        `rates` is written as for the class, except "auto"; `()` removes all rates. With a store the rates
+        hold for all processes of the key. A waiting caller whose call can never fit the new rates gets
+        CostTooLarge. Raises InvalidLimit, or InvalidConfig, for what is not a rate.
+
+        >>> api = Dispatch("api", rates="500/minute")
+        >>> api.set_rates(["300/minute", "50_000 tokens/minute"])
+        >>> api
+        <Dispatch 'api': 300 requests/minute burst 5, 50000 tokens/minute burst 833, 0 waiting>
+        """
         read = read_rates(rates)
         learner = self._find_learner()
         self.look(lambda _now: learner.configure(read))
@@ -270,15 +310,15 @@ class Dispatch(Gate, Closing):
             self.retune(read)
 
     def observe(self, signal: Signal, *, sent_at: float | None = None, status: int | None = None) -> None:
-        """Learn from what a response said, as `headgate.http.read_signal` reads it.
+        """Learn from `signal`: what a response said, as `headgate.http.read_signal` reads it.
 
         "Slow down" starts the backoff window for as long as it asked and a little more, once for all calls
         that hear the same. Stated limits become the rates, where these are "auto" or higher; what is said
         to remain lowers what there is. `sent_at`, on the clock of the Dispatch (`time.monotonic()`), is when
         the call was sent: without it, answers of one burst cannot be told from news. `status` is for
-        observers alone.
+        observers alone. The adapters of `headgate.http` call this for each response. Raises InvalidWindow if
+        `sent_at` is not a moment.
 
-        >>> from headgate import Dispatch
         >>> from headgate.http import read_signal
         >>> api = Dispatch("api", rates="auto")
         >>> headers = {"x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "599"}
@@ -354,11 +394,15 @@ class Dispatch(Gate, Closing):
             member.learned(cut=False)
 
     def expect_delay(self, seconds: Seconds) -> None:
-        """Calls may arrive at the API as much later than others as this: keep that distance from each burst.
+        """Say that some calls may arrive at the API later than others, by up to `seconds` (or a timedelta).
 
-        What an API that was full allows is counted from the arrival of the first call. Until the first
-        response is observed, only a few calls of a burst that was not configured go at once: other programs
-        may have used it, and then all of them would be refused.
+        So much distance is kept from each burst. What an API that was full allows is counted from the arrival
+        of the first call. Until the first response is observed, only a few calls of a burst that was not
+        configured go at once: other programs may have used it, and then all of them would be refused. Raises
+        InvalidWindow if `seconds` is not a time.
+
+        >>> api = Dispatch("api", rates="600/minute")
+        >>> api.expect_delay(0.1)                  # the first calls open their connections
         """
         delay = self.expected_delay = seconds_to_ns(seconds, "seconds")
         learner = self._find_learner()
@@ -391,7 +435,16 @@ class Dispatch(Gate, Closing):
             self.window.signal(duration, "throttled", sent_at)
 
     def close(self) -> None:
-        """Refuse the callers that wait and every later one, and free the name. A second call does nothing."""
+        """Refuse the callers that wait and every later one, by Closed, and free the name.
+
+        Calls in flight may finish. A store is left. A second call does nothing.
+
+        >>> api = Dispatch("api")
+        >>> api.close()
+        >>> api.try_admit()
+        Traceback (most recent call last):
+        headgate.errors.Closed: the gate 'api' was closed (closed)
+        """
         if self._name is not None and self._names.get(self._name) is self:
             del self._names[self._name]
         super().close()
@@ -399,7 +452,13 @@ class Dispatch(Gate, Closing):
     # -- looking
 
     def snapshot(self) -> DispatchSnapshot:
-        """How it stands right now, and why the first in line waits."""
+        """How the Dispatch stands right now, and why the first in line waits, as a `DispatchSnapshot`.
+
+        >>> api = Dispatch("api", rates="500/minute", concurrency=64)
+        >>> with api.admit():
+        ...     api.snapshot().in_flight
+        1
+        """
         from .snapshot import take_snapshot  # noqa: PLC0415 - loaded by the first that looks
 
         def look(now: int) -> DispatchSnapshot:
@@ -437,18 +496,3 @@ class Dispatch(Gate, Closing):
     def __repr__(self) -> str:
         rates = ", ".join(str(rule.rate) for rule in self.rules.rates) or "no rates"
         return f"<Dispatch {self.key!r}: {rates}, {self.waiting} waiting>"
-
-
-class _Audience(Audience):
-    """Tells the observers of a Dispatch first that its window has ended, if that let a call in."""
-
-    __slots__ = ("_window",)
-
-    def __init__(self, key: Hashable, given: Observer | None, window: BackoffWindow) -> None:
-        super().__init__(key, given)
-        self._window = window
-
-    def admitted(self, permit: Permit, rule: str | None, tenant: Hashable) -> None:
-        if self._window.rule.unended:
-            self._window.notice_end(permit.taken_at)
-        Audience.admitted(self, permit, rule, tenant)  # quicker than by `super()`

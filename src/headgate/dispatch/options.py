@@ -81,6 +81,9 @@ class call_options:  # noqa: N801 - it is used like a function
 
     None ends an option of the block outside. A generator that yields inside such a block, like a dependency
     of FastAPI, has to be `async`: frameworks run other generators in a context of their own.
+
+    Raises InvalidConfig for a tenant, priority or budget of another kind, InvalidWindow if `timeout` is not a
+    time, and InvalidCapacity if `cost` is not an amount.
     """
 
     __slots__ = ("_given",)

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class RateLevel(Frozen):
-    """How one rate stands: `level` units could go now (negative: in debt), of `burst` at most.
+    """How one rate of a gate stands at one instant, in a `DispatchSnapshot`.
+
+    `name` is its unit and period, e.g. "requests/minute". It allows `limit` units of `unit` in `per` seconds,
+    and `burst` of them at most at once. `level` units could go now; the level is negative after a call that
+    cost more than was there.
 
     >>> from headgate import Dispatch
     >>> (rate,) = Dispatch("api", rates="600/minute").snapshot().rates
@@ -79,11 +83,18 @@ class Totals(Frozen):
 
 
 class DispatchSnapshot(Frozen):
-    """How a Dispatch stands at one instant. What nothing limits is None.
+    """How a Dispatch stands at one instant, as `api.snapshot()` returns it. What nothing limits is None.
 
+    `in_flight` calls hold a place, of `concurrency`. `throttled_in_flight` of them were admitted under the
+    tighter rules, of `throttled_concurrency`. `bytes_in_flight` is their size, of `byte_budget`. `rates` has
+    a `RateLevel` for each rate, and `totals` is a `Totals`.
+
+    `backoff_active` says whether the tighter rules hold, and `window_remaining` in how many seconds the
+    backoff window ends (0.0: none is active).
+
+    `waiting` is how many callers wait, and `waiting_by_priority` has pairs of a priority and how many wait.
     `binding` is the rule the first in line waits for and `next_at` the moment, on the clock
-    of the Dispatch, at which it looks again; None if a call has to finish first. `window_remaining` is how
-    many seconds its backoff window lasts, `waiting_by_priority` has pairs of a priority and how many wait.
+    of the Dispatch, at which it looks again; None if a call has to finish first.
 
     >>> from headgate import Dispatch
     >>> api = Dispatch("api", concurrency=1)

@@ -23,15 +23,15 @@ _SLICE = 10_000_000
 
 
 class WindowRegistry:
-    """Windows by key. The same key in two registries is two windows.
+    """Backoff windows by key. The same key in two registries is two windows.
 
     >>> from headgate import WindowRegistry
     >>> stripe = WindowRegistry.named("payments").for_key("stripe")
     >>> stripe is WindowRegistry.named("payments").for_key("stripe")
     True
 
-    A window that is neither held nor active is forgotten. The arguments are those of the windows
-    it makes.
+    A window that is neither held nor active is forgotten. `ceiling`, `spread`, `observer` and `clock` are
+    those of each `BackoffWindow` that it makes. Raises InvalidWindow or InvalidConfig if these cannot work.
     """
 
     __slots__ = (
@@ -80,7 +80,10 @@ class WindowRegistry:
 
     @classmethod
     def named(cls, name: str) -> WindowRegistry:
-        """The registry of that name, made on first use and kept for the life of the process."""
+        """The registry of that `name`, made on first use and kept for the life of the process.
+
+        Its windows have no ceiling, spread or observer. Raises InvalidConfig if `name` is not a string.
+        """
         if not isinstance(name, str) or not name:
             raise InvalidConfig(f'registry name {name!r} is not a name; write a string, e.g. "payments"')
         known = cls._named.get(name)
@@ -88,7 +91,13 @@ class WindowRegistry:
         return known if known is not None else cls._named.setdefault(name, cls())
 
     def for_key(self, key: Hashable) -> BackoffWindow:
-        """The window of that key: every caller that asks gets the same object."""
+        """The window of that `key`, any hashable value: every caller that asks gets the same object.
+
+        >>> from headgate import WindowRegistry
+        >>> registry = WindowRegistry(ceiling=60)
+        >>> registry.for_key("stripe") is registry.for_key("stripe")
+        True
+        """
         with self._lock:
             if self._slices:
                 self._forget_ended_locked()

@@ -32,8 +32,8 @@ SETTLED = 0
 class Permit:
     """The right to run now. Settle it when the call is over; a `with` block does it for you.
 
-    `waited` is how many seconds the caller waited for it, `throttled` whether it was given under the
-    tighter rules that follow a backoff signal.
+    `admit` and `try_admit` of a gate make permits. A permit is settled once; later calls of `settle` and
+    `cancel` do nothing.
 
     >>> from headgate import Dispatch
     >>> api = Dispatch("api", rates="200_000 tokens/minute")
@@ -56,17 +56,17 @@ class Permit:
 
     @property
     def waited(self) -> float:
-        """How many seconds the caller waited."""
+        """How many seconds the caller waited for this permit."""
         return getattr(self, "wait_ns", 0) / 1e9
 
     @property
     def gate(self) -> Gate | None:
-        """The gate that gave it; None if that is gone."""
+        """The gate that gave this permit; None if that is gone. It tells which gate of a FirstFree it was."""
         return self.generation.gate()
 
     @property
     def throttled(self) -> bool:
-        """Whether it was given under the tighter rules that follow a backoff signal."""
+        """Whether the permit was given under the tighter rules that follow a backoff signal."""
         return abs(self.mode) == THROTTLED
 
     def settle(
@@ -77,10 +77,23 @@ class Permit:
         cost: int | Mapping[str, int] | None = None,
         verdict: Verdict | None = None,
     ) -> None:
-        """The call is over: give the place back, and replace estimates by facts.
+        """End the call: give the place back, and replace estimates by facts.
 
-        What is not given is taken to have cost what was estimated. Only the first call does
-        anything. A verdict of `throttled(retry_after)` starts the gate's backoff window.
+        `tokens` and `bytes` are what the call really used; `cost` is for how many requests it counted, or
+        amounts by unit, e.g. `{"images": 1}`. What is not given is taken to have cost what was estimated: a
+        call that cost less gets the rest back, and one that cost more brings the rate into debt. `verdict`
+        says what the API answered: `headgate.verdict.throttled(retry_after)` starts the gate's backoff
+        window.
+
+        >>> from headgate import Dispatch
+        >>> from headgate.verdict import throttled
+        >>> api = Dispatch("api", rates="200_000 tokens/minute")
+        >>> with api.admit(tokens=1200) as permit:
+        ...     permit.settle(tokens=300, verdict=throttled(30))
+        >>> api.snapshot().backoff_active
+        True
+
+        Only the first call does anything. Raises InvalidCapacity or InvalidLimit for what is not a cost.
         """
         find_gate = self.generation.gate  # by a local name, as in `Gate.take`
         gate = find_gate()
@@ -95,7 +108,15 @@ class Permit:
                 gate.learn(verdict, self.taken_at)
 
     def cancel(self) -> None:
-        """The call was never sent: it cost nothing in any unit."""
+        """End a call that was never sent: it cost nothing in any unit. After `settle` this does nothing.
+
+        >>> from headgate import Dispatch
+        >>> api = Dispatch("api", rates="600/minute burst 10")
+        >>> with api.admit() as permit:
+        ...     permit.cancel()
+        >>> api.snapshot().rates[0].level
+        10
+        """
         gate = self.generation.gate()
         if gate is not None and self.mode > SETTLED:
             gate.settle(self, (0,) * len(self.cost))
@@ -210,6 +231,10 @@ class Admission:
     >>> with admission as permit:
     ...     print(permit)
     <Permit of 'api', running, waited 0.000 s>
+
+    It waits and raises when it is entered. Where no block fits, `enter` and `enter_async` give the permit,
+    which the caller has to settle. Raises RuntimeError if it is entered while it is in use: call `admit()`
+    for each call.
     """
 
     __slots__ = ("gate", "permit", "price", "priority", "tenant", "timeout")
@@ -270,13 +295,32 @@ class Admission:
         return permit
 
     def enter(self) -> Permit:
-        """Wait for a place without a block: the caller settles the permit."""
+        """Wait for a place without a block: the caller settles the permit that this returns.
+
+        A permit that is dropped without being settled gives its place back with a ResourceWarning. Raises the
+        refusals of `admit`, and RuntimeError if it would wait in a thread that runs an event loop.
+
+        >>> from headgate import Dispatch
+        >>> permit = Dispatch("api").admit(timeout=5).enter()
+        >>> permit.settle()
+        """
         permit = self.__enter__()
         self.permit = None
         return permit
 
     async def enter_async(self) -> Permit:
-        """Wait for a place in a task, without a block: the caller settles the permit."""
+        """Wait for a place in a task, without a block: the caller settles the permit that this returns.
+
+        A permit that is dropped without being settled gives its place back with a ResourceWarning. Raises the
+        refusals of `admit`.
+
+        >>> import asyncio
+        >>> from headgate import Dispatch
+        >>> async def call():
+        ...     permit = await Dispatch("api").admit(timeout=5).enter_async()
+        ...     permit.settle()
+        >>> asyncio.run(call())
+        """
         permit = await self.__aenter__()
         self.permit = None
         return permit

@@ -21,7 +21,7 @@ from .pickling import only_here
 
 
 class FirstFree:
-    """Several gates, of which a call takes the first that has room: API keys, deployments, regions.
+    """Several `gates`, of which a call takes the first that has room: API keys, deployments, regions.
 
     >>> from headgate import Dispatch
     >>> keys = FirstFree([Dispatch("key 1", concurrency=1), Dispatch("key 2", concurrency=1)])
@@ -36,6 +36,9 @@ class FirstFree:
 
     The gates stay what they are: others may wait at one of them alone. They need one clock. An adapter of
     `headgate.http` takes a FirstFree as its gate, with `choose=` for the credential or the base URL.
+
+    Raises InvalidConfig if there is no gate, one that is not a Dispatch, or one twice, and InvalidCapacity
+    for weights that are not whole numbers above 0.
     """
 
     __slots__ = ("__weakref__", "_credit", "_weights", "gates")
@@ -72,8 +75,15 @@ class FirstFree:
     ) -> FirstFreeAdmission:
         """Wait for a place at any gate: `with keys.admit(...) as permit`, or `async with`.
 
-        Takes what `Dispatch.admit` takes. A gate that refuses (closed, line full, cost too large) is passed
-        over. If all refuse, the refusal is raised that is worth another try soonest.
+        `bytes`, `tokens`, `cost`, `timeout`, `priority` and `tenant` are those of `Dispatch.admit`, and so
+        are the exceptions. A gate that refuses (closed, line full, cost too large) is passed over. If all
+        refuse, the refusal is raised that is worth another try soonest.
+
+        >>> from headgate import Dispatch
+        >>> keys = FirstFree([Dispatch("key 1"), Dispatch("key 2")])
+        >>> with keys.admit(tokens=1200, timeout=5) as permit:
+        ...     permit.gate.key
+        'key 1'
         """
         return self.among(
             [
@@ -97,9 +107,18 @@ class FirstFree:
         priority: int = 0,
         tenant: Hashable = None,
     ) -> Permit | None:
-        """A permit of the first gate that has a place right now, else None.
+        """A permit of the first gate that has a place right now, else None. Never waits.
 
-        A gate that refuses for good is passed over; if all do, the refusal of the last one is raised.
+        `bytes`, `tokens`, `cost`, `priority` and `tenant` are those of `Dispatch.admit`. A gate that refuses
+        for good is passed over; if all do, the refusal of the last one is raised.
+
+        >>> from headgate import Dispatch
+        >>> keys = FirstFree([Dispatch("key 1", concurrency=1), Dispatch("key 2", concurrency=1)])
+        >>> permits = [keys.try_admit() for _ in range(3)]
+        >>> permits[1].gate.key, permits[2]
+        ('key 2', None)
+        >>> for permit in permits[:2]:
+        ...     permit.settle()
         """
         refusal, tried = None, 0
         for index in self.order():
@@ -184,7 +203,7 @@ class FirstFreeAdmission:
         self.__exit__(kind, error, tb)
 
     def enter(self) -> Permit:
-        """Wait for a place without a block: the caller settles the permit."""
+        """Wait for a place without a block: the caller settles the permit that this returns."""
         permit = self._take()
         if permit is None:
             wait = self._wait = _Wait(self._gates)
@@ -203,7 +222,7 @@ class FirstFreeAdmission:
         return permit
 
     async def enter_async(self) -> Permit:
-        """Wait for a place in a task, without a block: the caller settles the permit."""
+        """Wait for a place in a task, without a block: the caller settles the permit that this returns."""
         permit = self._take()
         if permit is None:
             wait = self._wait = _Wait(self._gates)

@@ -83,10 +83,19 @@ class Gate(GuardedRules):
 
         `tokens` and `bytes` are estimates, to be settled later; `cost` is how many requests
         the call counts for (one), or amounts by unit, e.g. `{"images": 2}`. A higher
-        `priority` goes first. Calls of different `tenant`s share fairly by cost.
+        `priority` goes first; it is a whole number, 0 unless given. Calls of different `tenant`s share fairly
+        by cost; a tenant is any hashable value. `timeout` is how long to wait, in seconds or as a timedelta
+        (None: without end). It waits when the block is entered, not before.
 
-        Raises WaitTimeout after `timeout` seconds, CapacityExhausted with `timeout=0`,
-        LineFull, CostTooLarge or Closed.
+        >>> from headgate import Dispatch
+        >>> api = Dispatch("api", rates="200_000 tokens/minute", concurrency=8)
+        >>> with api.admit(tokens=1200, timeout=5, priority=1, tenant="ann") as permit:
+        ...     permit.settle(tokens=900)
+
+        Raises at once InvalidCapacity or InvalidLimit for what is not a cost, InvalidWindow for what is not a
+        time, and InvalidConfig for another priority or tenant. Entering it raises WaitTimeout after `timeout`
+        seconds or at once if it can be foreseen, CapacityExhausted with `timeout=0`, LineFull, CostTooLarge
+        or Closed; and RuntimeError if a `with` block would have to wait in a thread that runs an event loop.
         """
         admission = Admission()
         admission.gate = self
@@ -113,10 +122,19 @@ class Gate(GuardedRules):
         priority: int = 0,
         tenant: Hashable = None,
     ) -> Permit | None:
-        """A permit if there is a place right now and no caller waits for it, else None.
+        """A permit if there is a place right now and no caller waits for it, else None. Never waits.
 
-        Takes what `admit` takes. Settle the permit when the call is over, or use it as
-        `with permit:`. Raises CostTooLarge or Closed where no later try could succeed.
+        `bytes`, `tokens` and `cost` are what the call takes, as for `admit`, and so are `priority` and
+        `tenant`, by which observers know the call. Settle the permit when the call is over, or use it as
+        `with permit:`. Raises CostTooLarge or Closed where no later try could succeed, and InvalidCapacity,
+        InvalidLimit or InvalidConfig for arguments that cannot work.
+
+        >>> from headgate import Dispatch
+        >>> api = Dispatch("api", concurrency=1)
+        >>> permit = api.try_admit()
+        >>> api.try_admit() is None
+        True
+        >>> permit.settle()
         """
         if bytes != 0 or tokens != 0 or cost is not None:
             price = read_cost(self.columns, bytes, tokens, cost)
@@ -156,7 +174,7 @@ class Gate(GuardedRules):
         return permit
 
     def close(self) -> None:
-        """Refuse the callers that wait and every later one. Calls under way may finish."""
+        """Refuse the callers that wait and every later one, by Closed. Calls under way may finish."""
 
         def close(_now: int) -> None:
             self.closed = True
@@ -335,7 +353,7 @@ class Gate(GuardedRules):
     # -- other rates
 
     def retune(self, rates: tuple[Rate, ...], *, learned: bool = False) -> None:
-        """Other rates from now on, for waiting callers too. What was used stays used.
+        """Set other `rates` from now on, for waiting callers too. What was used stays used.
 
         `learned`: they are not from the user, so calls need not state what they cost in further units.
         """

@@ -177,7 +177,7 @@ class GuardedRules:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait in line."""
+        """How many callers wait in line at this gate."""
         return self._callers.line.waiting
 
     @property

@@ -15,10 +15,11 @@ _changing = allocate_lock()
 
 
 def observe_all(observer: Observer) -> Callable[[], None]:
-    """Tell this observer of everything in this process, from now on, beside those that are told already.
+    """Call `observer` with everything that happens in this process, from now on.
 
     It reaches gates that exist already and those that will be made, by this program or by a library that it
-    uses. An observer that was given to a gate too is told once. Returns a function that ends it.
+    uses. Observers that were given to a gate are told as before; one that was given to a gate too is told
+    once. Returns a function that ends it. Raises InvalidConfig if `observer` cannot be called.
 
     >>> import headgate
     >>> from headgate.testing import Recorder

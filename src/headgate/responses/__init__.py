@@ -12,13 +12,17 @@ from .signals import Signal, retry_after_of, signal_of
 
 
 def parse_retry_after(headers: object, *, default: float = 1.0, now: float | None = None) -> float:
-    """Seconds to wait according to the headers, or *default* if they do not say. Zero means at once.
+    """Seconds to wait according to `headers`, or `default` (1.0) if they do not say. Zero means at once.
 
-    Dates are measured from the Date header of the response, so that a wrong local clock does not matter;
-    *now*, in seconds since 1970, is used where that header is missing.
+    `headers` is a mapping, an iterable of pairs or the headers object of any client library. `Retry-After`
+    may be seconds or a date. Dates are measured from the Date header of the response, so that a wrong local
+    clock does not matter; `now`, in seconds since 1970, is used where that header is missing. A wait is at
+    most 31 days. Never raises: what cannot be read counts as not said.
 
     >>> parse_retry_after({"Retry-After": "7"}), parse_retry_after({}, default=2.0)
     (7.0, 2.0)
+    >>> parse_retry_after({"Retry-After": "soon"})
+    1.0
     """
     retry_after = retry_after_of(headers, time.time() if now is None else now)
     return default if retry_after is None else retry_after
@@ -32,11 +36,11 @@ def read_signal(
     now: float | None = None,
     provider: str | None = None,
 ) -> Signal:
-    """Everything a response says about limits: its status, its headers and, on errors, its body.
+    """Everything a response says about limits: its `status`, its `headers` and, on errors, its `body`.
 
-    *headers* is a mapping, an iterable of pairs or the headers object of any client library; *body* is
-    bytes, text or parsed JSON. *provider* helps where two providers use one name differently (`"groq"`).
-    *now* is the wall time in seconds since 1970, for tests.
+    `headers` is a mapping, an iterable of pairs or the headers object of any client library; `body` is bytes,
+    text or parsed JSON. `provider` helps where two providers use one name differently (`"groq"`). `now` is
+    the wall time in seconds since 1970, for tests. Never raises: what cannot be read counts as not said.
 
     >>> read_signal(429, {}, {"error": {"type": "insufficient_quota"}}).should_retry
     False
