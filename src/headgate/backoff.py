@@ -20,11 +20,14 @@ class Backoff(Frozen):
     >>> Backoff(1, cap=60, jitter="full").delay(3, random=lambda: 0.25)
     2.0
 
-    `strategy` is "exponential" (each delay `factor` times the last), "linear" or "constant".
-    `jitter` is "none"; "full", from zero to the whole delay; "decorrelated", from `base` to three times the
-    last delay; ("factor", 0.25), from 75 % to 100 % of it; ("additive", 0.1), from 100 % to 110 % of it; or
-    ("range", 0.5, 1.5). The cap is never exceeded, and delays that have reached it stay spread out. With
-    `cap=None` there is no cap.
+    `base` is the first delay and `cap` the longest, in seconds or as timedeltas; with `cap=None` there is no
+    cap. `strategy` is "exponential" (each delay `factor` times the last), "linear" or "constant". `jitter` is
+    "none"; "full", from zero to the whole delay; "decorrelated", from `base` to three times the last delay;
+    ("factor", 0.25), from 75 % to 100 % of it; ("additive", 0.1), from 100 % to 110 % of it; or ("range",
+    0.5, 1.5). The cap is never exceeded, and delays that have reached it stay spread out.
+
+    Raises InvalidWindow if `base` or `cap` is not a time or the cap is less than the base, and InvalidConfig
+    for another strategy, factor or jitter.
     """
 
     __slots__ = ("base_ns", "cap_ns", "factor", "jitter", "strategy")
@@ -67,10 +70,14 @@ class Backoff(Frozen):
     def delay(
         self, retry: int, *, previous: Seconds | None = None, random: Callable[[], float] | None = None
     ) -> float:
-        """Seconds to wait before a retry; the first is number 0.
+        """Seconds to wait before the given `retry`; the first is number 0.
 
         `previous` is the delay before it, for decorrelated jitter. `random` draws a number from 0 to 1;
-        without it, the delay is the middle one.
+        without it, the delay is the middle one. Raises InvalidCapacity if `retry` is not a whole number, and
+        InvalidWindow if `previous` is not a time.
+
+        >>> Backoff(1, jitter="full").delay(0)
+        0.5
         """
         amount(retry, "retry")
         before = None if previous is None else seconds_to_ns(previous, "previous")

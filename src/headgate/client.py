@@ -60,11 +60,12 @@ class ResilienceConfig:
     >>> ResilienceConfig(requests_per_minute=20, tokens_per_minute=40_000).max_retries
     3
 
-    A retry comes after `base_delay` seconds, doubled each time up to `max_delay`, or after the delays of
-    `backoff`. `circuit_failure_threshold` failures in a row open the circuit of a target for
-    `circuit_recovery_timeout` seconds. `concurrency` is how many calls run at once. No attempt starts
-    `deadline` seconds after the first or later. `retry_budget` is a RetryBudget. Raises InvalidConfig,
-    InvalidCapacity or InvalidWindow for what cannot work.
+    `requests_per_minute` and `tokens_per_minute` are rates, and `concurrency` is how many calls run at once.
+    There are at most `max_retries` retries, each after `base_delay` seconds, doubled each time up to
+    `max_delay`, or after the delays of `backoff`. `circuit_failure_threshold` failures in a row open the
+    circuit of a target for `circuit_recovery_timeout` seconds. No attempt starts `deadline` seconds after the
+    first or later. `retry_budget` is a RetryBudget. Raises InvalidConfig, InvalidCapacity or InvalidWindow
+    for what cannot work.
     """
 
     max_retries: int = 3
@@ -94,7 +95,7 @@ class ResilienceConfig:
         RetryBudget.checked(self.retry_budget)
 
     def rates(self, *, shared: bool) -> list[Rate]:
-        """The rates of the gate of a client."""
+        """The rates of the gate of a client; `shared` if that gate is in a store."""
         rates = []
         if self.requests_per_minute is not None and shared:
             # A strict rate cannot be shared: with a small burst, a minute holds a tenth more at most.
@@ -152,6 +153,7 @@ class ResilientClient(Closing):
     the limits, and an `observer` is told what happens; `clock` and `random` are for tests.
 
     With a `store`, clients of the same store and `key` share limits, window and circuits, wherever they run.
+    Raises InvalidConfig or InvalidCapacity for arguments that cannot work, and StoreError without the store.
     """
 
     __reduce__ = only_here()
@@ -226,6 +228,8 @@ class ResilientClient(Closing):
     ) -> ResilientClient:
         """A client for another kind of call, with the same limits, window and circuits.
 
+        `tokens`, `target`, `usage` and `budget` are those of the class, and so are the exceptions.
+
         >>> client = ResilientClient(key="openai")
         >>> @client.using(tokens=lambda prompt: len(prompt) // 4 + 500, target="chat")
         ... def chat(prompt): ...
@@ -235,10 +239,11 @@ class ResilientClient(Closing):
         return other
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments, and return its result.
+        """Call `fn` with these arguments, and return its result.
 
-        Raises what the function raised last, with a note; CircuitBreakerOpen, whose cause is the failure of
-        the far side; BudgetExceeded; or WaitTimeout at the deadline.
+        Raises what `fn` raised last, with a note; CircuitBreakerOpen, whose cause is the failure of the far
+        side; BudgetExceeded; WaitTimeout at the deadline; Closed; or InvalidConfig if `fn` is a coroutine
+        function.
         """
         call = self._begin(fn, args, kwargs)
         while True:
@@ -262,7 +267,7 @@ class ResilientClient(Closing):
                 sleep(self._clock, call.delay)
 
     async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments and await its result. Raises what `call` raises."""
+        """Call `fn` with these arguments and await its result. Raises what `call` raises."""
         call = self._begin(fn, args, kwargs)
         while True:
             with call:

@@ -19,11 +19,10 @@ from ..arguments import (
     never_awaited,
     not_awaitable,
     positive_seconds_to_ns,
-    ratio,
     read_observer,
     read_random,
 )
-from ..errors import CircuitBreakerOpen, HeadgateError, InvalidCapacity, InvalidConfig
+from ..errors import CircuitBreakerOpen, HeadgateError, InvalidConfig
 from ..gate.clock import SYSTEM, default_random
 from ..gate.closing import Closing
 from ..gate.forks import reset_in_child
@@ -33,7 +32,8 @@ from ..gate.pickling import only_here
 from ..hints import Any, AnyStore, Awaitable, Callable, Clock, Hashable, Observer, P, R, Seconds, later
 from ..nesting import Inside, come_out, go_in, is_around, still_running
 from ..retries.classify import refusal_of, verdict_of
-from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, CircuitSettings, Counter, Probe
+from .circuit import CLOSED, HALF_OPEN, OPEN, Circuit, Counter, Probe
+from .settings import kinds_of, read_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,12 +45,11 @@ else:
 # The calls through breakers that the running code is part of.
 _inside: ContextVar[Inside | None] = ContextVar("headgate_inside_breakers", default=None)
 
-# A probe that takes longer than this makes room for another, unless the recovery time is longer still.
-_SHORTEST_LEASE = 30 * SECOND
-
 
 class CircuitState(Enum):
-    """The state of a circuit breaker: `headgate.CircuitBreaker().state`.
+    """The state of a circuit breaker, as `breaker.state` returns it.
+
+    CLOSED: calls go through. OPEN: calls are refused. HALF_OPEN: probes find out whether the far side works.
 
     >>> CircuitBreaker().state is CircuitState.CLOSED
     True
@@ -127,48 +126,28 @@ class CircuitBreaker(Closing):
         clock: Clock = SYSTEM,
         random: Callable[[], float] = default_random,
     ) -> None:
-        if failure_threshold is not None:
-            _at_least_one(failure_threshold, "failure_threshold", example=5)
-        elif failure_rate is None and slow_after is None:
-            raise InvalidConfig(
-                "with failure_threshold=None nothing would ever open the circuit; write e.g. failure_rate=0.5"
-            )
-        recovery = positive_seconds_to_ns(recovery_timeout, "recovery_timeout")
-        longest = recovery
-        if max_recovery_timeout is not None:
-            longest = positive_seconds_to_ns(max_recovery_timeout, "max_recovery_timeout")
-            if longest < recovery:
-                raise InvalidConfig(
-                    f"max_recovery_timeout={max_recovery_timeout!r} is less than "
-                    f"recovery_timeout={recovery_timeout!r}, where it starts; write e.g. 300"
-                )
-        if recovery_jitter != 0:
-            ratio(recovery_jitter, "recovery_jitter", low=0, high=float("inf"), example=0.2)
-        self._slow_after = None if slow_after is None else positive_seconds_to_ns(slow_after, "slow_after")
-        lease = max(recovery, _SHORTEST_LEASE)
-        if probe_timeout is not None:
-            lease = positive_seconds_to_ns(probe_timeout, "probe_timeout")
-        slow_part = _part(slow_rate, "slow_rate")
-        settings = CircuitSettings(
-            threshold=failure_threshold,
-            recovery=recovery,
-            max_recovery=longest,
-            jitter=recovery_jitter,
-            probes=_at_least_one(half_open_probes, "half_open_probes", example=1),
-            lease=lease,
-            failure_rate=None if failure_rate is None else _part(failure_rate, "failure_rate"),
-            slow_rate=None if slow_after is None else slow_part,
-            window=positive_seconds_to_ns(window, "window"),
-            minimum=_at_least_one(minimum_calls, "minimum_calls", example=10),
+        settings = read_settings(
+            failure_threshold,
+            recovery_timeout,
+            half_open_probes=half_open_probes,
+            probe_timeout=probe_timeout,
+            failure_rate=failure_rate,
+            slow_after=slow_after,
+            slow_rate=slow_rate,
+            window=window,
+            minimum_calls=minimum_calls,
+            max_recovery_timeout=max_recovery_timeout,
+            recovery_jitter=recovery_jitter,
         )
+        self._slow_after = None if slow_after is None else positive_seconds_to_ns(slow_after, "slow_after")
         # With a rate to watch every call counts, not only those after a failure.
         self._counts_all = failure_rate is not None or slow_after is not None
-        self._expected = _kinds(expected_exceptions, "expected_exceptions")
+        self._expected = kinds_of(expected_exceptions, "expected_exceptions")
         if not any(issubclass(kind, Exception) or issubclass(Exception, kind) for kind in self._expected):
             raise InvalidConfig(
                 f"expected_exceptions={expected_exceptions!r}: nothing would count; write e.g. (Exception,)"
             )
-        self._ignore = _kinds(ignore, "ignore")
+        self._ignore = kinds_of(ignore, "ignore")
         check_hashable(key, "key")
         self.key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
@@ -186,9 +165,13 @@ class CircuitBreaker(Closing):
 
     @classmethod
     def for_key(cls, key: Hashable, *, registry: BreakerRegistry | str | None = None) -> CircuitBreaker:
-        """The breaker of that key: every caller that asks gets the same object.
+        """The breaker of that `key`, any hashable value: every caller that asks gets the same object.
 
-        Without a registry, a default one for the whole process is used; a string names one.
+        Without a `registry`, a `BreakerRegistry` or its name, a default one for the whole process is used.
+        Raises InvalidConfig if the registry is neither.
+
+        >>> CircuitBreaker.for_key("stripe") is CircuitBreaker.for_key("stripe")
+        True
         """
         from .registry import BreakerRegistry  # noqa: PLC0415 - it imports this module
 
@@ -199,11 +182,27 @@ class CircuitBreaker(Closing):
     # -- calls
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
+        """Call `fn` with these arguments and return what it returned, unless the circuit is open.
+
+        Raises CircuitBreakerOpen at once if it is, what `fn` raises, and InvalidConfig if `fn` is a coroutine
+        function.
+
+        >>> CircuitBreaker().call(len, "four")
+        4
+        """
         return self._run(fn, args, kwargs)
 
     async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call and await the function, unless the circuit is open: then raise CircuitBreakerOpen at once."""
+        """Call `fn` with these arguments and await what it returns, unless the circuit is open.
+
+        Raises CircuitBreakerOpen at once if it is, what `fn` raises, and InvalidConfig if `fn` is not async.
+
+        >>> import asyncio
+        >>> async def ask():
+        ...     return "answer"
+        >>> asyncio.run(CircuitBreaker().call_async(ask))
+        'answer'
+        """
         return await self._run_async(fn, args, kwargs)
 
     # As tuple and dict: a decorated function has both already, and unpacking them again takes a fifth longer.
@@ -293,23 +292,35 @@ class CircuitBreaker(Closing):
 
     @property
     def state(self) -> CircuitState:
-        """The state now. An open circuit whose time is up is half-open."""
+        """The state of the circuit now, a `CircuitState`. An open circuit whose time is up is half-open."""
         return _STATES[self._circuit.state_at(self._now())]
 
     def reset(self) -> None:
-        """Close the circuit by hand and forget what was counted."""
+        """Close the circuit by hand and forget what was counted.
+
+        >>> breaker = CircuitBreaker()
+        >>> breaker.reset()
+        >>> breaker.state
+        <CircuitState.CLOSED: 'closed'>
+        """
         self._guard.run(self._counter.reset)
         self._finish()
 
     def close(self) -> None:
-        """Leave the store, which is still told what it does not know. The breaker goes on by itself."""
+        """Leave the store, which is still told what it does not know. The breaker goes on by itself.
+
+        Without a store this does nothing, and so does a second call.
+        """
         if self._member is not None:
             self._member.close()
 
     # -- for callers that count outcomes their own way: a client, say
 
     def check(self) -> None:
-        """Raise CircuitBreakerOpen if a call would be refused now."""
+        """Raise CircuitBreakerOpen if a call would be refused now. No call is counted, and no probe begins.
+
+        >>> CircuitBreaker().check()
+        """
         circuit = self._circuit
         if circuit.state == CLOSED or circuit.would_admit(self._now()):
             return
@@ -473,28 +484,3 @@ def _is_being_closed(error: BaseException | None) -> bool:
             break
         error = error.__context__
     return isinstance(error, GeneratorExit)
-
-
-def _kinds(given: object, what: str) -> tuple[type[BaseException], ...]:
-    kinds = given if isinstance(given, tuple) else (given,)
-    for kind in kinds:
-        if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            raise InvalidConfig(
-                f"{what}={given!r}: {kind!r} is not a kind of exception; write e.g. {what}=(TimeoutError,)"
-            )
-    return kinds
-
-
-def _part(value: float, what: str) -> tuple[int, int]:
-    """A part of all calls: more than none, at most all."""
-    if value == 1 and not isinstance(value, bool):
-        return 1, 1
-    return ratio(value, what, low=0, high=1, example=0.5)
-
-
-def _at_least_one(value: object, what: str, *, example: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidCapacity(f"{what}={value!r} is not a whole number; write e.g. {what}={example}")
-    if value < 1:
-        raise InvalidCapacity(f"{what}={value!r} is less than one; write e.g. {what}={example}")
-    return value

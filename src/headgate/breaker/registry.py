@@ -24,8 +24,10 @@ class BreakerRegistry(Closing):
     >>> targets.for_key("stripe") is targets.for_key("stripe")
     True
 
-    A breaker that no caller holds and that has nothing to remember is forgotten. With a `store`, breakers of
-    equal keys in all registries of the same store and `key` share one circuit.
+    The options are those of `CircuitBreaker`. A breaker that no caller holds and that has nothing to remember
+    is forgotten. With a `store`, breakers of equal keys in all registries of the same store and `key` share
+    one circuit; a `with` block leaves the store. Raises what `CircuitBreaker` raises for options that cannot
+    work, and StoreError without the store.
     """
 
     __slots__ = ("__weakref__", "_keyed", "_options", "_store", "key")
@@ -47,9 +49,13 @@ class BreakerRegistry(Closing):
 
     @classmethod
     def named(cls, name: str, **options: Any) -> BreakerRegistry:
-        """The registry of that name, made on first use and kept for the life of the process.
+        """The registry of that `name`, made on first use and kept for the life of the process.
 
-        Options that differ from those it was made with raise InvalidConfig.
+        The options are those of `BreakerRegistry`. Raises InvalidConfig for options that differ from those it
+        was made with, and if `name` is not a string.
+
+        >>> BreakerRegistry.named("payments") is BreakerRegistry.named("payments")
+        True
         """
         if not isinstance(name, str) or not name:
             raise InvalidConfig(f'registry name {name!r} is not a name; write a string, e.g. "payments"')
@@ -67,33 +73,49 @@ class BreakerRegistry(Closing):
         return registry
 
     def for_key(self, key: Hashable) -> CircuitBreaker:
-        """The breaker of that key: every caller that asks gets the same object."""
+        """The breaker of that `key`, any hashable value: every caller that asks gets the same object.
+
+        Raises InvalidConfig for a key that is not a string, if there is a store.
+        """
         breaker = self._keyed.get(key)
         if self._store is not None:
             breaker.begin()
         return breaker
 
     def state(self, key: Hashable) -> CircuitState:
-        """The state of that breaker; closed if none was asked for yet."""
+        """The state of the breaker of that `key`, a `CircuitState`; closed if none was asked for yet.
+
+        >>> BreakerRegistry().state("stripe")
+        <CircuitState.CLOSED: 'closed'>
+        """
         breaker = self._keyed.peek(key)
         return CircuitState.CLOSED if breaker is None else breaker.state
 
     def states(self) -> dict[Hashable, CircuitState]:
-        """The state of each breaker that is remembered."""
+        """The state of each breaker that is remembered, by its key.
+
+        >>> targets = BreakerRegistry()
+        >>> stripe = targets.for_key("stripe")
+        >>> targets.states()
+        {'stripe': <CircuitState.CLOSED: 'closed'>}
+        """
         return {key: breaker.state for key, breaker in self._keyed.items()}
 
     def reset(self, key: Hashable) -> None:
-        """Close that breaker by hand. One that does not exist is closed already."""
+        """Close the breaker of that `key` by hand. One that does not exist is closed already."""
         breaker = self._keyed.peek(key)
         if breaker is not None:
             breaker.reset()
 
     def forget(self, key: Hashable) -> None:
-        """Make a new breaker when this key is asked for again. Callers that hold the old one keep it."""
+        """Make a new breaker when this `key` is asked for again. Callers that hold the old one keep it."""
         self._keyed.forget(key)
 
     def close(self) -> None:
-        """Leave the store, which is still told what it does not know. The breakers go on by themselves."""
+        """Leave the store, which is still told what it does not know. The breakers go on by themselves.
+
+        A second call does nothing.
+        """
         self._store = None
         for _key, breaker in self._keyed.items():  # noqa: PERF102 - it is not a dictionary
             breaker.close()

@@ -14,6 +14,7 @@ from ..gate.closing import Closing
 from ..gate.keyed import KeyedObjects
 from ..gate.pickling import only_here
 from ..hints import Any, AnyStore, Clock, Hashable, Mapping, Seconds, Self, Sequence, T, later
+from .account import Account, usage_in
 from .plans import (
     NO_MONEY,
     TOKENS_PER_HOUR,
@@ -29,12 +30,10 @@ from .plans import (
     what_is_left,
 )
 from .refusals import closed, exceeded
-from .usage import LocalUsage
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..sharing.records.usage import SharedUsage
     from .options import BudgetOptions
     from .prices import Prices
 else:
@@ -43,52 +42,6 @@ else:
 
 # What a budget charges that was not reserved: the estimate was nothing.
 _NOTHING = Charge((0, 0), 0)
-
-
-class Account:
-    """Where the usage of a budget is kept, and which account is charged together with it."""
-
-    __slots__ = ("key", "level", "parent", "path", "prices", "usage")
-
-    def __init__(
-        self,
-        usage: LocalUsage | SharedUsage,
-        plan: Plan,
-        path: tuple[str, ...],
-        parent: Account | None = None,
-        prices: Prices | None = None,
-    ) -> None:
-        self.usage = usage
-        self.prices = prices
-        self.path = path
-        self.key = path[-1]
-        self.parent = parent
-        self.level: Any = usage.level(plan, path)
-
-    def chain(self) -> tuple[list[Account], list[Any]]:
-        """This account and all above it, and the level of each."""
-        accounts: list[Account] = []
-        levels = []
-        account: Account | None = self
-        while account is not None:
-            accounts.append(account)
-            levels.append(account.level)
-            account = account.parent
-        return accounts, levels
-
-    def levels(self) -> list[Any]:
-        """The level of this account and of all above it."""
-        levels, above = [self.level], self.parent
-        while above is not None:
-            levels.append(above.level)
-            above = above.parent
-        return levels
-
-    def retune(self, plan: Plan, parent: Account | None) -> None:
-        """Go by another plan and another parent from now on. What was used stays used."""
-        if self.level.plan is not plan:
-            self.usage.retune(self.level, plan)
-        self.parent = parent
 
 
 class TokenBudget(Closing):
@@ -100,17 +53,25 @@ class TokenBudget(Closing):
     >>> budget.remaining_budget
     7500
 
+    `TokenBudget()` allows 100,000 tokens in any hour, `max_tokens_per_hour`, and 10,000 in one request,
+    `max_tokens_per_request`. Each stays in force until another figure or None, which is no limit, is
+    given, also beside `windows` and `money`; only `limits` has no defaults.
+
     `limits="$5/day"`, or a list like `["$5/day", "$0.20/request", "50_000 tokens/hour"]`, says all at once:
     what it does not name is not limited. Windows slide; a `"calendar day"`, week or month is one of UTC or of
     `timezone="Europe/Berlin"`. In figures, `windows={60: 1_000, 3600: 5_000}`, by seconds, replaces
     `max_tokens_per_hour`, and `money` and `max_money_per_request` are what `windows` and
     `max_tokens_per_request` are for tokens, in whole millionths of the currency. With a `parent`, say the
-    organisation's budget, everything is charged to both; a parent may have a parent. None means no limit.
+    organisation's budget, everything is charged to both; a parent may have a parent.
 
-    With `prices`, calls below `headgate.call_options(budget=...)` are charged money by their model.
+    With `prices`, a `Prices`, calls below `headgate.call_options(budget=...)` are charged money by their
+    model. `clock` replaces the time in tests.
 
     With a `store` (`"sqlite:///usage.db"`, `"redis://limits.internal/0"`) all budgets of the same store and
     `key` share what was used, and it survives restarts. Budgets below a shared parent are shared with it.
+
+    Raises InvalidCapacity for amounts, InvalidWindow for times, InvalidLimit for texts and InvalidConfig for
+    options that cannot work, and StoreError if the store cannot be asked.
     """
 
     __slots__ = ("__weakref__", "account")
@@ -146,7 +107,7 @@ class TokenBudget(Closing):
         if prices is not None:
             plans = [plan] if above is None else [plan, *(level.plan for level in above.levels())]
             check_prices(prices, plans)
-        usage = _usage_in(store, f"budget {key}", clock) if above is None else above.usage
+        usage = usage_in(store, f"budget {key}", clock) if above is None else above.usage
         if usage.shared and not key:
             raise InvalidConfig('a shared budget needs a key to be found by; write e.g. key="ann"')
         path = (key,) if above is None else (*above.path, key)
@@ -175,7 +136,7 @@ class TokenBudget(Closing):
         return self.account.prices
 
     def check_prices(self) -> None:
-        """Raise if a call of a block could not be charged the money that this budget limits."""
+        """Raise InvalidConfig if a call of a block could not be charged the money that this budget limits."""
         if self.account.prices is None and self.limits_money:
             raise InvalidConfig(
                 f"{self!r} limits money, and a call of a block is charged money by the price of its model; "
@@ -188,7 +149,14 @@ class TokenBudget(Closing):
     def check_budget(self, estimated_tokens: int, *, money: int = NO_MONEY) -> bool:
         """Whether a request of this size would fit now: its own maximum, all windows, all levels.
 
-        For a shared budget that is as last heard from the store, which is asked again every second.
+        `estimated_tokens` and `money`, in whole millionths of the currency, are what it may cost. For a
+        shared budget that is as last heard from the store, which is asked again every second. Raises
+        InvalidCapacity for what is not an amount, and InvalidConfig without `money` where only money is
+        limited.
+
+        >>> budget = TokenBudget(max_tokens_per_hour=10_000)
+        >>> budget.check_budget(8_000), budget.check_budget(12_000)
+        (True, False)
         """
         levels = self.account.levels()
         return self.account.usage.fits(levels, read_estimate(levels, estimated_tokens, money))
@@ -204,13 +172,22 @@ class TokenBudget(Closing):
 
     @property
     def remaining_money(self) -> int | None:
-        """The money that could be used now; None where nothing limits it."""
+        """The money that could be used now, in whole millionths of the currency; None: without a limit."""
         return self.account.usage.left(self.account.levels(), MONEY)
 
     # -- changes
 
     def record_usage(self, tokens_used: int, *, money: int = 0) -> None:
-        """Count what was used, at every level, whether or not it fits: it has happened. Never waits."""
+        """Count what was used, at every level, whether or not it fits: it has happened. Never waits.
+
+        `tokens_used` and `money`, in whole millionths of the currency, are the amounts. Raises
+        InvalidCapacity for what is not an amount.
+
+        >>> budget = TokenBudget(max_tokens_per_hour=10_000)
+        >>> budget.record_usage(2_500)
+        >>> budget.remaining_budget
+        7500
+        """
         cost = read_cost(tokens_used, money, "tokens_used")
         if cost != _NOTHING.cost:
             account = self.account
@@ -222,9 +199,17 @@ class TokenBudget(Closing):
     def reserve(self, estimated_tokens: int, *, money: int = NO_MONEY) -> Reservation:
         """Charge what a request is thought to cost, at every level or, if it does not fit, at none.
 
-        Raises BudgetExceeded, which names the budget and the limit that refused. The estimate should cover
-        the longest reply. A shared budget is asked for in its store, which takes a moment: in an event loop
-        write `await budget.reserve_async(...)`. StoreError if the store does not answer: nothing is guessed.
+        `estimated_tokens` should cover the longest reply, and so should `money`, in whole millionths of the
+        currency. A shared budget is asked for in its store, which takes a moment: in an event loop write
+        `await budget.reserve_async(...)`.
+
+        Raises BudgetExceeded, which names the budget and the limit that refused; Closed; StoreError if the
+        store does not answer: nothing is guessed; InvalidCapacity for what is not an amount; and
+        InvalidConfig without `money` where only money is limited.
+
+        >>> budget = TokenBudget(max_tokens_per_hour=10_000)
+        >>> reservation = budget.reserve(4_000)
+        >>> reservation.settle(2_500)
         """
         accounts, levels, cost = self._to_charge(estimated_tokens, money)
         return self._reserved(accounts, levels, cost, self.account.usage.take(levels, cost))
@@ -232,16 +217,23 @@ class TokenBudget(Closing):
     async def reserve_async(self, estimated_tokens: int, *, money: int = NO_MONEY) -> Reservation:
         """Charge what a request is thought to cost, as `reserve` does, in an event loop.
 
-        Only a shared budget has anything to wait for.
+        `estimated_tokens`, `money` and the exceptions are those of `reserve`. Only a shared budget has
+        anything to wait for.
+
+        >>> import asyncio
+        >>> async def ask(budget):
+        ...     with await budget.reserve_async(4_000) as reservation:
+        ...         reservation.settle(2_500)
+        >>> asyncio.run(ask(TokenBudget()))
         """
         accounts, levels, cost = self._to_charge(estimated_tokens, money)
         return self._reserved(accounts, levels, cost, await self.account.usage.take_async(levels, cost))
 
     def close(self) -> None:
-        """Nothing can be reserved any more. What was used is in the store when this returns.
+        """Refuse further reservations, by Closed. What was used is in the store when this returns.
 
-        StoreError if the store cannot be asked: it is told when it can, if this process is still there. A
-        budget with a parent is closed with its parent.
+        Raises StoreError if the store cannot be asked: it is told when it can, if this process is still
+        there. A budget with a parent is closed with its parent. A second call does nothing.
         """
         if self.account.parent is None:
             self.account.usage.close()
@@ -276,7 +268,7 @@ class TokenBudget(Closing):
 
 
 class Reservation:
-    """What a request was thought to cost, charged until it is settled.
+    """What a request was thought to cost, charged until it is settled. `TokenBudget.reserve` makes it.
 
     Leaving the `with` block does not settle it: the estimate stays charged, also after an exception, because
     the call may have been billed. If you know that it was not, call `refund()`.
@@ -301,9 +293,10 @@ class Reservation:
     def settle(self, tokens: int | None = None, *, money: int | None = None) -> None:
         """Replace the estimate by what was used: the rest comes back, more is charged even beyond the limit.
 
-        Once; later calls do nothing. An amount that is left out was as estimated. An amount that has left a
-        window by now does not come back to it. In a period of the calendar all of it counts in the one in
-        which it was reserved. Never waits.
+        `tokens` and `money`, in whole millionths of the currency, are what was used; an amount that is left
+        out was as estimated. Once; later calls do nothing. An amount that has left a window by now does not
+        come back to it. In a period of the calendar all of it counts in the one in which it was reserved.
+        Never waits. Raises InvalidCapacity for what is not an amount.
         """
         estimate = self._charge.cost
         actual = read_cost(
@@ -323,7 +316,13 @@ class Reservation:
             self._budget.remember()
 
     def refund(self) -> None:
-        """The call was not billed: nothing was used."""
+        """Give all of it back: the call was not billed. After `settle` this does nothing.
+
+        >>> budget = TokenBudget(1000)
+        >>> budget.reserve(400).refund()
+        >>> budget.remaining_budget
+        1000
+        """
         self.settle(0, money=0)
 
     def __enter__(self) -> Self:
@@ -349,11 +348,15 @@ class BudgetBook(Closing):
     >>> book.for_user("ann", tier="pro").remaining_budget
     500000
 
-    `tiers` and `organizations` are limits as texts, or options of TokenBudget; `timezone` is that of their
-    calendar days, weeks and months, UTC if it is not given. `prices` are as for TokenBudget. With a store,
+    `tiers` and `organizations` are limits as texts, or options of `TokenBudget` with its defaults; `timezone`
+    is that of their calendar days, weeks and months, UTC if it is not given. `prices` are as for
+    `TokenBudget`, and `clock` replaces the time in tests. With a store,
     `store="sqlite:////var/lib/app/usage.db"` or `store="redis://limits.internal/0"`, all books of the same
     store and `key` share what was used, and it survives restarts; close the book when you are done. A user is
     forgotten when no usage counts any more.
+
+    Raises InvalidLimit for texts and InvalidConfig for options that cannot work, and StoreError if the store
+    cannot be asked.
     """
 
     __reduce__ = only_here()
@@ -392,7 +395,7 @@ class BudgetBook(Closing):
         # what was used under the one before.
         every = [limit for plan in plans.values() for limit in plan.limits]
         self._tiers = {name: plan.counting(every) for name, plan in plans.items()}
-        self._usage = _usage_in(store, f"book {key}", clock)
+        self._usage = usage_in(store, f"book {key}", clock)
         self._organizations = {
             name: Account(self._usage, plan, ("organization", name)) for name, plan in above.items()
         }
@@ -400,10 +403,14 @@ class BudgetBook(Closing):
         self._usage.greet(Account(self._usage, next(iter(plans.values())), ("greeting",)).level)
 
     def for_user(self, user: str, *, tier: str = "free", organization: str | None = None) -> TokenBudget:
-        """The budget of that user: every caller that asks gets the same object.
+        """The budget of that `user`: every caller that asks gets the same object.
 
-        Asked with another tier or organisation than before, it goes by those from now on, and
+        `tier` is one of the tiers of the book, "free" unless another is given, and `organization` one of its
+        organizations. Asked with another tier or organisation than before, it goes by those from now on, and
         what was used stays used. Say both each time: without `organization` there is none.
+
+        Raises UnknownName for a tier or organisation that the book does not have, InvalidConfig if `user` is
+        not a name, and Closed.
         """
         if not isinstance(user, str) or not user:
             raise InvalidConfig(f'user={user!r} is not a user; write a name, e.g. "ann"')
@@ -420,9 +427,10 @@ class BudgetBook(Closing):
         return len(self._keyed)
 
     def close(self) -> None:
-        """Nothing can be reserved any more. What was used is in the store when this returns.
+        """Refuse further reservations, by Closed. What was used is in the store when this returns.
 
-        StoreError if the store cannot be asked: it is told when it can, if this process is still there.
+        Raises StoreError if the store cannot be asked: it is told when it can, if this process is still
+        there. A second call does nothing.
         """
         self._usage.close()
 
@@ -478,15 +486,6 @@ def _check_currency(plan: Plan, key: str, above: Account | None) -> None:
         plans.append((f"the one of {above.key!r} above it", above.level.plan))
         above = above.parent
     check_one_currency(plans, "budgets that are charged together")
-
-
-def _usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
-    """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
-    if store is None:
-        return LocalUsage(clock)
-    from ..sharing.records.usage import SharedUsage  # noqa: PLC0415 - loaded only with a store
-
-    return SharedUsage(store, group, clock)
 
 
 def _known(things: Mapping[str, T], name: str, what: str) -> T:

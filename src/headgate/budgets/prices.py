@@ -70,10 +70,12 @@ class Prices(Frozen):
     >>> prices.cost("gpt-5-mini-2025-08-07", input_tokens=1_200, output_tokens=300)
     900
 
-    That is in whole millionths of the currency, as budgets count money: `budget.reserve(tokens,
-    money=prices.cost(...))`. A model is meant by its name, with or without the date of a version and the
-    provider before a slash. `Prices.shipped()` are the list prices that come with headgate, of the day that
-    `.date` says. The name "*" stands for every model that is not named.
+    That is in whole millionths of the currency, as budgets count money:
+    `budget.reserve(tokens, money=prices.cost(...))`. `models` has two or three figures for each name. A model
+    is meant by its name, with or without the date of a version and the provider before a slash. The name "*"
+    stands for every model that is not named. `date` says of when the prices are, and `currency` in what; a
+    budget whose limits are in another currency refuses them. `Prices.shipped()` are the list prices that
+    come with headgate. Raises InvalidConfig for what is not a price.
     """
 
     __slots__ = ("_found", "currency", "date", "models")
@@ -107,9 +109,10 @@ class Prices(Frozen):
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Self:
-        """The list in a file: `{"date": "2026-08-23", "models": {"gpt-4o-mini": [0.15, 0.60]}}`.
+        """The list in the file `path`: `{"date": "2026-08-23", "models": {"gpt-4o-mini": [0.15, 0.60]}}`.
 
-        InvalidConfig if it is something else, OSError if it cannot be read.
+        It may have a "currency" too. Raises InvalidConfig if it is something else, OSError if it cannot be
+        read.
         """
         return cls._of_text(Path(path).read_bytes(), str(path))
 
@@ -124,10 +127,12 @@ class Prices(Frozen):
             raise InvalidConfig(f"{where} is not a list of prices ({why}); write {_SHAPE}") from None
 
     def cost(self, model: str, *, input_tokens: int = 0, output_tokens: int = 0, cached: int = 0) -> int:
-        """What a call costs, in whole millionths of the currency, rounded up.
+        """What a call of `model` costs, in whole millionths of the currency, rounded up.
 
-        `cached` is how many of the input tokens the provider read from its cache; they cost as much as others
-        where the list has no price for them. UnknownName if the list does not have the model.
+        `input_tokens` and `output_tokens` are how many it had. `cached` is how many of the input tokens the
+        provider read from its cache; they cost as much as others where the list has no price for them. Raises
+        UnknownName if the list does not have the model, and InvalidCapacity for what is not a number of
+        tokens.
 
         >>> Prices({"m": (1.00, 2.00, 0.10)}).cost("m", input_tokens=1_000, cached=400)
         640
@@ -145,8 +150,11 @@ class Prices(Frozen):
         return price.millionths(input_tokens, output_tokens, cached)
 
     def get(self, model: str | None) -> Price | None:
-        """The price of a model; None if the list does not have it.
+        """The price of a `model`, with `input`, `output` and `cached` for a million tokens; None if there is
+        none.
 
+        >>> Prices({"m": (0.25, 2.00)}).get("m").output
+        2.0
         >>> Prices.shipped().get("a-model-of-my-own") is None
         True
         """

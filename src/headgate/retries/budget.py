@@ -27,6 +27,9 @@ class RetryBudget:
     When everything fails, retrying everything multiplies the load by four; with this, by 1.2. At most
     `ratio_of_calls` of the calls are retried, or `burst` of them where that is more. A retry that succeeds
     costs nothing.
+
+    Raises InvalidConfig if `ratio_of_calls` is not a number above 0 (2 is two retries for each call), and
+    InvalidCapacity if `burst` is not a whole number above 0.
     """
 
     __reduce__ = only_here("make one per process")
@@ -51,7 +54,7 @@ class RetryBudget:
 
     @property
     def available(self) -> int:
-        """Retries that could be made right now."""
+        """How many retries could be made right now."""
         return self._allowance.available()
 
     # -- for the loops that retry

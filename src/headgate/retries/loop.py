@@ -56,14 +56,18 @@ def retry(
     `max_retries` retries are at most that many calls and one; None is no limit. Without `exceptions`
     only what may pass is retried: lost connections, timeouts, and exceptions that carry a retryable HTTP
     status or a Retry-After. `exceptions` may be a type, several, or a function of the exception.
-    Delays double from `base_delay` up to `max_delay`, each between half and one and a half times as long
-    with `jitter`; `backoff` replaces these four. The far side is never asked earlier than it said.
+    Each delay is `exponential_base` times the last, from `base_delay` up to `max_delay`, and each is between
+    half and one and a half times as long with `jitter`; `backoff`, a `Backoff`, replaces these four. The far
+    side is never asked earlier than it said.
 
     Further options: with `idempotent=False`, what may have been carried out is not tried again. No attempt
     starts after `deadline` seconds. A `retry_budget`, shared by several functions, keeps retries a part of
     all their calls. `on_retry` is given an `events.Retrying` before each retry, which is also logged to the
     logger `headgate`. `clock` and `random` replace the time and the draws. In the end the last exception is
     raised as it was, with a note.
+
+    Raises InvalidCapacity, InvalidWindow or InvalidConfig for options that cannot work, and InvalidConfig for
+    what it cannot decorate, e.g. a generator.
     """
     backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     return Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
@@ -87,8 +91,10 @@ def retrying(
     >>> attempt.number
     3
 
-    The options are those of `retry`, with `backoff` for the delays. With `progress_timeout`, no attempt is
-    made after that many seconds without progress, which a long job reports by `attempt.progress()`.
+    `max_retries`, `exceptions` and the further options are those of `retry`, with `backoff`, a `Backoff`, for
+    the delays. With `progress_timeout`, no attempt is made after that many seconds without progress, which a
+    long job reports by `attempt.progress()`. The last exception is raised as it was, with a note. Raises
+    InvalidCapacity, InvalidWindow or InvalidConfig for options that cannot work.
     """
     policy = RetryPolicy(
         max_retries, exceptions=exceptions, backoff=backoff, progress_timeout=progress_timeout, **options
@@ -108,10 +114,13 @@ def retry_with_backoff(
     backoff: Backoff | None = None,
     **options: Unpack[RetryOptions],
 ) -> T:
-    """Call a function, and again if it fails for a passing reason. The options are those of `retry`.
+    """Call `func` without arguments, and again if it fails for a passing reason, and return what it returned.
 
     >>> retry_with_backoff(lambda: "hello")
     'hello'
+
+    `max_retries`, `base_delay`, `max_delay`, `exponential_base`, `jitter`, `exceptions`, `backoff` and the
+    further options are those of `retry`, and so are the exceptions. InvalidConfig if `func` is async.
     """
     backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
@@ -134,13 +143,16 @@ async def retry_with_backoff_async(
     backoff: Backoff | None = None,
     **options: Unpack[RetryOptions],
 ) -> T:
-    """Call a function and await its result, and again if it fails. The options are those of `retry`.
+    """Call `func` without arguments and await what it returns, and again if that fails for a passing reason.
 
     >>> import asyncio
     >>> async def ask():
     ...     return "answer"
     >>> asyncio.run(retry_with_backoff_async(ask, max_retries=5))
     'answer'
+
+    `max_retries`, `base_delay`, `max_delay`, `exponential_base`, `jitter`, `exceptions`, `backoff` and the
+    further options are those of `retry`, and so are the exceptions. InvalidConfig if `func` is not async.
     """
     backoff = delays(backoff, base_delay, max_delay, exponential_base, jitter)
     retries = Retries(RetryPolicy(max_retries, exceptions=exceptions, backoff=backoff, **options))
