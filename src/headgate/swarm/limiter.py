@@ -42,7 +42,7 @@ _NAMESPACE = re.compile(r"([^.*> \t\r\n]+(\.[^.*> \t\r\n]+)*)?")
 
 
 class DistributedLimiter(MemoryLimiter):
-    """Token buckets by resource name, for all agents on a bus together.
+    """Rates by resource name, for all agents on a bus together.
 
     >>> from headgate import DistributedLimiter
     >>> from headgate.testing import ManualClock
@@ -73,8 +73,11 @@ class DistributedLimiter(MemoryLimiter):
     seconds; the silent agent then goes by `on_loss`: "share" (half an equal share, which others leave to it
     for `forget_after` seconds), "closed" (nothing) or "open" (all it had).
 
+    `on_capacity_change` is a function of each `CapacityUpdate` of another agent, and an `observer` is called
+    with every event. `wall`, which returns nanoseconds since 1970, and `clock` replace the time in tests.
+
     A `slot` block that ends without an error counts as a success; `permit.settle(verdict=throttled())` in it
-    announces a reduction.
+    announces a reduction. Raises InvalidConfig or InvalidCapacity for arguments that cannot work.
     """
 
     __slots__ = ("_agent", "_bus", "_forked", "_options", "_owned", "_where")
@@ -151,9 +154,11 @@ class DistributedLimiter(MemoryLimiter):
     # -- configuring
 
     def set_rates(self, resource: str, rates: Rates) -> None:
-        """Several windows and units for one resource, in one decision. Reductions announce the first of them.
+        """Set several rates for one `resource`, in one decision. Reductions announce the first of them.
 
-        A cut stays in force: the new rates take effect at once, cut in the same proportion.
+        `rates` is a rate, as text or as a `Rate`, or a list of them, for all agents together. A cut stays in
+        force: the new rates take effect at once, cut in the same proportion. Raises InvalidLimit for what is
+        not a rate, InvalidConfig for none, and Closed.
         """
         read = read_rates(rates)
         if not read:
@@ -177,12 +182,15 @@ class DistributedLimiter(MemoryLimiter):
             self._agent.configure(known, read)
 
     def remove(self, resource: str) -> None:
-        """Forget a resource; other agents get its share. Callers that wait for it raise UnknownResource."""
+        """Forget a `resource`; other agents get its share. Callers that wait for it raise UnknownResource."""
         self._agent.leave(resource)
         super().remove(resource)
 
     def close(self) -> None:
-        """Leave the swarm: refuse all callers here, and leave the shares to other agents. Twice is fine."""
+        """Leave the swarm: refuse all callers here, by Closed, and leave the shares to other agents.
+
+        A second call does nothing.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -192,7 +200,10 @@ class DistributedLimiter(MemoryLimiter):
             self._bus.close()
 
     def on_capacity_change(self, callback: Callable[[CapacityUpdate], Any] | None) -> None:
-        """Have `callback` called, in place of the last one, with every update of another agent."""
+        """Have `callback` called, in place of the last one, with every `CapacityUpdate` of another agent.
+
+        None ends it. Raises InvalidConfig if `callback` cannot be called.
+        """
         if callback is not None:
             must_be_plain(callback, "on_capacity_change", "an update")
         self._agent.callback = callback
@@ -207,12 +218,13 @@ class DistributedLimiter(MemoryLimiter):
         retry_after: Seconds | None = None,
         sent_at: float | None = None,
     ) -> None:
-        """The API gives less than configured, e.g. answered 429: cut the total of all, once an episode.
+        """Say that the API gives less of a `resource` than configured: cut the total of all, once an episode.
 
-        `sent_at`, on the limiter's clock (`time.monotonic()`), is when the refused call was sent: a refusal
+        `reason`, e.g. "received 429", is for observers and logs. `sent_at`, on the limiter's clock
+        (`time.monotonic()`), is when the refused call was sent: a refusal
         of a call sent before the last cut does not cut again. Without it, announcements that follow each
         other within some seconds are one episode. With `retry_after`, no agent admits a call for that many
-        seconds.
+        seconds. Raises InvalidWindow if one of them is not a time.
         """
         pause = 0 if retry_after is None else seconds_to_ns(retry_after, "retry_after")
         sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
@@ -221,7 +233,10 @@ class DistributedLimiter(MemoryLimiter):
     # -- looking
 
     def get_capacity(self, resource: str) -> Capacity | None:
-        """How the resource stands: the swarm's `total`, and `share`, what this agent may use of it."""
+        """How a `resource` stands, as a `Capacity`; None if it has no limits.
+
+        Its `total` is that of the swarm, and its `share` what this agent may use of it.
+        """
         return self._agent.capacity_of(resource)
 
     @property
@@ -231,7 +246,7 @@ class DistributedLimiter(MemoryLimiter):
 
     @property
     def ignored(self) -> dict[str, int]:
-        """How many messages changed nothing, by reason."""
+        """How many messages of the swarm changed nothing, by reason."""
         return dict(self._agent.ignored)
 
     def snapshot(self) -> dict[str, Any]:
@@ -239,7 +254,11 @@ class DistributedLimiter(MemoryLimiter):
         return self._agent.snapshot()
 
     def restore(self, saved: Mapping[str, Any], *, younger_than: Seconds = 600.0) -> None:
-        """Continue from a snapshot, unless it is too old. Later cuts of the swarm count for more."""
+        """Continue from what `snapshot` has `saved`, unless it is too old.
+
+        It is too old if it is not `younger_than` that many seconds. Later cuts of the swarm count for more.
+        Raises InvalidConfig for what is not a snapshot.
+        """
         oldest = seconds_to_ns(younger_than, "younger_than")
         try:
             at = read_number(saved["at"])

@@ -41,10 +41,11 @@ _NO_TIME = -62_135_596_800 * SECOND
 
 
 class CapacityUpdate(Frozen):
-    """What one agent tells all others: the total of a resource should be `new_capacity`.
+    """What one agent tells all others: the total of a `resource` should be `new_capacity`.
 
-    `timestamp_ns` counts from 1970; `timestamp` is the same as a datetime. `retry_after` is for how many
-    seconds no agent should call at all, None if the sender did not say.
+    `agent_id` is the agent that says so, and `reason` why. `timestamp_ns` counts from 1970; `timestamp` is
+    the same as a datetime. `retry_after` is for how many seconds no agent should call at all, None if the
+    sender did not say.
     """
 
     __slots__ = ("agent_id", "new_capacity", "reason", "resource", "retry_after", "timestamp_ns")
@@ -57,11 +58,11 @@ class CapacityUpdate(Frozen):
 
     @property
     def timestamp(self) -> datetime:
-        """When it was sent, in UTC."""
+        """When the update was sent, as a datetime in UTC."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
 
     def to_json(self, extra: Mapping[str, Any] | None = None) -> bytes:
-        """As Go's encoding/json writes it. Fields in `extra` come last, and Go ignores them.
+        """The update as Go's encoding/json writes it. Fields in `extra` come last, and Go ignores them.
 
         >>> CapacityUpdate(
         ...     resource="api", agent_id="a", new_capacity=50, reason="429", timestamp_ns=0, retry_after=None
@@ -82,7 +83,13 @@ class CapacityUpdate(Frozen):
 
     @classmethod
     def from_json(cls, data: bytes) -> tuple[CapacityUpdate, dict[str, Any]]:
-        """The update, and all fields it came with. ValueError: Go would not have read it."""
+        """The update in `data`, and all fields it came with. Raises ValueError if Go would not have read it.
+
+        >>> sent = b'{"resource":"api","new_capacity":50,"timestamp":"2026-11-16T12:00:00Z"}'
+        >>> update, fields = CapacityUpdate.from_json(sent)
+        >>> update.resource, update.new_capacity
+        ('api', 50)
+        """
         read = read_object(data, _LONGEST_UPDATE)
         # Go ignores the case of a name; the last field of a name counts, unless it is null.
         fields = {name.casefold(): value for name, value in read.items() if value is not None}

@@ -18,22 +18,26 @@ Deliver: TypeAlias = Callable[["Message"], object]
 
 
 class Bus(Protocol):
-    """What a swarm needs of a bus."""
+    """What a swarm needs of a message bus: an object with these methods can be given as `bus=`.
+
+    `settles` is in how many seconds each agent that is there has received a question and answered, and
+    `splits` says whether the bus may fall into parts without connection.
+    """
 
     settles: float  # seconds within which every agent that is there has received a question and answered
     splits: bool  # whether it may fall into parts without connection, as a cluster of servers may
 
     def publish(self, subject: str, data: bytes, *, retain: bool = False) -> None:
-        """Send it now or as soon as possible. With `retain` it is kept for `recall` too."""
+        """Send `data` on `subject` now or as soon as possible. With `retain` it is kept for `recall` too."""
 
     def subscribe(self, subject: str, deliver: Deliver) -> Any:
-        """Have `deliver` called with every message on exactly this subject, one's own included.
+        """Have `deliver` called with every message on exactly this `subject`, one's own included.
 
         Returns something with a method `close()` that ends it.
         """
 
     def recall(self, subject: str, deliver: Deliver) -> None:
-        """Have `deliver` called with the last message retained there, unless it is too old."""
+        """Have `deliver` called with the last message retained on `subject`, unless it is too old."""
 
     def watch(self, notify: Callable[[bool], object]) -> None:
         """Have `notify` called with False when the connection is lost, with True when it is back."""

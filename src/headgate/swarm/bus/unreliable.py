@@ -22,10 +22,11 @@ else:
 class UnreliableBus:
     """A bus that behaves like a bad network. Each agent gets an `endpoint` of its own.
 
-    Messages take from `fastest` to `slowest` seconds, so one may overtake another; the fraction `loss` of
-    them is lost and the fraction `repeats` arrives twice. Endpoints that `partitions` puts into different
-    partitions do not hear each other; those in `disconnected` neither hear nor are heard. Agents are told
-    that a question is answered within `settles` seconds, and by `splits` whether the bus may fall into parts.
+    `clock` is a `ManualClock`, and `random` a function from 0 to 1, e.g. `random.Random(7).random`. Messages
+    take from `fastest` to `slowest` seconds, so one may overtake another; the fraction `loss` of them is lost
+    and the fraction `repeats` arrives twice. Endpoints that `partitions` puts into different partitions do
+    not hear each other; those in `disconnected` neither hear nor are heard. Agents are told that a question
+    is answered within `settles` seconds, and by `splits` whether the bus may fall into parts.
 
     >>> import random
     >>> from headgate.testing import ManualClock
@@ -56,7 +57,7 @@ class UnreliableBus:
     _subscriptions: dict[str, list[tuple[str, Subscription]]] = field(default_factory=dict, init=False)
 
     def endpoint(self, name: str) -> Endpoint:
-        """The bus as the agent of that name uses it."""
+        """The bus as the agent of that `name` uses it, to be given as `bus=`."""
         return Endpoint(self, name)
 
     def subscribe(self, name: str, subject: str, deliver: Deliver) -> Subscription:
