@@ -16,7 +16,8 @@ _DEBUG, _INFO, _WARNING = 10, 20, 30
 class Event(Frozen):
     """Something that happened; `key` names the gate, window or breaker, `at` is in seconds on its clock.
 
-    `level` is that of its log line, as `logging` has it.
+    `level` is that of its log line, as `logging` has it. An observer is called with every event. Calls have a
+    `tenant`, the user that they belong to, if `admit` was told one.
     """
 
     __slots__ = ("at", "key")
@@ -26,7 +27,11 @@ class Event(Frozen):
 
 
 class Admitted(Event):
-    """A call was admitted after `waited` seconds. `rule` is the limit it waited for, if any."""
+    """A call was admitted after `waited` seconds. `rule` is the limit it waited for, if any.
+
+    `throttled` says whether it goes under the tighter rules that follow a backoff signal, and `tenant` to
+    which user it belongs.
+    """
 
     __slots__ = ("rule", "tenant", "throttled", "waited")
     waited: float
@@ -39,6 +44,7 @@ class Waiting(Event):
     """A caller started to wait, at `position` in line (1: it is next), because of `rule`.
 
     `estimate` is in about how many seconds it can go, None if that depends on when other calls end.
+    `priority` and `tenant` are those of the call.
     """
 
     __slots__ = ("estimate", "position", "priority", "rule", "tenant")
@@ -66,7 +72,10 @@ class LongWait(Event):
 
 
 class Cancelled(Event):
-    """A caller left the line after `waited` seconds: its task was cancelled or its thread interrupted."""
+    """A caller left the line after `waited` seconds: its task was cancelled or its thread interrupted.
+
+    `rule` is the limit it waited for, and `tenant` the user that the call belongs to.
+    """
 
     __slots__ = ("rule", "tenant", "waited")
     waited: float
@@ -75,7 +84,10 @@ class Cancelled(Event):
 
 
 class Refused(Event):
-    """A call was refused: `error` names the exception, `rule` the limit that refused it."""
+    """A call was refused: `error` names the exception, `rule` the limit that refused it.
+
+    Its caller had waited for `waited` seconds. `tenant` is the user that the call belongs to.
+    """
 
     __slots__ = ("error", "rule", "tenant", "waited")
     waited: float
@@ -106,7 +118,7 @@ class ResponseObserved(Event):
 
 
 class Retuned(Event):
-    """The rates of a gate were changed while it was running."""
+    """The rates of a gate were changed while it was running; `rates` are the new ones, as texts."""
 
     __slots__ = ("rates",)
     level = _INFO
@@ -114,7 +126,7 @@ class Retuned(Event):
 
 
 class CapacityReduced(Event):
-    """It was announced that the API allows less than was configured."""
+    """It was announced that the API allows less than was configured, because of `reason`."""
 
     __slots__ = ("reason",)
     level = _INFO
@@ -122,7 +134,7 @@ class CapacityReduced(Event):
 
 
 class CapacityChanged(Event):
-    """The total of a swarm changed, or this agent's share of it. `reason` says why it was cut."""
+    """The `total` of a swarm changed, or the `share` of this agent of it. `reason` says why it was cut."""
 
     __slots__ = ("reason", "share", "total")
     level = _INFO
@@ -162,14 +174,14 @@ class BusRegained(Event):
 
 
 class WindowEvent(Event):
-    """Something happened to a backoff window."""
+    """Something happened to a backoff window. `generation` grows each time a window starts or is extended."""
 
     __slots__ = ("generation",)
     generation: int
 
 
 class WindowSet(WindowEvent):
-    """A backoff window started: calls are held back for `duration` seconds."""
+    """A backoff window started: calls are held back for `duration` seconds, because of `reason`."""
 
     __slots__ = ("duration", "reason")
     level = _INFO
@@ -178,7 +190,7 @@ class WindowSet(WindowEvent):
 
 
 class WindowExtended(WindowEvent):
-    """An active backoff window was extended: it ends in `duration` seconds."""
+    """An active backoff window was extended: it ends in `duration` seconds, because of `reason`."""
 
     __slots__ = ("duration", "reason")
     duration: float
@@ -222,7 +234,10 @@ class CircuitEvent(Event):
 
 
 class CircuitOpened(CircuitEvent):
-    """A circuit opened: no call goes through for `duration` seconds. `error` is the last failure."""
+    """A circuit opened: no call goes through for `duration` seconds. `error` is the last failure.
+
+    `reason` says what opened it, e.g. how many calls failed.
+    """
 
     __slots__ = ("duration", "error", "reason")
     level = _INFO
@@ -257,7 +272,10 @@ class StoreAsked(Event):
 
 
 class StoreLost(Event):
-    """The shared store cannot be reached: this process goes on alone, as `on_loss` says."""
+    """The shared store cannot be reached: this process goes on alone, as `on_loss` says.
+
+    `store` is its kind: "redis", "sqlite", "memory". `reason` says what went wrong.
+    """
 
     __slots__ = ("reason", "store")
     level = _INFO
@@ -266,7 +284,10 @@ class StoreLost(Event):
 
 
 class StoreRegained(Event):
-    """The shared store answers again, and knows what this process has used in the meantime."""
+    """The shared store answers again, and knows what this process has used in the meantime.
+
+    `store` is its kind: "redis", "sqlite", "memory".
+    """
 
     __slots__ = ("store",)
     level = _INFO
@@ -277,6 +298,7 @@ class StoreForgot(Event):
     """The shared store has lost what it knew of the key, e.g. by FLUSHALL or a restart without data.
 
     An active backoff window goes on, and is told to the store again. What was used before is not known there.
+    `store` is its kind: "redis", "sqlite", "memory".
     """
 
     __slots__ = ("store",)
