@@ -81,7 +81,7 @@ def each_of(*observers: Observer | None) -> tuple[Observer, ...]:
 
 
 def together(*observers: Observer | None) -> Observer | None:
-    """One observer that tells each of these once; None if there is none.
+    """One observer that tells each of these `observers` once; None if there is none.
 
     >>> from headgate import Dispatch
     >>> from headgate.testing import Recorder

@@ -26,7 +26,7 @@ __all__ = ["retry_if_transient", "stop_when_open", "wait_backoff", "wait_for_win
 
 
 class wait_for_window(wait_base):  # noqa: N801 - spelled like the strategies of tenacity
-    """Wait until the backoff window ends, and at least as long as the wait strategy `otherwise` says.
+    """Wait until the backoff `window` ends, and at least as long as the wait strategy `otherwise` says.
 
     >>> from headgate import BackoffWindow
     >>> import tenacity
@@ -45,6 +45,8 @@ class wait_for_window(wait_base):  # noqa: N801 - spelled like the strategies of
 
 class wait_retry_after(wait_base):  # noqa: N801 - as above
     """Wait a little longer than the far side said, and at least as long as `otherwise` says.
+
+    `random`, a function from 0 to 1, draws by how much longer.
 
     >>> import tenacity
     >>> @tenacity.retry(wait=wait_retry_after(), retry=retry_if_transient())
@@ -67,7 +69,9 @@ class wait_retry_after(wait_base):  # noqa: N801 - as above
 
 
 class wait_backoff(wait_base):  # noqa: N801 - as above
-    """Wait as a Backoff says, jitter included.
+    """Wait as `backoff`, a `Backoff`, says, jitter included.
+
+    `random`, a function from 0 to 1, draws the jitter. Raises InvalidConfig for what is not a Backoff.
 
     >>> import tenacity
     >>> @tenacity.retry(wait=wait_backoff(Backoff(0.5, cap=10)))
@@ -86,7 +90,7 @@ class wait_backoff(wait_base):  # noqa: N801 - as above
 
 
 class stop_when_open(stop_base):  # noqa: N801 - as above
-    """Stop as soon as the circuit is open, because it would refuse the next attempt.
+    """Stop as soon as the circuit of `breaker` is open, because it would refuse the next attempt.
 
     >>> import tenacity
     >>> @tenacity.retry(stop=stop_when_open(CircuitBreaker()) | tenacity.stop_after_attempt(5))

@@ -80,27 +80,38 @@ class ManualClock:
             self.set_wall(wall)
 
     def now(self) -> int:
-        """The time in integer nanoseconds."""
+        """The time of the clock in integer nanoseconds."""
         return self._now
 
     def seconds(self) -> float:
-        """The time in seconds."""
+        """The time of the clock in seconds."""
         return self._now / SECOND
 
     def wall(self) -> int:
-        """The wall time in nanoseconds since 1970."""
+        """The wall time of the clock in nanoseconds since 1970."""
         return self._now + self._wall_ahead
 
     def set_wall(self, when: float | datetime) -> None:
-        """Set the wall time, earlier or later, as a person or a server of the time would."""
+        """Set the wall time to `when`, earlier or later, as a person or a server of the time would.
+
+        `when` is seconds since 1970 or a datetime with a time zone. Raises InvalidConfig for one without.
+        """
         self._wall_ahead = _wall_to_ns(when) - self._now
 
     def advance(self, seconds: Seconds) -> None:
-        """Let time pass. Everything that is due meanwhile happens at its own moment, in order."""
+        """Let `seconds` (or a timedelta) pass. What is due meanwhile happens at its own moment, in order.
+
+        Raises InvalidWindow if that is not a time, and what an act given to `at` or `call_at` raises.
+
+        >>> clock = ManualClock()
+        >>> clock.advance(59.5)
+        >>> clock.seconds()
+        59.5
+        """
         self.advance_to_ns(self._now + seconds_to_ns(seconds, "seconds"))
 
     def advance_to_ns(self, target: int) -> None:
-        """Let time pass until that nanosecond."""
+        """Let time pass until the nanosecond `target`, as `advance` does."""
         while True:
             with self._lock:
                 if not self._due or self._due[0][0] > target:
@@ -111,15 +122,24 @@ class ManualClock:
             timer.fire()
 
     def set_ns(self, now: int) -> None:
-        """Set the time to that nanosecond, earlier or later, without doing what would be due."""
+        """Set the time to the nanosecond `now`, earlier or later, without doing what would be due."""
         self._now = now
 
     def at(self, when: float, act: Callable[[], object]) -> None:
-        """Have `act()` called when the clock reaches that many seconds."""
+        """Have `act()` called when the clock reaches `when`, in seconds; at once if it is past that.
+
+        >>> clock = ManualClock()
+        >>> clock.at(5, lambda: print("five"))
+        >>> clock.advance(10)
+        five
+        """
         self.call_at(moment_to_ns(when, "when"), act)
 
     def call_at(self, at: int, act: Callable[[], object]) -> ManualTimer:
-        """Have `act()` called when the clock reaches that nanosecond. `advance` raises its errors."""
+        """Have `act()` called when the clock reaches the nanosecond `at`. `advance` raises its errors.
+
+        Returns a timer, whose `cancel()` prevents it.
+        """
         timer = ManualTimer(at, act)
         with self._lock:
             waits = timer.at > self._now
@@ -134,7 +154,7 @@ class ManualClock:
 
     @property
     def timers(self) -> int:
-        """How many timers are set."""
+        """How many timers are set on the clock."""
         with self._lock:
             return sum(not timer.cancelled for _, _, timer in self._due)
 
@@ -321,10 +341,11 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Callable[[ManualClock], Coroutine[Any, Any, T]]) -> T:
-    """Await `main(clock)` on an event loop whose time is virtual.
+    """Await `main(clock)` on an event loop whose time is virtual, and return what it returned.
 
     When no task can run, time jumps to the next timer, so an hour of a thousand tasks takes a
-    moment. `asyncio.sleep` and time-outs follow it too. Work in threads is not waited for.
+    moment. `asyncio.sleep` and time-outs follow it too. Work in threads is not waited for. Raises what `main`
+    raises, and RuntimeError if every task waits and nothing is due.
 
     >>> async def main(clock):
     ...     await asyncio.sleep(3600)
@@ -358,7 +379,7 @@ class Recorder:
         self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """The events of one kind, in order."""
+        """The events of one `kind`, a class of `headgate.events`, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Timer(Protocol):
     """Something that will be done at a moment, unless it is cancelled."""
 
     def cancel(self) -> None:
-        """Do not do it. Never waits: finalizers may call it."""
+        """Do not do at that moment what was to be done. Never waits: finalizers may call it."""
 
 
 class Parker(Protocol):
@@ -93,10 +93,10 @@ class Clock(Protocol):
     quantum: int  # how late a timer may be, in nanoseconds, so that fewer timers are needed
 
     def now(self) -> int:
-        """Nanoseconds since some fixed moment."""
+        """The time in nanoseconds since some fixed moment."""
 
     def seconds(self) -> float:
-        """Seconds since that moment."""
+        """The time in seconds since the fixed moment from which `now` counts."""
 
     def wall(self) -> int:
         """Nanoseconds since 1970 by the wall clock, which may be put back. Only budgets by calendar ask."""
@@ -108,7 +108,7 @@ class Clock(Protocol):
         """A place for the running task to sleep; its alarm calls `ring(ticket)`."""
 
     def call_at(self, at: int, act: Callable[[], object]) -> Timer:
-        """Have `act()` called at that moment, in nanoseconds. Never waits: finalizers may call it."""
+        """Have `act()` called at the moment `at`, in nanoseconds. Never waits: finalizers may call it."""
 
 
 # Found when first asked for: they are loaded with everything that a store or a bus needs.

@@ -150,8 +150,9 @@ class Prices(Frozen):
         return price.millionths(input_tokens, output_tokens, cached)
 
     def get(self, model: str | None) -> Price | None:
-        """The price of a `model`, with `input`, `output` and `cached` for a million tokens; None if there is
-        none.
+        """The price of a `model`; None if there is none.
+
+        It has `input`, `output` and `cached` for a million tokens.
 
         >>> Prices({"m": (0.25, 2.00)}).get("m").output
         2.0

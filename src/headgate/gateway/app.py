@@ -80,10 +80,10 @@ class ProxyRefused(ConnectionRefusedError):
 class Gateway:
     """A reverse proxy that sends requests no faster than the APIs behind it allow.
 
-    `pages` are the paths below `/.headgate/` that it answers itself. `url` is where it listens. `keys` are
-    those of the settings unless you give others. `clock` is that of its gates; the event loop has to keep
-    the same time. Raises InvalidConfig if the settings do not go together, and OSError from `start` if it
-    cannot listen.
+    `settings` are its `Settings`. `keys` are those of the settings unless you give others. `clock` is that of
+    its gates; the event loop has to keep the same time. `pages` are the paths below `/.headgate/` that it
+    answers itself, and `url` is where it listens. Raises InvalidConfig if the settings do not go together,
+    and OSError from `start` if it cannot listen.
 
     >>> import asyncio
     >>> from headgate.gateway.app import Gateway

@@ -23,8 +23,10 @@ DEFAULT_LISTEN = "127.0.0.1:8429"
 class Settings:
     """How a gateway works: the options of `headgate serve` by the same names. Times are in seconds.
 
-    `rates` and `concurrency` hold for each API that has none of its own, and `store` shares them. `tokens`
-    are those of clients. `drain` is how long running calls may take when the gateway is stopped.
+    `upstreams` are the APIs that it leads to, and `listen` is "host:port" where clients call it. `rates` and
+    `concurrency` hold for each API that has none of its own, and `store` shares them. `tokens` are those of
+    clients. `drain` is how long running calls may take when the gateway is stopped. `retries` is how often it
+    tries a refused or failed request again.
 
     A client is held in silence for `patience`, then by what it tolerates, and `max_wait` at most. `hosts` are
     further names by which clients may call the gateway. `inject` puts the keys of the gateway into requests

@@ -19,11 +19,11 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """One API. Requests below `/name/` go to it, or all requests if `name` is empty.
+    """One API behind a gateway. Requests below `/name/` go to it, or all requests if `name` is empty.
 
-    `key_env` is the environment variable that usually holds its key, and `header` the field that carries the
-    key. `secret` is the key itself, if the gateway has one. `rates` and `concurrency` are its own limits, if
-    they differ from those of the gateway.
+    `url` is its address. `key_env` is the environment variable that usually holds its key, and `header` the
+    field that carries the key. `secret` is the key itself, if the gateway has one. `rates` and `concurrency`
+    are its own limits, if they differ from those of the gateway.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Upstream:
         return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
     def address(self, target: str) -> str:
-        """The whole URL for a path and query, unchanged but for the path of the upstream in front of it.
+        """The whole URL for a `target`, a path and query, below the URL of the upstream.
 
         Segments that end the one and begin the other appear once, as in `headgate run`.
 
@@ -105,9 +105,10 @@ def upstream(
     rates: Rates | None = None,
     concurrency: int | None = None,
 ) -> Upstream:
-    """An upstream of that name. What is left out is that of the API with this name or this host.
+    """An `Upstream` of that `name`. What is left out is that of the API with this name or this host.
 
-    Raises InvalidConfig for a name that is not known and has no URL, and for what is not a URL.
+    `url`, `key_env`, `header`, `rates` and `concurrency` are its fields. Raises InvalidConfig for a name that
+    is not known and has no URL, and for what is not a URL.
 
     >>> upstream("openai").url
     'https://api.openai.com'

@@ -21,9 +21,11 @@ from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 
 def middleware(gate: Gates = None, **options: Unpack[SendOptions]) -> ClientMiddlewareType:
-    """A middleware that sends no faster than the gate admits.
+    """A middleware for aiohttp that sends no faster than the gate admits.
 
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
+    If the gate refuses a request, its exception is raised. Raises InvalidConfig, InvalidCapacity or
+    InvalidWindow for arguments that cannot work.
 
     >>> import aiohttp
     >>> async def ask(url):

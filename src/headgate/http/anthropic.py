@@ -51,7 +51,7 @@ def middleware(
 def middleware_async(
     gate: Gates = None, **options: Unpack[SendOptions]
 ) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """A middleware for AsyncAnthropic; the arguments are those of `middleware`.
+    """A middleware for AsyncAnthropic; `gate` and the options are those of `middleware`.
 
     >>> from anthropic import AsyncAnthropic
     >>> claude = AsyncAnthropic(api_key="any", middleware=[middleware_async()])

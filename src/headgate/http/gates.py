@@ -18,8 +18,8 @@ from ..gate.keyed import KeyedObjects
 class Request:
     """A request that is about to be sent, for choosing its gate or estimating its cost.
 
-    `host` includes the port unless it is the usual one. `headers` have lower-case names. `body` is None if
-    it is not in memory, `model` if the request names none.
+    `method` and `url` are those of the request. `host` includes the port unless it is the usual one.
+    `headers` have lower-case names. `body` is None if it is not in memory, `model` if the request names none.
 
     >>> url = "https://api.example/"
     >>> Request(method="GET", url=url, host="api.example", headers={}, body=None, model=None)
@@ -56,7 +56,7 @@ class Target:
     base_url: str | None = None
 
     def url_of(self, url: str) -> str:
-        """Where a request to this URL goes."""
+        """Where a request to `url` goes."""
         if self.base_url is None:
             return url
         base, parts = urlsplit(self.base_url), urlsplit(url)
@@ -64,7 +64,7 @@ class Target:
         return urlunsplit((base.scheme, base.netloc, path, parts.query, parts.fragment))
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """The headers to replace, with the host if that is another one."""
+        """The headers to replace in a request to `url`, with the host if that is another one."""
         if self.base_url is None:
             return dict(self.headers)
         return {"host": urlsplit(url).netloc.rpartition("@")[2], **self.headers}
@@ -81,6 +81,9 @@ Choose: TypeAlias = Callable[[Dispatch], Target]
 def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
     """A gate for every host: `make("api.openai.com")` is called for the first request, its Dispatch kept.
 
+    Give the result to an adapter as its gate. Raises InvalidConfig if `make` cannot be called or returns
+    something else.
+
     >>> from headgate.http.httpx import client
     >>> http_client = client(per_host(lambda host: Dispatch(host, rates="auto", pause=True)))
     """
@@ -89,6 +92,9 @@ def per_host(make: Callable[[str], Dispatch]) -> ChooseGate:
 
 def per_model(make: Callable[[str], Dispatch]) -> ChooseGate:
     """A gate for every model: `make("gpt-5")`, or `make("default")` for a request that names none.
+
+    Give the result to an adapter as its gate. Raises InvalidConfig if `make` cannot be called or returns
+    something else than a Dispatch.
 
     >>> gate_of = per_model(lambda model: Dispatch(model, rates="500/minute"))
     >>> chat = dict(method="POST", url="https://api.example/", host="api.example", headers={}, body=None)
@@ -100,6 +106,9 @@ def per_model(make: Callable[[str], Dispatch]) -> ChooseGate:
 
 def per_credential(make: Callable[[str], Dispatch]) -> ChooseGate:
     """A gate for every API key. `make` is given a digest of the key, which may appear in logs.
+
+    Give the result to an adapter as its gate. Raises InvalidConfig if `make` cannot be called or returns
+    something else than a Dispatch.
 
     >>> from headgate.http.httpx import client
     >>> http_client = client(per_credential(lambda digest: Dispatch(digest, rates="auto", pause=True)))

@@ -83,11 +83,11 @@ class _Gated(Generic[T]):
 
 
 class Transport(_Gated[InnerTransport], _Sync):
-    """Sends by `inner`, no faster than the gate admits.
+    """A transport for clients of httpx and httpx2. It sends by `inner`, no faster than the gate admits.
 
-    `gate` is a Dispatch or a function of a `Request` that returns one; without it there is a Dispatch for
-    every host, which learns its limits. `inner` is a transport of the same library; without it, one like
-    the client's own, by way of the proxies that the environment names.
+    `gate` is a Dispatch, a FirstFree, or a function of a `Request` that returns one; without it there is a
+    Dispatch for every host, which learns its limits. `inner` is a transport of the same library; without it,
+    one like the client's own, by way of the proxies that the environment names.
 
     If the gate refuses a request, its exception is raised. An SDK that would hide it behind an
     APIConnectionError (OpenAI's, Anthropic's, recognised by their headers) gets a response with status 429
@@ -95,7 +95,8 @@ class Transport(_Gated[InnerTransport], _Sync):
     is the exception. In the same way a model without a price, in the budget of its block, is answered by
     status 400. `refusals="raise"` and `refusals="respond"` decide it for all requests.
 
-    The other options are those of `headgate.http.exchange.SendOptions`.
+    The other options are those of `headgate.http.exchange.SendOptions`. Raises InvalidConfig, InvalidCapacity
+    or InvalidWindow for arguments that cannot work, and TypeError for an option that there is not.
 
     >>> import httpx
     >>> from headgate import Dispatch
@@ -144,7 +145,9 @@ class Transport(_Gated[InnerTransport], _Sync):
 
 
 class AsyncTransport(_Gated[AsyncInnerTransport], _Async):
-    """A transport for async clients; the arguments are those of `Transport`.
+    """A transport for async clients of httpx and httpx2; the arguments are those of `Transport`.
+
+    They are `gate`, `inner`, an async transport, `refusals` and `headgate.http.exchange.SendOptions`.
 
     >>> import httpx
     >>> http = httpx.AsyncClient(transport=AsyncTransport())
@@ -196,10 +199,11 @@ def client(
 ) -> Any:
     """A client that waits at a gate, for an SDK: `OpenAI(http_client=client())`.
 
-    Without a gate there is one for every host and model, which learns its limits. The client belongs to
+    Without a `gate` there is one for every host and model, which learns its limits. The client belongs to
     httpx2 if that is installed, else to httpx; `library=httpx` is for SDKs that accept only such a client. It
     follows redirects as the clients of the SDKs do, and has the time-outs that its library gives to every
-    client: SDKs see that, and go by their own. The other arguments are those of `Transport`.
+    client: SDKs see that, and go by their own. `inner`, `refusals`, the further options and the exceptions
+    are those of `Transport`.
 
     >>> client().follow_redirects
     True
@@ -216,7 +220,9 @@ def async_client(
     refusals: Refusals = "auto",
     **options: Unpack[SendOptions],
 ) -> Any:
-    """An async client that waits at a gate: `AsyncOpenAI(http_client=async_client())`. See `client`.
+    """An async client that waits at a gate: `AsyncOpenAI(http_client=async_client())`.
+
+    `gate`, `library`, `inner`, `refusals` and the further options are those of `client`.
 
     >>> async_client().follow_redirects
     True

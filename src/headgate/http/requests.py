@@ -23,9 +23,11 @@ from .response import MOST_OF_ERROR, Answer, OpenResponse
 
 
 class Adapter(BaseAdapter):
-    """Sends by `inner`, an HTTPAdapter unless you give another, no faster than the gate admits.
+    """An adapter for requests. It sends by `inner`, or an HTTPAdapter, no faster than the gate admits.
 
     `gate` is that of `headgate.http.httpx.Transport`. The options are `headgate.http.exchange.SendOptions`.
+    If the gate refuses a request, its exception is raised. Raises InvalidConfig, InvalidCapacity or
+    InvalidWindow for arguments that cannot work.
 
     >>> import requests
     >>> with requests.Session() as session:

@@ -24,7 +24,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def by_client(scope: Scope) -> str:
-    """The user is the address that the request comes from.
+    """The user of a request, from its ASGI `scope`: the address that the request comes from.
 
     >>> by_client({"type": "http", "client": ("10.0.0.7", 50123)})
     '10.0.0.7'
@@ -34,7 +34,7 @@ def by_client(scope: Scope) -> str:
 
 
 def by_header(name: str) -> Callable[[Scope], str]:
-    """The user is the value of a header, e.g. an API key; the address, if it is missing.
+    """A function that reads the user from the header `name`, e.g. an API key; the address, if it is missing.
 
     >>> by_header("X-API-Key")({"type": "http", "headers": [(b"x-api-key", b"ann")]})
     'ann'
@@ -49,15 +49,16 @@ def by_header(name: str) -> Callable[[Scope], str]:
 
 
 class RateLimit:
-    """Admits requests by user, and answers those that it refuses.
+    """An ASGI middleware that admits requests by user, and answers those that it refuses.
 
-    `limiter` is a MemoryLimiter with a bucket for every user, a Dispatch that all users share fairly, or a
-    function of the user that returns a Dispatch. `user` is a function of the ASGI scope; for None the request
-    is not limited. A request waits at most `wait` seconds, and is then answered with `status` 429 (or 503),
-    `Retry-After` and the fields `RateLimit` and `RateLimit-Policy`, which every other response has too.
+    `app` is the application that is called. `limiter` is a MemoryLimiter with rates for every user, a
+    Dispatch that all users share fairly, or a function of the user that returns a Dispatch. `user` is a
+    function of the ASGI scope; for None the request is not limited. A request waits at most `wait` seconds,
+    and is then answered with `status` 429 (or 503), `Retry-After` and the fields `RateLimit` and
+    `RateLimit-Policy`, which every other response has too.
 
     Calls that a request makes through adapters of headgate belong to its user: they share fairly with those
-    of others.
+    of others. Raises InvalidConfig or InvalidWindow for arguments that cannot work.
 
     >>> from headgate import MemoryLimiter
     >>> async def app(scope, receive, send): ...

@@ -17,12 +17,12 @@ _CALL = "headgate_call"
 
 
 class GateMiddleware:
-    """A request waits before it is downloaded, once for each attempt, and its response settles it.
+    """A downloader middleware of Scrapy: a request waits before it is downloaded, its response settles it.
 
-    The setting `HEADGATE_GATE` is a function of the request that returns a Dispatch: Scrapy copies settings,
-    and a Dispatch cannot be copied. Without it every host has a gate that learns what responses say.
-    `HEADGATE_TIMEOUT` is how many seconds a request may wait; then its errback gets a Refused. It has to be
-    the middleware that is nearest to the downloader.
+    Scrapy makes it. The setting `HEADGATE_GATE` is a function of the request that returns a Dispatch: Scrapy
+    copies settings, and a Dispatch cannot be copied. Without it every host has a gate that learns what
+    responses say. `HEADGATE_TIMEOUT` is how many seconds a request may wait; then its errback gets a Refused.
+    A request waits once for each attempt. It has to be the middleware that is nearest to the downloader.
     """
 
     def __init__(self, sender: GatedSender) -> None:

@@ -289,12 +289,11 @@ class MemoryLimiter(Closing):
     def slot(
         self, resource: str, *, cost: int | Mapping[str, int] = 1, timeout: Seconds | None = None
     ) -> Slot:
-        """Wait for room at a `resource`, and count as in flight for the length of a `with` or `async with`
-        block.
+        """Wait for room at a `resource`, and count as in flight until the end of the block.
 
-        What the call took stays spent when the block ends, so the rate holds. Prefer this to `acquire` and
-        `release`. `cost`, `timeout` and the exceptions are those of `acquire`; it waits when the block is
-        entered.
+        The block is a `with` or an `async with`; it waits when it is entered. What the call took stays spent
+        when it ends, so the rate holds. Prefer this to `acquire` and `release`. `cost`, `timeout` and the
+        exceptions are those of `acquire`.
         """
         check_name(resource)
         slot = Slot()

@@ -26,7 +26,7 @@ __all__ = ["logs", "opentelemetry", "prometheus", "together"]
 
 
 def prometheus(registry: Any = None, *, tenants: bool = False) -> PrometheusObserver:
-    """Metrics in a registry of prometheus_client, its default one unless another is given.
+    """An observer that writes metrics into a `registry` of prometheus_client, or into its default one.
 
     >>> import headgate
     >>> from prometheus_client import CollectorRegistry, generate_latest
@@ -47,10 +47,11 @@ def prometheus(registry: Any = None, *, tenants: bool = False) -> PrometheusObse
 
 
 def opentelemetry(meter: Any = None, tracer: Any = None, *, tenants: bool = False) -> OpenTelemetryObserver:
-    """Metrics by a meter of OpenTelemetry, and a span for every caller that waited 10 ms or longer.
+    """An observer that writes metrics by a `meter` of OpenTelemetry, and spans by a `tracer`.
 
-    Without a meter or a tracer, those of the global providers are used, by the name `headgate`. A span is a
-    child of the span in which the caller waited. `tenants` as for `prometheus`.
+    There is a span for every caller that waited 10 ms or longer. Without a meter or a tracer, those of the
+    global providers are used, by the name `headgate`. A span is a child of the span in which the caller
+    waited. With `tenants`, requests have the label `tenant`, as for `prometheus`.
 
     >>> import headgate
     >>> api = headgate.Dispatch("api", observer=headgate.observers.opentelemetry())
@@ -61,11 +62,12 @@ def opentelemetry(meter: Any = None, tracer: Any = None, *, tenants: bool = Fals
 
 
 def logs(logger: Logger | None = None, *, slow_after: Seconds | None = 30.0) -> LogObserver:
-    """A line for every call at DEBUG, and a WARNING while callers wait for longer than `slow_after` seconds.
+    """An observer that logs every call at DEBUG, and a WARNING while callers wait for long.
 
-    The logger is `headgate` unless another one is given. Without this observer headgate writes windows, lost
-    stores and other limits at INFO there. A line has its facts as fields too, in `extra`: `headgate_event`,
-    `headgate_key`, `headgate_rule` and so on. With `slow_after=None` no caller waits too long.
+    That is longer than `slow_after` seconds; with None no caller waits too long. The `logger` is `headgate`
+    unless another one is given. Without this observer headgate writes windows, lost stores and other limits
+    at INFO there. A line has its facts as fields too, in `extra`: `headgate_event`, `headgate_key`,
+    `headgate_rule` and so on. Raises InvalidWindow if `slow_after` is not a time.
 
     >>> import headgate
     >>> api = headgate.Dispatch("api", observer=headgate.observers.logs(slow_after=5))

@@ -17,6 +17,9 @@ from .wire import Document, Fields, Present, amount, at, entries, readings
 class Scope(NamedTuple):
     """One budget that a server keeps for its caller; None stands for a figure it did not state.
 
+    `name` is what it counts, e.g. "requests", `limit` how much the caller may use, `remaining` how much of it
+    is left, and `reset_after` in how many seconds it is whole again.
+
     >>> from headgate.http import read_signal
     >>> read_signal(200, {"x-ratelimit-limit-tokens": "9000", "x-ratelimit-remaining-tokens": "8000"}).scopes
     (Scope(name='tokens', limit=9000, remaining=8000, reset_after=None),)

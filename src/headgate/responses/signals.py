@@ -35,9 +35,10 @@ Reason = Literal[
 class Signal(NamedTuple):
     """What one response says: hold back or not, for how long, and whether to try again.
 
-    `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server
-    stated none. `should_retry` is None when the response alone cannot tell. `from_reset` says that the wait
-    is the reset of a used-up budget, because the server did not say when to come back.
+    `limited` asks to reduce pressure on this origin. `retry_after` is in seconds, None when the server stated
+    none. `should_retry` is None when the response alone cannot tell. `from_reset` says that the wait is the
+    reset of a used-up budget, because the server did not say when to come back. `scopes` has a `Scope` for
+    each budget that it states, and `reason` is a word for what it says, "ok" for nothing.
 
     >>> from headgate.http import read_signal
     >>> signal = read_signal(429, {"Retry-After": "7"})
@@ -53,7 +54,7 @@ class Signal(NamedTuple):
     from_reset: bool = False
 
     def waiting(self, seconds: float) -> Signal:
-        """The same, with a wait that was stated elsewhere."""
+        """The same signal, with a wait of that many `seconds` that was stated elsewhere."""
         return self._replace(retry_after=seconds)
 
 

@@ -151,7 +151,8 @@ def _verdict_on_proxy(error: BaseException, refusal: BaseException) -> Verdict:
 def refusal_of(error: object) -> Refused | None:
     """The refusal of a gate that an SDK turned into an error of its own; None if the server was asked.
 
-    A refusal is returned as it is, and so is that of a response.
+    `error` is any exception, or a response. A refusal is returned as it is, and so is that of a response.
+    Never raises.
 
     >>> from headgate import LineFull
     >>> refusal_of(LineFull("too many wait", rule="line"))

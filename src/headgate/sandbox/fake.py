@@ -30,10 +30,11 @@ class Sent(TypedDict, total=False):
 
 
 class Reply(Closing):
-    """What came back: `status`, `headers` as a list of pairs, and the body.
+    """What came back from a `FakeProvider`: `status`, `headers` as a list of pairs, and the body.
 
     A plain answer is all there. A streamed one is iterated over, `for` or `async for`, and stays in flight
-    until it is read to the end or closed; `with` and `async with` close it.
+    until it is read to the end or closed; `with` and `async with` close it. Only `call` and `call_async` make
+    one.
 
     >>> reply = FakeProvider("plain").call("GET", "/greeting")
     >>> reply.status, len(reply.body) > 0
@@ -102,19 +103,30 @@ class FakeProvider(Live):
     >>> clock.seconds(), api.report().refused
     (1.0, 1)
 
-    `style` and the options are those of `Provider`, or `style` is a Provider. A connection that is cut raises
-    ConnectionError, as it does in a client.
+    `style` and the options are those of `Provider`, or `style` is a Provider. `clock` is the clock of the
+    program under test. A connection that is cut raises ConnectionError, as it does in a client. Raises
+    InvalidConfig for options that cannot work.
     """
 
     def call(self, method: str, path: str, **sent: Unpack[Sent]) -> Reply:
-        """Send a request and wait for the answer, or for the head of it if it is streamed."""
+        """Send a request and wait for the answer, a `Reply`, or for the head of it if it is streamed.
+
+        `method` and `path` are e.g. "POST" and "/v1/chat/completions"; `headers=`, and `body=` or `json=`,
+        are what it carries. Raises ConnectionError if a fault cuts the connection.
+
+        >>> FakeProvider("plain").call("GET", "/", headers={"accept": "*/*"}).status
+        200
+        """
         reply = _sleep_through(self._clock, self._send(_request(method, path, **sent)))
         if not reply.streamed:
             reply.read()
         return reply
 
     async def call_async(self, method: str, path: str, **sent: Unpack[Sent]) -> Reply:
-        """Send a request; the running task waits for the answer, or for the head of it if it is streamed."""
+        """Send a request; the running task waits for the answer, or for the head of it if it is streamed.
+
+        `method`, `path` and what it carries are those of `call`.
+        """
         reply = await _sleep_through_async(self._clock, self._send(_request(method, path, **sent)))
         if not reply.streamed:
             await reply.read_async()

@@ -39,13 +39,13 @@ class Fault:
     >>> Fault("storm", duration=5, retry_after=2)
     Fault('storm', duration=5, retry_after=2)
 
-    It strikes requests whose path contains *path*, for that *model* and *key* (None: any), with that
-    *probability*, *count* times at most, from *after* seconds on and for *duration* seconds (None: until
+    It strikes requests whose path contains `path`, for that `model` and `key` (None: any), with that
+    `probability`, `count` times at most, from `after` seconds on and for `duration` seconds (None: until
     cleared).
 
-    *retry_after* is the advice in the answer: seconds, None for no advice, or a text that goes into the
-    header unchanged ("soon", "-5"). *status* (500, for a page 502), *at* ("before"), *seconds* (1) and
-    *clean* belong to the kinds that use them.
+    `retry_after` is the advice in the answer: seconds, None for no advice, or a text that goes into the
+    header unchanged ("soon", "-5"). `status` (500, for a page 502), `at` ("before"), `seconds` (1) and
+    `clean` belong to the kinds that use them. Raises InvalidConfig for what does not belong to the kind.
     """
 
     kind: str

@@ -76,7 +76,7 @@ class Live:
         self._lock = threading.Lock()
 
     def report(self) -> Report:
-        """What happened since the start or the last reset."""
+        """What happened since the start or the last reset, as a `Report`."""
         with self._lock:
             work_out = self.provider.account()
         return work_out()
@@ -87,7 +87,7 @@ class Live:
             self.provider.reset_report()
 
     def limits(self) -> dict[str, str | int | None]:
-        """The limits in force."""
+        """The limits in force, by name, as they could be written."""
         with self._lock:
             self.provider.catch_up(self._clock.now())
             return self.provider.limits()
@@ -95,14 +95,25 @@ class Live:
     def set_limits(self, **change: Unpack[Change]) -> None:
         """Set other limits. Those left out stay as they are; None removes a limit.
 
-        They hold from now on or from `after` seconds on, and with `duration` for that many seconds only:
-        `set_limits(requests="300/minute", after=4, duration=10)`.
+        They are written as for `Provider`. They hold from now on or from `after` seconds on, and with
+        `duration` for that many seconds only: `set_limits(requests="300/minute", after=4, duration=10)`.
+        Raises InvalidConfig for what is not a limit.
         """
         with self._lock:
             self.provider.set_limits(now=self._clock.now(), **change)
 
     def fault(self, fault: str | Fault, **details: Any) -> None:
-        """Misbehave from now on: `fault("storm", duration=5)`. See Fault for the kinds and their details."""
+        """Misbehave from now on by this `fault`: a `Fault`, or its kind and its options.
+
+        For example `fault("storm", duration=5)`; `Fault` explains the options. Raises InvalidConfig for what
+        is not a fault.
+
+        >>> from headgate.sandbox import FakeProvider
+        >>> api = FakeProvider("plain")
+        >>> api.fault("overload", count=1)
+        >>> [api.call("GET", "/").status for _ in range(2)]
+        [503, 200]
+        """
         if not isinstance(fault, Fault):
             fault = Fault(fault, **details)
         elif details:
@@ -111,7 +122,7 @@ class Live:
             self.provider.fault(fault, self._clock.now())
 
     def faults(self) -> list[Fault]:
-        """The faults that are not over."""
+        """The faults that are not over, as `Fault` objects."""
         with self._lock:
             return self.provider.faults(self._clock.now())
 

@@ -152,10 +152,10 @@ class Provider:
     # -- Limits
 
     def set_limits(self, *, now: int, **change: Unpack[Change]) -> None:
-        """Set other limits. Those left out stay as they are; None removes a limit.
+        """Set other limits, written as for `Provider`. Those left out stay as they are; None removes a limit.
 
-        They hold from now on, or from *after* seconds on; if *duration* is given, those that held before
-        hold again after that many seconds.
+        They hold from `now` on, in nanoseconds, or from `after` seconds on; if `duration` is given, those
+        that held before hold again after that many seconds. Raises InvalidConfig for what is not a limit.
         """
         start = now + seconds_to_ns(change.pop("after", 0.0), "after")
         duration = change.pop("duration", None)
@@ -215,7 +215,7 @@ class Provider:
         return meter_for(rate, self.kind, now, epoch)
 
     def limits(self) -> dict[str, str | int | None]:
-        """The limits in force, as they could be written."""
+        """The limits in force, by name, as they could be written."""
         facts: dict[str, str | int | None] = {}
         for unit in self.style.units:
             rate = self._limits[unit]
@@ -225,22 +225,22 @@ class Provider:
     # -- Faults
 
     def fault(self, fault: Fault, now: int) -> None:
-        """Misbehave like this from now on."""
+        """Misbehave by this `fault` from `now` on, in nanoseconds on the clock of the provider."""
         self._faults = [planned for planned in self._faults if not planned.is_over(now)]
         self._faults.append(Planned(fault, now))
 
     def faults(self, now: int) -> list[Fault]:
-        """The faults that are not over."""
+        """The faults that are not over at `now`, in nanoseconds on the clock of the provider."""
         return [planned.fault for planned in self._faults if not planned.is_over(now)]
 
     def clear_faults(self) -> None:
-        """Misbehave no longer."""
+        """End all faults."""
         self._faults = []
 
     # -- What was seen
 
     def report(self) -> Report:
-        """What happened since the start or the last reset."""
+        """What happened since the start or the last reset, as a `Report`."""
         return self.account()()
 
     def account(self) -> Callable[[], Report]:

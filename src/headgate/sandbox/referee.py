@@ -23,13 +23,27 @@ _INSTANT = SECOND // 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What happened since the start or the last reset. Times are seconds.
+    """What happened at a provider since the start or the last reset. Times are seconds.
 
     >>> from headgate.sandbox import FakeProvider
     >>> api = FakeProvider("plain", requests="1/minute")
     >>> statuses = [api.call("GET", "/").status for _ in range(3)]
     >>> api.report().admitted, api.report().refused
     (1, 2)
+
+    Of `requests` that arrived, the limits allowed `admitted` and `refused` were answered 429, by limits or by
+    faults. `by_status` counts the answers, `refused_by` what limits refused, by unit, and `faults` the
+    requests that faults struck, by kind. `tokens` were charged at admission, and `output_tokens` produced.
+
+    `in_flight` requests are admitted and not yet at their last byte, `open_streams` of them streams, and
+    `peak_in_flight` is the most at once. `abandoned` is how many answers the client left before the end.
+    `arrivals` are the moments of all requests, `admissions` pairs of a moment and tokens, `first_admission`
+    and `last_admission` None if there was none. `busiest` and `busiest_arrivals` are the most of them in any
+    100 ms.
+
+    By unit, `peak` is the most admitted in any stretch of the limit's own period, `allowed` the most
+    permitted from the first admission to the last, and `use` the part of it that was used. `amplification` is
+    how many requests there were for each distinct `x-sandbox-id`, None if no request had one.
     """
 
     requests: int  # that arrived, including refused and broken ones
@@ -56,7 +70,7 @@ class Report:
     amplification: float | None  # requests per distinct `x-sandbox-id`, None if no request had one
 
     def facts(self, *, times: bool = True) -> dict[str, Any]:
-        """The report as plain data, with or without the long lists of times."""
+        """The report as plain data; `times=False` leaves out the long lists of times."""
         left_out = () if times else ("admissions", "arrivals")
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
 

@@ -285,7 +285,9 @@ async def serve(
     *,
     started: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve the provider at `host` and `port` until cancelled. `started` is called with the address.
+    """Serve the `provider` at `host` and `port` until cancelled. `started` is called with the address.
+
+    Port 0 is a free one. Raises OSError if it cannot listen.
 
     >>> async def for_a_moment():
     ...     async with asyncio.timeout(0.05):
