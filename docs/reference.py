@@ -149,14 +149,15 @@ PAGES = [
 _OF_GATES = (
     "abandon after_fork at_full_length callers change check_may_block claim close_if demand detach "
     "follow_observers follow_rules give_back grant hear_window is_idle join largest_cost learn leave "
-    "look look_again pauses recover ring set_rate_rules settle share take tell_admitted tell_left "
-    "tell_retuned ticket told totals"
+    "look look_again note_interrupt pauses recover retune ring set_rate_rules settle share take "
+    "tell_admitted tell_left tell_retuned ticket told totals"
 )
 INNER = {
-    "headgate.Admission": "enter enter_async",
     "headgate.Backoff": "delay_ns",
     "headgate.BackoffWindow": "hear identify notice_end reentry signal watch",
-    "headgate.CircuitBreaker": "abandoned after_fork apply begin come_out enter go_in keep_in is_idle share",
+    "headgate.CircuitBreaker": (
+        "abandoned after_fork apply begin come_out enter failed go_in ignored is_idle keep_in share succeeded"
+    ),
     "headgate.Dispatch": _OF_GATES,
     "headgate.DistributedLimiter": "after_fork follow_observers",
     "headgate.FirstFree": "order took among",
@@ -164,13 +165,19 @@ INNER = {
     "headgate.Permit": "leave cost generation mode taken_at ticket wait_ns",
     "headgate.Rate": "of_ns most_debt",
     "headgate.RateLimiter": "after_fork follow_observers",
+    "headgate.ResilienceConfig": "rates",
     "headgate.RetryBudget": "after_fork begin_attempt checked earn end_attempt refund spend",
     "headgate.TokenBudget": "remember",
     "headgate.WindowRegistry": "after_fork keep let_go",
     "headgate.testing.ManualClock": "loop_parker thread_parker quantum",
-    "headgate.testing.MemoryStore": "after_fork ask close keys listen look swap",
-    "headgate.sandbox.FakeProvider": "on_clock",
-    "headgate.sandbox.Sandbox": "on_clock",
+    "headgate.testing.MemoryStore": "after_fork ask close keys listen look swap unlisten",
+    "headgate.testing.UnreliableBus": "send subscribe",
+    "headgate.sandbox.FakeProvider": "control on_clock open",
+    "headgate.sandbox.Sandbox": "control on_clock open",
+    "headgate.sandbox.Fault": "pause written",
+    "headgate.sandbox.Provider": "account anchor catch_up open",
+    "headgate.http.Scope": "count index",
+    "headgate.http.Signal": "count index",
     "headgate.http.httpx.Transport": "close handle_request",
     "headgate.http.httpx.AsyncTransport": "aclose handle_async_request",
     "headgate.http.requests.Adapter": "send",

@@ -1,8 +1,12 @@
-"""The reference has every public name, and each is explained by a docstring with an example that runs."""
+"""The reference has every public name, and each is explained by a docstring with an example that runs.
+
+A docstring is understood alone: it names each argument in backquotes.
+"""
 
 import inspect
 import re
 import sys
+import typing
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +19,7 @@ import headgate.observers
 import headgate.sandbox
 import headgate.testing
 import headgate.typing
+from headgate.frozen import Frozen
 
 DOCS = Path(__file__).parent.parent / "docs"
 sys.path.insert(0, str(DOCS))
@@ -94,7 +99,9 @@ def test_every_public_name_has_a_docstring_of_its_own(name):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_public_method_has_a_docstring(name):
-    assert inspect.getdoc(METHODS[name]), "it has no docstring, and is not listed in docs/reference.py"
+    found = inspect.getdoc(METHODS[name])
+    assert found, "it has no docstring, and is not listed in docs/reference.py"
+    assert re.match(r"\S.*[.:)](\n|$)", found), "the first line is not a sentence"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +118,121 @@ def test_every_public_name_has_an_example_that_is_executed(name):
 
 def test_no_name_is_excused_that_has_an_example():
     assert [name for name in reference.WITHOUT_EXAMPLE if ">>>" in (thing(name).__doc__ or "")] == []
+
+
+# -- arguments
+
+# Public classes that users do not make, each with what makes it.
+MADE_ELSEWHERE = {
+    "headgate.CircuitState": "an enumeration: its members are there",
+    "headgate.Reservation": "TokenBudget.reserve",
+    "headgate.integrations.scrapy.GateMiddleware": "Scrapy, by its settings",
+    "headgate.sandbox.Reply": "FakeProvider.call",
+}
+# They are implemented by those who write a store, and are called by headgate alone: the types of their
+# arguments explain them.
+FOR_AUTHORS_OF_STORES = (
+    "headgate.testing.MemoryStore",
+    "headgate.typing.RedisClient",
+    "headgate.typing.Store",
+)
+# Public names and methods, by the last word of their names too.
+BY_WORD = {name.rpartition(".")[2]: name for name in [*METHODS, *NAMES]} | {name: name for name in NAMES}
+
+
+def docstring(name):
+    return inspect.getdoc(METHODS.get(name) or thing(name)) or ""
+
+
+def in_backquotes(text):
+    """What a docstring has in backquotes, outside of its examples."""
+    prose = re.sub(r"^ *(>>>|\.\.\.).*$", "", text, flags=re.MULTILINE)
+    return re.findall(r"`([^`]+)`", prose)
+
+
+def names_it(text, word):
+    return any(re.search(rf"\b{re.escape(word)}\b", quoted) for quoted in in_backquotes(text))
+
+
+def leads_to(text, word, seen=()):
+    """Whether a docstring names the word, or another public name whose docstring leads to it."""
+    others = {BY_WORD[quoted] for quoted in in_backquotes(text) if quoted in BY_WORD} - {*seen}
+    return names_it(text, word) or any(
+        leads_to(docstring(other), word, (*seen, *others)) for other in others if other not in ALIASES
+    )
+
+
+def with_arguments():
+    """(name, function) of each public function, method and constructor that users call."""
+    for name in [*NAMES, *METHODS]:
+        inner = METHODS.get(name) or thing(name)
+        if name in ALIASES or name in MADE_ELSEWHERE or name.startswith(FOR_AUTHORS_OF_STORES):
+            continue
+        if isinstance(inner, type) and (issubclass(inner, BaseException) or typing.is_typeddict(inner)):
+            continue
+        if callable(inner):
+            yield name, inner
+
+
+WITH_ARGUMENTS = dict(with_arguments())
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_a_docstring_names_every_argument_in_backquotes(name):
+    """Each in its own docstring, also `clock`, `key` and `observer`: help() shows one docstring at a time.
+
+    What needs no words is `self`, and arguments of any number: `*args` and `**kwargs` are those of a function
+    that is called, and the fields and options behind others have tests below.
+    """
+    any_number = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    explicit = [
+        parameter.name
+        for parameter in inspect.signature(WITH_ARGUMENTS[name]).parameters.values()
+        if parameter.kind not in any_number and parameter.name != "self"
+    ]
+    assert [word for word in explicit if not names_it(docstring(name), word)] == []
+
+
+def unpacked(inner):
+    """The options that a signature has as `**options: Unpack[...]`, by whatever name."""
+    hints = typing.get_type_hints(inner.__init__ if isinstance(inner, type) else inner)
+    kinds = [typing.get_args(hint)[0] for hint in hints.values() if typing.get_origin(hint) is typing.Unpack]
+    return [option for kind in kinds for option in typing.get_type_hints(kind)]
+
+
+UNPACKED = {name: unpacked(inner) for name, inner in WITH_ARGUMENTS.items() if unpacked(inner)}
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_a_docstring_names_every_option_or_the_public_name_that_explains_it(name):
+    assert [word for word in UNPACKED[name] if not leads_to(docstring(name), word)] == []
+
+
+def test_functions_whose_options_are_unpacked_are_found():
+    assert {
+        "headgate.retry", "headgate.BreakerRegistry", "headgate.http.httpx.client", "headgate.sandbox.Sandbox"
+    } <= set(UNPACKED)  # fmt: skip
+
+
+VALUES = [
+    name
+    for name in NAMES
+    if name not in ALIASES
+    and isinstance(thing(name), type)
+    and issubclass(thing(name), Frozen)
+    and thing(name).__init__ is Frozen.__init__
+]
+
+
+@pytest.mark.parametrize("name", [*VALUES, "headgate.http.exchange.SendOptions"])
+def test_the_docstring_of_a_value_names_every_field_that_it_adds(name):
+    kind = thing(name)
+    fields = kind.__slots__ if issubclass(kind, Frozen) else kind.__annotations__
+    assert [field for field in fields if not names_it(docstring(name), field)] == []
+
+
+def test_classes_that_users_do_not_make_are_public():
+    assert MADE_ELSEWHERE.keys() | {*FOR_AUTHORS_OF_STORES} <= set(NAMES)
 
 
 # They need frameworks that are missing where the reference is built. The guide to frameworks shows them.
