@@ -94,7 +94,13 @@ class ManualClock:
     def set_wall(self, when: float | datetime) -> None:
         """Set the wall time to `when`, earlier or later, as a person or a server of the time would.
 
-        `when` is seconds since 1970 or a datetime with a time zone. Raises InvalidConfig for one without.
+        `when` is seconds since 1970 or a datetime with a time zone. Raises InvalidConfig for a datetime
+        without one, and InvalidWindow for what is not a moment.
+
+        >>> clock = ManualClock()
+        >>> clock.set_wall(86_400)
+        >>> clock.wall()
+        86400000000000
         """
         self._wall_ahead = _wall_to_ns(when) - self._now
 
@@ -166,7 +172,14 @@ class ManualClock:
             return self._due[0][0] if self._due else None
 
     def jump(self) -> bool:
-        """Advance to the next moment at which something is due. False if there is none."""
+        """Advance to the next moment at which something is due. False if there is none.
+
+        >>> clock = ManualClock()
+        >>> clock.at(5, lambda: print("five"))
+        >>> clock.jump(), clock.jump()
+        five
+        (True, False)
+        """
         at = self.next_due()
         if at is None:
             return False

@@ -108,7 +108,14 @@ class BreakerRegistry(Closing):
             breaker.reset()
 
     def forget(self, key: Hashable) -> None:
-        """Make a new breaker when this `key` is asked for again. Callers that hold the old one keep it."""
+        """Make a new breaker when this `key` is asked for again. Callers that hold the old one keep it.
+
+        >>> targets = BreakerRegistry()
+        >>> old = targets.for_key("stripe")
+        >>> targets.forget("stripe")
+        >>> targets.for_key("stripe") is old
+        False
+        """
         self._keyed.forget(key)
 
     def close(self) -> None:

@@ -230,7 +230,7 @@ class TokenBudget(Closing):
         return self._reserved(accounts, levels, cost, await self.account.usage.take_async(levels, cost))
 
     def close(self) -> None:
-        """Refuse further reservations, by Closed. What was used is in the store when this returns.
+        """Refuse further reservations, with Closed. What was used is in the store when this returns.
 
         Raises StoreError if the store cannot be asked: it is told when it can, if this process is still
         there. A budget with a parent is closed with its parent. A second call does nothing.
@@ -427,7 +427,7 @@ class BudgetBook(Closing):
         return len(self._keyed)
 
     def close(self) -> None:
-        """Refuse further reservations, by Closed. What was used is in the store when this returns.
+        """Refuse further reservations, with Closed. What was used is in the store when this returns.
 
         Raises StoreError if the store cannot be asked: it is told when it can, if this process is still
         there. A second call does nothing.

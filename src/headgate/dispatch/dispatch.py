@@ -435,7 +435,7 @@ class Dispatch(Gate, Closing):
             self.window.signal(duration, "throttled", sent_at)
 
     def close(self) -> None:
-        """Refuse the callers that wait and every later one, by Closed, and free the name.
+        """Refuse the callers that wait and every later one, with Closed, and free the name.
 
         Calls in flight may finish. A store is left. A second call does nothing.
 

@@ -34,6 +34,9 @@ class Gate(GuardedRules):
 
     The other public methods are for the rooms that build on a gate: permits, limiters, windows, and
     what a gate is shared through (`supply`).
+
+    `observed` is False of a gate inside another object, which tells observers by itself. `audience` is given
+    in place of `observer` where more is to be done than to tell.
     """
 
     __slots__ = ("_learn", "_max_waiting", "_weights", "key")
@@ -54,10 +57,6 @@ class Gate(GuardedRules):
         learn: Callable[[Verdict, int], object] | None = None,
         audience: Audience | None = None,
     ) -> None:
-        """`observed` is False of a gate inside another object, which tells observers by itself.
-
-        `audience` is given in place of `observer` where more is to be done than to tell.
-        """
         if max_waiting is not None and max_waiting != 0:
             positive_int(max_waiting, "max_waiting", example=1000)
         check_hashable(key, "key")
@@ -174,7 +173,7 @@ class Gate(GuardedRules):
         return permit
 
     def close(self) -> None:
-        """Refuse the callers that wait and every later one, by Closed. Calls under way may finish."""
+        """Refuse the callers that wait and every later one, with Closed. Calls under way may finish."""
 
         def close(_now: int) -> None:
             self.closed = True

@@ -35,11 +35,13 @@ def obey(
     lease: Seconds = 600.0,
     timeout: Seconds | None = None,
 ) -> C:
-    """Make a client of boto3 send no faster than the gate admits. Returns the same client.
+    """Make a `client` of boto3 send no faster than the gate admits. Returns the same client.
 
-    `gate` and the options are those of `headgate.http.httpx.Transport`; botocore retries, not headgate. Leave
-    its retries at `Config(retries={"mode": "standard"})`: its adaptive mode limits the rate by itself, and
-    sleeps after the request has been signed.
+    `gate` is that of `headgate.http.httpx.Transport`; `estimate`, `lease` and `timeout` are those of
+    `headgate.http.exchange.SendOptions`. botocore retries, not headgate. Leave its retries at
+    `Config(retries={"mode": "standard"})`: its adaptive mode limits the rate by itself, and sleeps after the
+    request has been signed. Raises InvalidConfig if it is not such a client, and for arguments that cannot
+    work.
 
     >>> import boto3
     >>> place = {"region_name": "eu-west-1", "aws_access_key_id": "any", "aws_secret_access_key": "any"}

@@ -64,7 +64,11 @@ class Target:
         return urlunsplit((base.scheme, base.netloc, path, parts.query, parts.fragment))
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """The headers to replace in a request to `url`, with the host if that is another one."""
+        """The headers to replace in a request to `url`, with the host if that is another one.
+
+        >>> Target(headers={"authorization": "Bearer b"}).headers_for("https://api.example/v1")
+        {'authorization': 'Bearer b'}
+        """
         if self.base_url is None:
             return dict(self.headers)
         return {"host": urlsplit(url).netloc.rpartition("@")[2], **self.headers}

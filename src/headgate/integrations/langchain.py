@@ -18,20 +18,30 @@ from .pacing import Pace
 
 
 class RateLimiter(BaseRateLimiter):
-    """Holds each call of a model back until the gate admits it. `headgate.call_options` says for whom."""
+    """A rate limiter for LangChain that holds each call of a model back until the `gate` admits it.
+
+    `gate` is a Dispatch or a FirstFree; `headgate.call_options` says for whom a call is. Raises InvalidConfig
+    for what is not a gate.
+    """
 
     def __init__(self, gate: Dispatch | FirstFree) -> None:
         self._pace = Pace(gate)
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Wait for the gate; with `blocking=False` say whether a call may go now."""
+        """Wait for the gate and return True; with `blocking=False` say at once whether a call may go now.
+
+        Raises the refusals of `Dispatch.admit`.
+        """
         if not blocking:
             return self._pace.may_go()
         self._pace.wait()
         return True
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Wait for the gate in a task; with `blocking=False` say whether a call may go now."""
+        """Wait for the gate in a task and return True; with `blocking=False` say whether a call may go now.
+
+        Raises the refusals of `Dispatch.admit`.
+        """
         if not blocking:
             return self._pace.may_go()
         await self._pace.wait_async()

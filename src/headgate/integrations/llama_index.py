@@ -18,17 +18,23 @@ from .pacing import Pace
 
 
 class RateLimiter(BaseRateLimiter):
-    """Holds each call back until the gate admits it. `headgate.call_options` says for whom."""
+    """A rate limiter for LlamaIndex that holds each call back until the `gate` admits it.
+
+    `gate` is a Dispatch or a FirstFree; `headgate.call_options` says for whom a call is. Raises InvalidConfig
+    for what is not a gate.
+    """
 
     def __init__(self, gate: Dispatch | FirstFree) -> None:
         self._pace = Pace(gate)
 
     def acquire(self, num_tokens: int = 0) -> None:
-        """Wait for the gate."""
+        """Wait for the gate, with `num_tokens` as the estimate of the call. Raises the refusals of
+        `Dispatch.admit`.
+        """
         self._pace.wait(num_tokens)
 
     async def async_acquire(self, num_tokens: int = 0) -> None:
-        """Wait for the gate in a task."""
+        """Wait for the gate in a task, with `num_tokens` as the estimate. Raises what `acquire` raises."""
         await self._pace.wait_async(num_tokens)
 
     def __repr__(self) -> str:

@@ -162,8 +162,7 @@ class MemoryLimiter(Closing):
     def remove(self, resource: str) -> None:
         """Forget the limits of a `resource`. Callers that wait for it get UnknownResource.
 
-        A resource that has no limits is nothing to do. With `rates` of the limiter it gets these on its next
-        use.
+        With `rates` of the limiter it gets these on its next use. A resource without limits is nothing to do.
         """
         with self._lock:
             known = self._resources.pop(resource, None)
@@ -175,7 +174,7 @@ class MemoryLimiter(Closing):
             known.gate.close()
 
     def close(self) -> None:
-        """Refuse the callers that wait and those that come later, by Closed. A second call does nothing."""
+        """Refuse the callers that wait and those that come later, with Closed. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return

@@ -98,6 +98,12 @@ class Live:
         They are written as for `Provider`. They hold from now on or from `after` seconds on, and with
         `duration` for that many seconds only: `set_limits(requests="300/minute", after=4, duration=10)`.
         Raises InvalidConfig for what is not a limit.
+
+        >>> from headgate.sandbox import FakeProvider
+        >>> api = FakeProvider("plain", requests="60/minute")
+        >>> api.set_limits(requests="30/minute burst 5")
+        >>> api.limits()["requests"]
+        '30/minute burst 5'
         """
         with self._lock:
             self.provider.set_limits(now=self._clock.now(), **change)

@@ -159,6 +159,11 @@ class DistributedLimiter(MemoryLimiter):
         `rates` is a rate, as text or as a `Rate`, or a list of them, for all agents together. A cut stays in
         force: the new rates take effect at once, cut in the same proportion. Raises InvalidLimit for what is
         not a rate, InvalidConfig for none, and Closed.
+
+        >>> with DistributedLimiter(bus="memory:rates", agent_id="agent-1") as agent:
+        ...     agent.set_rates("openai", ["60/minute burst 10", "2_000 tokens/minute burst 500"])
+        ...     agent.get_capacity("openai").total
+        60
         """
         read = read_rates(rates)
         if not read:
@@ -187,7 +192,7 @@ class DistributedLimiter(MemoryLimiter):
         super().remove(resource)
 
     def close(self) -> None:
-        """Leave the swarm: refuse all callers here, by Closed, and leave the shares to other agents.
+        """Leave the swarm: refuse all callers here, with Closed, and leave the shares to other agents.
 
         A second call does nothing.
         """
@@ -203,6 +208,9 @@ class DistributedLimiter(MemoryLimiter):
         """Have `callback` called, in place of the last one, with every `CapacityUpdate` of another agent.
 
         None ends it. Raises InvalidConfig if `callback` cannot be called.
+
+        >>> with DistributedLimiter(bus="memory:updates", agent_id="agent-1") as agent:
+        ...     agent.on_capacity_change(lambda update: print(update.resource, update.new_capacity))
         """
         if callback is not None:
             must_be_plain(callback, "on_capacity_change", "an update")
@@ -250,7 +258,13 @@ class DistributedLimiter(MemoryLimiter):
         return dict(self._agent.ignored)
 
     def snapshot(self) -> dict[str, Any]:
-        """How far totals are cut, as plain values to be saved before a restart: see `restore`."""
+        """How far totals are cut, as plain values to be saved before a restart: see `restore`.
+
+        >>> with DistributedLimiter(bus="memory:saved", agent_id="agent-1") as agent:
+        ...     saved = agent.snapshot()
+        >>> saved["levels"]
+        {}
+        """
         return self._agent.snapshot()
 
     def restore(self, saved: Mapping[str, Any], *, younger_than: Seconds = 600.0) -> None:
@@ -258,6 +272,9 @@ class DistributedLimiter(MemoryLimiter):
 
         It is too old if it is not `younger_than` that many seconds. Later cuts of the swarm count for more.
         Raises InvalidConfig for what is not a snapshot.
+
+        >>> with DistributedLimiter(bus="memory:restored", agent_id="agent-1") as agent:
+        ...     agent.restore(agent.snapshot(), younger_than=60)
         """
         oldest = seconds_to_ns(younger_than, "younger_than")
         try:
