@@ -183,7 +183,7 @@ def test_a_refusal_names_the_budget_the_limit_what_is_left_and_when(clock, budge
     error = refusal(budget, 4_000)
 
     assert str(error) == (
-        "4000 tokens do not fit the budget of 'ann': 1200 of 10000 tokens/hour left (tokens/hour); "
+        "4000 tokens do not fit the budget of 'ann': 1200 of 10000 tokens left (tokens/hour); "
         "worth another try in 3000.0 s"
     )
     assert (error.budget, error.rule, error.remaining, error.retry_after) == (
@@ -209,7 +209,7 @@ def test_the_maximum_of_a_request_is_not_confused_with_the_hour(budget):
 
 def test_a_refusal_says_when_a_request_can_never_fit(clock):
     error = refusal(TokenBudget(100, clock=clock), 101)
-    assert str(error) == "101 tokens can never fit the budget: it has 100 tokens/hour in all (tokens/hour)"
+    assert str(error) == "101 tokens can never fit the budget: it has 100 tokens in all (tokens/hour)"
     assert error.retry_after is None
 
 
@@ -228,8 +228,8 @@ def test_retry_after_is_when_the_request_would_fit_every_level(clock):
 def test_one_token_and_money_are_told_in_words(clock):
     budget = TokenBudget(1, money={90: 10}, clock=clock)
     budget.record_usage(1, money=4)
-    assert "1 token does not fit the budget: 0 of 1 tokens/hour left" in str(refusal(budget, 1))
-    assert "money=7 does not fit the budget: 6 of 10 money/90s left" in str(
+    assert "1 token does not fit the budget: 0 of 1 tokens left (tokens/hour)" in str(refusal(budget, 1))
+    assert "money=7 does not fit the budget: 6 of 10 left (money/90s)" in str(
         refusal(TokenBudget(None, money={90: 10}, parent=budget, clock=clock), 0, money=7)
     )
 

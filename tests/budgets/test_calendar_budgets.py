@@ -43,12 +43,12 @@ def test_a_refusal_names_the_period_and_says_when_it_ends():
     budget.record_usage(900, money=4_900_000)
     error = refusal(budget, 101)
     assert str(error) == (
-        "101 tokens do not fit the budget of 'ann': 100 of 1000 tokens/calendar day left for 2026-11-18 "
+        "101 tokens do not fit the budget of 'ann': 100 of 1000 tokens left for 2026-11-18 "
         "(UTC) (tokens/calendar day); worth another try in 14400.0 s"
     )
     assert (error.rule, error.remaining, error.retry_after) == ("tokens/calendar day", 100, 4 * HOUR)
     error = refusal(budget, 0, money=200_000)
-    assert "$0.1 of $5 money/calendar week left for 2026-W47 (UTC)" in str(error)
+    assert "$0.1 of $5 left for 2026-W47 (UTC) (money/calendar week)" in str(error)
     assert error.retry_after == 4 * DAY + 4 * HOUR  # Monday
     assert refusal(budget, 1_001).retry_after is None
 

@@ -369,12 +369,12 @@ def test_a_refusal_speaks_the_currency_of_its_limits(clock):
     budget.record_usage(60, money=4_900_000)
 
     refused = refusal(budget, 0, money=110_000)
-    assert "$0.11 does not fit the budget of 'ann': $0.1 of $5 money/day left" in str(refused)
+    assert "$0.11 does not fit the budget of 'ann': $0.1 of $5 left (money/day)" in str(refused)
     assert (refused.rule, refused.remaining, refused.retry_after) == ("money/day", 100_000, 86_400)
     assert "$0.3 can never fit the budget of 'ann': one request may take $0.2" in str(
         refusal(budget, 0, money=300_000)
     )
-    assert "50 tokens do not fit the budget of 'ann': 40 of 100 tokens/month left" in str(refusal(budget, 50))
+    assert "50 tokens do not fit the budget of 'ann': 40 of 100 tokens left" in str(refusal(budget, 50))
 
 
 def test_a_month_of_the_calendar_never_holds_more_than_the_limit_of_a_month(clock):

@@ -523,7 +523,7 @@ def test_a_calendar_month_holds_over_a_restart_of_the_machine_and_ends_by_the_wa
     world.restart()
     with world.book(MONTH, None) as book:
         assert money_left(book) == 30_000_000
-        with pytest.raises(BudgetExceeded, match=r"\$30 of \$100 money/calendar month left for 2023-11"):
+        with pytest.raises(BudgetExceeded, match=r"\$30 of \$100 left for 2023-11"):
             book.for_user("ann").reserve(0, money=30_000_001)
         told(book)
     world.wall = 1_701_388_799 * SECOND  # 23:59:59 on the 30th

@@ -9,7 +9,7 @@ from .windows import MONEY, Cost, Shortage
 
 def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: int) -> BudgetExceeded:
     """The error for a cost that the budget of that key does not cover."""
-    needed, name = cost[short.column], short.name
+    needed, unit = cost[short.column], ""  # the rule in brackets says of what and by which time
     remaining, limit = str(short.remaining), str(short.limit)
     if short.column == MONEY and currency is not None:
         from .texts import money_text  # noqa: PLC0415 - loaded already: the limits are texts
@@ -20,14 +20,15 @@ def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: i
         what, does = f"money={needed}", "does not"
     else:
         what, does = ("1 token", "does not") if needed == 1 else (f"{needed} tokens", "do not")
+        unit = " tokens"
     budget = f"the budget of {key!r}" if key else "the budget"
-    if name.endswith("/request"):
+    if short.name.endswith("/request"):
         why = f"{what} can never fit {budget}: one request may take {limit}"
     elif short.at is None:
-        why = f"{what} can never fit {budget}: it has {limit} {name} in all"
+        why = f"{what} can never fit {budget}: it has {limit}{unit} in all"
     else:
         period = f" for {short.period}" if short.period else ""
-        why = f"{what} {does} fit {budget}: {remaining} of {limit} {name} left{period}"
+        why = f"{what} {does} fit {budget}: {remaining} of {limit}{unit} left{period}"
     return BudgetExceeded(
         why,
         rule=short.name,
