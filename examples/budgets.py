@@ -1,39 +1,39 @@
-"""What a user may spend: tokens an hour and cents a day, reserved before a call and settled by what it was.
+"""What a user may spend: tokens an hour and dollars a day, reserved before a call and settled by what it was.
 
 OPENAI_API_KEY=... python examples/budgets.py
 """
 
 from openai import OpenAI
 
-from headgate import BudgetBook, BudgetExceeded
+from headgate import BudgetBook, BudgetExceeded, Prices
 from headgate.http.httpx import client
 
-CENT = 1_000_000  # money is whole numbers; here millionths of a cent
-INPUT, OUTPUT = 25, 200  # the price of a token of the model, in such numbers
+MODEL = "gpt-5-mini"
+prices = Prices.shipped()  # list prices in dollars, as of prices.date
 
 book = BudgetBook(
     {
-        "free": {"max_tokens_per_hour": 400, "max_tokens_per_request": 300},
-        "paid": {"max_tokens_per_hour": 200_000, "money": {86_400: 500 * CENT}},
+        "free": ["400 tokens/hour", "300 tokens/request"],
+        "paid": ["200_000 tokens/hour", "$5/day"],
     }
 )
 openai = OpenAI(http_client=client(), max_retries=0)
 
 
 def ask(user: str, tier: str, question: str) -> str | None:
-    longest = 100
+    most_in, most_out = len(question.encode()) + 50, 100  # a token is at least one byte
     budget = book.for_user(user, tier=tier)
-    most = len(question) // 3 + longest
-    with budget.reserve(most, money=most * OUTPUT) as reservation:
+    estimate = prices.cost(MODEL, input_tokens=most_in, output_tokens=most_out)
+    with budget.reserve(most_in + most_out, money=estimate) as reservation:
         reply = openai.chat.completions.create(
-            model="gpt-5-mini",
+            model=MODEL,
             messages=[{"role": "user", "content": question}],
-            max_completion_tokens=longest,
+            max_completion_tokens=most_out,
         )
         usage = reply.usage
         if usage is not None:
-            money = usage.prompt_tokens * INPUT + usage.completion_tokens * OUTPUT
-            reservation.settle(usage.total_tokens, money=money)
+            cost = prices.cost(MODEL, input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+            reservation.settle(usage.total_tokens, money=cost)
     return reply.choices[0].message.content
 
 
