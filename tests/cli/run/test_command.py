@@ -389,6 +389,8 @@ def test_retry_failed_needs_failures(api, jobs, answers):
         (batch(1), {}, "`custom_id` 'job-0' has been used before", "one of its own"),
         ("", {"--to": "127.0.0.1:80"}, "does not say how to get there", "http://127.0.0.1:80"),
         ("", {"--to": "api.x.ai"}, "does not say how to get there", "https://api.x.ai"),
+        ("", {"--to": "openai"}, "does not say how to get there", "https://api.openai.com"),
+        ("", {"--to": "Anthropic"}, "does not say how to get there", "https://api.anthropic.com"),
         ("", {"--to": "htp://127.0.0.1"}, "'htp' is not a protocol of this command", "http or https"),
         ("", {"--to": "http://no-such.invalid"}, "no host is called 'no-such.invalid'", "typing error"),
         ("", {"--to": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9", "start it"),

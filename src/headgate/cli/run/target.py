@@ -58,6 +58,17 @@ class Target:
         return self._root + "/" + "/".join([*base, *segments]) + (mark + query or self.query)
 
 
+def _meant(to: str) -> str:
+    """The URL for a name that `headgate serve` knows, or for an address without its protocol."""
+    from ...gateway.upstreams import KNOWN  # noqa: PLC0415 - for this error only
+
+    address = to.strip().lstrip("/")
+    known = KNOWN.get(address.lower())
+    if known is not None:
+        return known.url
+    return f"{'http' if address.startswith(('localhost', '127.')) else 'https'}://{address}"
+
+
 def _checked_url(to: str) -> SplitResult:
     example = "https://api.openai.com"
     try:
@@ -67,9 +78,7 @@ def _checked_url(to: str) -> SplitResult:
         raise BadTarget(f"--to {to!r} is not a URL: {error}", f"write e.g. {example}") from None
     if parts.scheme not in ("http", "https"):
         if "://" not in to:
-            address = to.lstrip("/")
-            scheme = "http" if address.startswith(("localhost", "127.")) else "https"
-            raise BadTarget(f"--to {to!r} does not say how to get there", f"write {scheme}://{address}")
+            raise BadTarget(f"--to {to!r} does not say how to get there", f"write {_meant(to)}")
         raise BadTarget(
             f"--to {to!r}: {parts.scheme!r} is not a protocol of this command",
             f"write http or https: {example}",
