@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cli.commands import KEYLESS, on_a_terminal
+from cli.commands import KEYLESS, headgate, on_a_terminal
 from headgate.sandbox import Sandbox
 
 PROGRAM = """
@@ -261,3 +261,9 @@ for _ in range(2):
     assert done.stderr.startswith(
         "headgate: 0 calls, 0 refused, 2 turned away: this gateway asks for its token"
     )
+
+
+def test_the_help_says_where_each_command_listens():
+    for command, default in (("exec", "a free port"), ("serve", "127.0.0.1:8429")):
+        done = headgate(command, "--help")
+        assert f"[default: {default}]" in " ".join(done.stdout.split()), command

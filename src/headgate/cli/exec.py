@@ -28,7 +28,7 @@ _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGQUIT")
     short_help="Run a program whose API calls wait for their limits.",
     context_settings={"allow_interspersed_args": False},
 )
-@gateway_options
+@gateway_options(listens="a free port")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(command: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND behind a gateway of its own: its calls to APIs wait until there is room for them.

@@ -19,9 +19,8 @@ _RATES = "e.g. 500/minute, '200_000 tokens/minute'. Repeatable.  [default: auto,
 _STORE = "Share the limits with everything that uses the same store: sqlite:///limits.db, redis://host/0."
 _STORE_KEY = "The name to share them under.  [default: the host of the API, and a digest for other keys]"
 
+_TO = _where("--to URL", "The one API behind the gateway.")
 _OPTIONS = (
-    _where("--to URL", "The one API behind the gateway."),
-    _where("--listen HOST:PORT", "Where to listen; port 0 picks a free one.  [default: 127.0.0.1:8429]"),
     _where("--config FILE", "Settings as TOML; options come first.", click.Path(path_type=Path)),
     _limits("--rate RATE", _RATES, RATE, name="rates", multiple=True),
     _limits(
@@ -35,11 +34,16 @@ _OPTIONS = (
 )
 
 
-def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: the options that both commands take."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def gateway_options(listens: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: the options that both commands take. `listens` says where this one listens by default."""
+    where = f"Where to listen; port 0 picks a free one.  [default: {listens}]"
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed((_TO, _where("--listen HOST:PORT", where), *_OPTIONS)):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def given_settings(options: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _TOKENS = "Tokens of clients, one a line: NAME:TOKEN. One can also stand in HEAD
 
 @click.command(cls=Command, short_help="A gateway that lets calls wait until the API has room.")
 @click.argument("apis", metavar="[NAME | NAME=URL]...", nargs=-1)
-@gateway_options
+@gateway_options(listens="127.0.0.1:8429")
 @_clients("--inject", _INJECT)
 @_clients("--token-file FILE", _TOKENS, click.Path(path_type=Path))
 @_clients(
