@@ -334,5 +334,8 @@ def test_the_name_of_a_member_may_have_any_form():
 def test_the_help_of_watch_fits_the_line():
     done = CliRunner().invoke(main, ["watch", "--help"])
     assert done.exit_code == 0
+    assert "calls headgate.publish(): the URL is the `url` of what that returns" in " ".join(
+        done.output.split()
+    )
     assert "watch [OPTIONS] STORE [KEY]..." in done.output
     assert max(map(len, done.output.splitlines())) <= 110

@@ -49,7 +49,8 @@ def watch(store: str, keys: tuple[str, ...], *, web: bool, listen: str, **option
     STORE is what programs give as store=, and `headgate run` as --store. For each KEY, or for all keys in it:
     rates, places and bytes, the backoff window, and the processes that share them. Looking changes nothing.
 
-    With unix:///... it shows the gates of one process that calls headgate.publish(), which prints that URL.
+    With unix:///... it shows the gates of one process that calls headgate.publish(): the URL is the `url` of
+    what that returns.
 
     Exit status: 0, 2 if the store cannot be read, 130 after Ctrl-C.
     """
