@@ -1,6 +1,7 @@
 """`headgate doctor`: packages, clients that pass the gate or go around it, stores."""
 
 import json
+import re
 import sys
 
 import anthropic
@@ -58,6 +59,14 @@ def broken(url):
 
 def make_nothing():
     raise ValueError("no key in the environment")
+
+
+learning = openai.OpenAI(api_key="k", http_client=client())
+
+
+def learning_without_a_model(url):
+    with client() as http:
+        http.get(url)
 
 
 unknown = object()
@@ -174,6 +183,27 @@ def test_the_answers_are_sentences():
     assert "gated (openai.OpenAI) passes the gate the gate; it retries 2 times by itself" in output
     assert "bare (openai.OpenAI) goes around the gate: its call was sent, and no gate saw it" in output
     assert "unknown (builtins.object) could not be checked" in output
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_gate_that_headgate_made_is_named_by_its_host_and_model():
+    _, output = doctor("program_of_doctor:learning", "program_of_doctor:learning_without_a_model")
+    assert re.search(
+        r"learning \(openai\.OpenAI\) passes the gate 127\.0\.0\.1:\d+ m \(host and model\);", output
+    )
+    assert re.search(r"without_a_model\) passes the gate 127\.0\.0\.1:\d+ \(host\)$", output, re.MULTILINE)
+
+
+def test_what_to_write_needs_no_gate_that_the_reader_has_not_made():
+    for name, (_, line) in PACKAGES.items():
+        assert "dispatch" not in line, name
+    _, output = doctor()
+    assert "client() and async_client() are in headgate.http.httpx" in output
+
+
+def test_the_help_says_that_the_module_is_run():
+    _, output = doctor("--help")
+    assert "what stands at its top level runs" in " ".join(output.split())
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,22 @@ PACKAGES: dict[str, tuple[str, str]] = {
         "2, of openai",
         "ChatOpenAI(http_client=client(), http_async_client=async_client())",
     ),
-    "langchain-anthropic": ("2", "ChatAnthropic(rate_limiter=RateLimiter(dispatch)): requests only"),
+    "langchain-anthropic": (
+        "2",
+        "ChatAnthropic(rate_limiter=headgate.integrations.langchain.RateLimiter(gate)): requests only",
+    ),
     "llama-index-llms-openai": ("3", "OpenAI(http_client=client(), async_http_client=async_client())"),
     "instructor": ("3 questions", "wrap a client that passes the gate"),
     "pydantic-ai-slim": ("2, of openai", "OpenAIProvider(http_client=async_client())"),
     "openai-agents": ("2, of openai", "set_default_openai_client(AsyncOpenAI(http_client=async_client()))"),
-    "boto3": ("4", "headgate.http.boto3.obey(client, dispatch)"),
-    "httpx2": ("0", "httpx2.Client(transport=Transport(dispatch))"),
-    "httpx": ("0", "httpx.Client(transport=Transport(dispatch))"),
-    "aiohttp": ("1, after a lost connection", "ClientSession(middlewares=(middleware(dispatch),))"),
-    "requests": ("0", 'session.mount("https://", Adapter(dispatch))'),
+    "boto3": ("4", "headgate.http.boto3.obey(client)"),
+    "httpx2": ("0", "headgate.http.httpx.client()"),
+    "httpx": ("0", "headgate.http.httpx.client(library=httpx)"),
+    "aiohttp": (
+        "1, after a lost connection",
+        "ClientSession(middlewares=(headgate.http.aiohttp.middleware(),))",
+    ),
+    "requests": ("0", 'session.mount("https://", headgate.http.requests.Adapter())'),
     "celery": ("3, where a task says so", "store= in each worker"),
 }
 

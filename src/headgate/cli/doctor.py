@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from typing import Any
 
@@ -26,9 +27,10 @@ def doctor(clients: tuple[str, ...], store: str | None, as_json: bool) -> None:
     headgate doctor myapp.llm:make_client --store redis://limits.internal/0 --json
 
     CLIENT is module:name: a client of an SDK, httpx, aiohttp or requests, a chat model of LangChain, a
-    function without arguments that returns one, or a function of a base URL that sends one call there. One
-    call goes by it to a local API, and gates of headgate tell whether they admitted it. A call that no gate
-    saw is not limited, and no error would say so.
+    function without arguments that returns one, or a function of a base URL that sends one call there. The
+    module is imported, so what stands at its top level runs. One call goes by the client to a local API, and
+    gates of headgate tell whether they admitted it. A call that no gate saw is not limited, and no error
+    would say so.
 
     Exit status: 0, 1 if a client does not pass the gate or the store does not answer, 2 for a mistake.
     """
@@ -70,6 +72,7 @@ def _show(report: dict[str, Any]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         click.echo("  ".join([*(row[column].ljust(widths[column]) for column in range(3)), row[3]]))
+    click.echo("client() and async_client() are in headgate.http.httpx")
     for result in report["clients"]:
         click.echo()
         click.echo(_sentence(result))
@@ -83,12 +86,18 @@ def _show(report: dict[str, Any]) -> None:
             click.echo(f"{about['store']} answers in {about['milliseconds']} ms: {keys}")
 
 
+def _gate_text(key: str) -> str:
+    """The key of a gate. One for each host, or for each host and model, has the address of the local API."""
+    made = re.fullmatch(r"127\.0\.0\.1:\d+( .+)?", key)
+    return key if made is None else f"{key} ({'host and model' if made[1] else 'host'})"
+
+
 def _sentence(result: dict[str, Any]) -> str:
     """What the check of one client found."""
     who = f"{result['name']} ({result['client']})"
     retries = f"; it retries {result['retries']} times by itself" if result["retries"] else ""
     if result["passes"] is True:
-        gates = ", ".join(sorted(set(result["gates"])))
+        gates = ", ".join(sorted({_gate_text(key) for key in result["gates"]}))
         trouble = f"; the call failed: {result['error']}" if result["error"] else ""
         return click.style(f"{who} passes the gate {gates}{retries}{trouble}", fg="green")
     if result["passes"] is False:
