@@ -80,3 +80,13 @@ def test_a_sandbox_that_cannot_listen_is_an_error_with_a_hint():
     assert error == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
     assert "another --port" in hint
     assert "--host" in told(headgate("sandbox", "--host", "192.0.2.1"))[1]
+
+
+def test_a_single_request_is_told_in_the_singular():
+    run = start("sandbox", "--requests", "60/minute")
+    url = run.stdout.readline().strip()
+    with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(BODY).encode())) as reply:
+        assert reply.status == 200
+    run.send_signal(signal.SIGINT)
+    _, words = run.communicate(timeout=10)
+    assert "\n1 request: 1 let through, 0 refused; " in words

@@ -93,8 +93,9 @@ def sandbox(**options: Any) -> None:
         hint = "choose another --port, or 0 for a free one" if taken else "--host is a name of this machine"
         raise CommandError(f"cannot listen on {host}:{port}: {str(why).lower()}", hint) from None
     report = provider.report()
+    requests = "1 request" if report.requests == 1 else f"{report.requests:,} requests"
     click.echo(
-        f"\n{report.requests:,} requests: {report.admitted:,} let through, {report.refused:,} refused; "
+        f"\n{requests}: {report.admitted:,} let through, {report.refused:,} refused; "
         f"{report.tokens:,} tokens charged; {report.peak_in_flight} at once at most",
         err=True,
     )
