@@ -10,12 +10,14 @@ from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
 
+import click
 import pytest
 
 import headgate
 import headgate.sandbox
 import headgate.testing
 from headgate import Dispatch, WindowRegistry
+from headgate.cli.app import main
 from pages import PageRun, api_of, needs_an_api, python_blocks
 
 ROOT = Path(__file__).parent.parent
@@ -144,6 +146,20 @@ def test_every_promise_of_the_guarantees_names_a_test_that_exists():
         assert f"def {test}(" in source, f"{file} has no {test}"
     for row in re.findall(r"^\| (?!promise|---)(.*) \|$", text, flags=re.MULTILINE):
         assert "](../tests/" in row, f"no test holds this: {row}"
+
+
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [
+        *(("run", "run.md"), ("watch", "run.md"), ("demo", "run.md"), ("sandbox", "sandbox.md")),
+        *(("serve", "gateway.md"), ("exec", "gateway.md"), ("doctor", "integrations.md")),
+    ],
+)
+def test_every_option_of_a_command_is_on_its_page(command, page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for option in main.get_command(None, command).params:
+        if isinstance(option, click.Option):
+            assert f"`{max(option.opts, key=len)}" in text, option.opts
 
 
 def test_every_page_is_listed_in_the_index():
