@@ -36,9 +36,9 @@ def outcomes():
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param((page.name, line), id=f"{page.stem}-{heading or 'start'}-{line}")
+        pytest.param((page.name, block.line), id=f"{page.stem}-{block.heading or 'start'}-{block.line}")
         for page in PAGES
-        for heading, line, _ in sections(page)
+        for block in sections(page)
     ],
 )
 def test_a_block_of_a_page_runs_with_the_real_framework(outcomes, place):
