@@ -104,6 +104,8 @@ def lead_to(urls):
 
 def run(page, seen, apis):
     namespace = {"__name__": "page"}
+    if "litellm" in sys.modules:  # the page before has given it clients for the whole process
+        sys.modules["litellm"].client_session = sys.modules["litellm"].aclient_session = None
     for block in sections(page):
         if page.name in BY_THEMSELVES:
             namespace = {"__name__": "page"}
