@@ -31,6 +31,7 @@ OTHERS = {
     "CHANGELOG.md": "Changelog",
     "CONTRIBUTING.md": "Contributing",
     "SECURITY.md": "Security",
+    "examples/README.md": "Examples",
     "bench/RESULTS.md": "Measurements",
 }
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")

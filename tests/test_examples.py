@@ -124,6 +124,13 @@ def test_the_notebook_runs_from_the_first_cell_to_the_last(capsys):
     assert "12 0" in shown
 
 
+def test_every_file_is_in_the_list_of_examples():
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES.iterdir():
+        if path.is_file() and path.name != "README.md":
+            assert f"]({path.name})" in listed, path.name
+
+
 def test_every_program_is_run_by_a_test_of_this_file():
     text = Path(__file__).read_text(encoding="utf-8")
     for path in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")]:
