@@ -13,6 +13,7 @@ from headgate.dispatch.ramp import Ramp
 from headgate.dispatch.stated import figures_of, unit_of
 from headgate.gate.bucket import RateRule
 from headgate.gate.decision import Rules
+from headgate.http import read_signal
 from headgate.limits import COLUMNS, Rate
 from headgate.responses.scopes import Scope
 from headgate.responses.signals import Signal
@@ -27,6 +28,26 @@ def hear(learner, scopes, sent_at):
         for name, limit, remaining, reset in scopes
     ]
     return learner.hear_limits(figures_of(stated), sent_at)
+
+
+@pytest.mark.parametrize(
+    ("headers", "rates"),
+    [
+        (
+            {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "9", "x-tokenlimit-limit": "3000"},
+            ["10/s", "3000 tokens/s"],
+        ),
+        ({"ratelimit-limit": "10, 10;w=10"}, ["10/10s"]),
+        ({"ratelimit-policy": '"default";q=100;w=1', "ratelimit": '"default";r=99;t=1'}, ["100/s"]),
+        ({"x-ratelimit-limit": "10"}, ["10/minute"]),
+    ],
+)
+def test_a_limit_is_learned_for_the_period_that_a_response_states(headers, rates):
+    learner = Learner(None, 0)
+    learner.hear_limits(figures_of(read_signal(200, headers).scopes), SECOND)
+    assert [(rate.amount, rate.per_ns, rate.unit) for rate in learner.rates] == [
+        (rate.amount, rate.per_ns, rate.unit) for rate in map(Rate.parse, rates)
+    ]
 
 
 def use(ramp, start, seconds):

@@ -34,10 +34,16 @@ def error(status=429, **fields):
         ({"x-ratelimitbysize-limit-minute": "5"}, Scope("tokens", 5)),
         ({"x-ratelimitbysize-remaining-month": "5"}, Scope("tokens_month", None, 5)),
         ({"ratelimitbysize-reset": "5"}, Scope("tokens", reset_after=5.0)),
-        ({"x-tokenlimit-remaining": "5"}, Scope("tokens", None, 5)),
+        ({"x-tokenlimit-remaining": "5"}, Scope("tokens", None, 5, period=1)),
         ({"x-rate-limit-limit": "5"}, Scope("requests", 5)),
-        ({"ratelimit-limit": "10, 10;w=1, 50;w=60"}, Scope("requests", 10)),
-        ({"x-ratelimit-limit": "10;w=1"}, Scope("requests", 10)),
+        ({"ratelimit-limit": "10, 10;w=1, 50;w=60"}, Scope("requests", 10, period=1)),
+        ({"ratelimit-limit": "50, 10;w=1, 50;w=60"}, Scope("requests", 50, period=60)),
+        ({"ratelimit-limit": '10, 10; name="w=5"; w=3600'}, Scope("requests", 10, period=3600)),
+        ({"ratelimit-limit": "9, 10;w=1"}, Scope("requests", 9)),
+        ({"x-ratelimit-limit": "10;w=1"}, Scope("requests", 10, period=1)),
+        ({"x-ratelimit-limit": "10;w=0"}, Scope("requests", 10)),
+        ({"x-ratelimit-limit": "10;w=-1"}, Scope("requests", 10)),
+        ({"x-ratelimit-limit": "10;w=0.5"}, Scope("requests", 10)),
         ({"x-ratelimit-limit": "5", "x-ratelimit-resource": "Code Search"}, Scope("code_search", 5)),
         ({"x-ratelimit-limit": "5", "x-ratelimit-resource": "core"}, Scope("requests", 5)),
         ({"x-shopify-shop-api-call-limit": "41/40"}, Scope("requests", 40, 0)),
@@ -98,10 +104,23 @@ def test_structured_fields_are_read_whole_or_not_at_all(lines, scopes):
     assert read_signal(200, [("RateLimit", line) for line in lines], now=NOW).scopes == tuple(scopes)
 
 
+def test_figures_beside_a_limit_of_tokens_that_only_together_states_are_those_of_a_second():
+    headers = {
+        "x-ratelimit-limit": "10",
+        "x-ratelimit-remaining": "9",
+        "x-ratelimit-reset": "1",
+        "x-tokenlimit-limit": "3000",
+        "x-tokenlimit-remaining": "2500",
+    }
+    both = (Scope("requests", 10, 9, 1.0, 1), Scope("tokens", 3000, 2500, None, 1))
+    assert read_signal(200, headers, now=NOW).scopes == both
+    assert read_signal(200, list(headers.items()), now=NOW).scopes == both
+
+
 def test_a_named_policy_gives_its_scope_a_limit_and_a_numbered_one_does_not():
     named = [("RateLimit-Policy", '"a";q=100;w=60, "b";q=7'), ("RateLimit", '"a";r=5;t=9')]
 
-    assert read_signal(200, named, now=NOW).scopes == (Scope("a", 100, 5, 9.0), Scope("b", 7))
+    assert read_signal(200, named, now=NOW).scopes == (Scope("a", 100, 5, 9.0, 60), Scope("b", 7))
     assert read_signal(200, {"RateLimit-Policy": "10;w=1, 50;w=60"}, now=NOW).scopes == ()
 
 

@@ -291,9 +291,9 @@ class Learner:
             return False  # a newer one has told already
         self._heard_at = sent
         changed = False
-        for name, limit, remaining, reset in figures:
+        for name, limit, remaining, reset, stated in figures:
             scope = self._scope(name)
-            period = scope.find_period(limit, remaining, reset, sent, self._configured)
+            period = scope.find_period(limit, remaining, reset, sent, self._configured, stated)
             if not limit:
                 continue
             known = self._told.get(name)
@@ -328,7 +328,7 @@ class Learner:
         """
         scopes: list[tuple[StatedScope, int]] = []
         empty_scopes: list[tuple[StatedScope, int]] = []
-        for name, limit, remaining, reset in figures:
+        for name, limit, remaining, reset, _period in figures:
             if remaining is not None:
                 scope = self._stated[name]
                 scope.hear(limit, remaining, reset, sent, now)

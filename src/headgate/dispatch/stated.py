@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from ..responses.scopes import Scope
 
-    # What the far side keeps count of: name, limit, remaining, and nanoseconds until its reset.
-    Figures: TypeAlias = tuple[str, int | None, int | None, int | None]
+    # What the far side keeps count of: name, limit, remaining, nanoseconds until its reset, and the period of
+    # the limit in nanoseconds.
+    Figures: TypeAlias = tuple[str, int | None, int | None, int | None, int | None]
 
 MINUTE = 60 * SECOND
 _NAMED = {"second": SECOND, "hour": 3600 * SECOND, "day": 86_400 * SECOND, "month": 30 * 86_400 * SECOND}
@@ -31,7 +32,7 @@ _USUAL = (SECOND, MINUTE, 3600 * SECOND, 86_400 * SECOND)
 def figures_of(scopes: Sequence[Scope]) -> list[Figures]:
     """The scopes in whole numbers. A share of a quota counts only when none of it is left."""
     figures: list[Figures] = []
-    for name, limit, remaining, reset in scopes:
+    for name, limit, remaining, reset, period in scopes:
         most = None if limit is None else int(limit)
         if name.startswith("unified"):
             if remaining != 0:
@@ -43,6 +44,7 @@ def figures_of(scopes: Sequence[Scope]) -> list[Figures]:
                 most,
                 None if remaining is None else ceil(remaining),
                 None if reset is None else round(reset * SECOND),
+                None if period is None else round(period * SECOND),
             )
         )
     return figures
@@ -103,10 +105,14 @@ class StatedScope:
         reset: int | None,
         sent: int,
         configured: tuple[Rate, ...] | None,
+        stated: int | None = None,
     ) -> int:
-        """Over which time the limit is meant. A minute, unless the name or the figures say otherwise."""
+        """Over which time the limit is meant. A minute, unless it is stated, or the name or figures tell."""
         if not limit:
             return self.period
+        if stated:
+            self.period = stated
+            return stated
         if remaining is not None and reset == SECOND:
             self._notice_seconds(limit, remaining, sent)
         else:  # finer figures tell the period, longer ones are no seconds

@@ -18,21 +18,23 @@ class Scope(NamedTuple):
     """One budget that a server keeps for its caller; None stands for a figure it did not state.
 
     `name` is what it counts, e.g. "requests", `limit` how much the caller may use, `remaining` how much of it
-    is left, and `reset_after` in how many seconds it is whole again.
+    is left, and `reset_after` in how many seconds it is whole again. `period` is for how many seconds the
+    limit is meant.
 
     >>> from headgate.http import read_signal
     >>> read_signal(200, {"x-ratelimit-limit-tokens": "9000", "x-ratelimit-remaining-tokens": "8000"}).scopes
-    (Scope(name='tokens', limit=9000, remaining=8000, reset_after=None),)
+    (Scope(name='tokens', limit=9000, remaining=8000, reset_after=None, period=None),)
     """
 
     name: str
     limit: float | None = None
     remaining: float | None = None
     reset_after: float | None = None
+    period: float | None = None
 
 
-# The name of a scope, its limit, what remains of it, and seconds until its reset.
-_Claim: TypeAlias = tuple[str, float | None, float | None, float | None]
+# The name of a scope, its limit, what remains of it, seconds until its reset, and the period of the limit.
+_Claim: TypeAlias = tuple[str, float | None, float | None, float | None, float | None]
 
 _KIND = "(limit|remaining|reset)"
 _DIMENSION = re.compile(rf"x-ratelimit-{_KIND}-(.+)")
@@ -41,6 +43,7 @@ _ANTHROPIC = re.compile(rf"anthropic-(?:ratelimit|(priority|fast))-(.+)-{_KIND}"
 _BY_SIZE = re.compile(rf"(?:x-)?ratelimitbysize-{_KIND}(?:-minute|(-month))?")
 _TOKEN_LIMIT = re.compile(rf"x-tokenlimit-{_KIND}")
 _PLAIN = re.compile(rf"(?:(?:x-)?ratelimit|x-rate-limit)-{_KIND}")
+_WINDOW = re.compile(r"\s*([0-9]+)\s*(?:;[^;]*)*?;\s*w=([1-9][0-9]*)\s*(?:;.*)?")
 _TRIAL = re.compile(r"x-trial-endpoint-call-(limit|remaining)")
 _USED_OF = re.compile(r"([0-9]+)/([0-9]+)")
 
@@ -64,9 +67,12 @@ def scopes_of(fields: Fields, document: Document, present: Present, provider: st
     return tuple([Scope(*claim) for claim in merged.values() if _says_anything(claim)])
 
 
+# Together's limits for a second. The plain fields beside these are meant for a second, too.
+BY_SECOND = frozenset(f"x-tokenlimit-{kind}" for kind in ("limit", "remaining", "reset"))
 # Fields whose meaning is not that of one figure for one scope, or that change what other fields mean.
 SPECIAL = frozenset(
     {
+        *BY_SECOND,
         *("age", wire.GROQ, "ratelimit", "ratelimit-policy", "x-ratelimit-resource"),
         "x-shopify-shop-api-call-limit",
     }
@@ -77,19 +83,21 @@ UNLIMITED = frozenset({"date", "age", "content-type", "content-encoding"})
 
 def _both(one: _Claim, other: _Claim) -> _Claim:
     """What two claims about a scope say together: the most restrictive figures."""
-    name, limit, remaining, reset = one
-    _, other_limit, other_remaining, other_reset = other
+    name, limit, remaining, reset, period = one
+    _, other_limit, other_remaining, other_reset, other_period = other
     if limit is None or (other_limit is not None and other_limit < limit):
         limit = other_limit
     if remaining is None or (other_remaining is not None and other_remaining < remaining):
         remaining = other_remaining
     if reset is None or (other_reset is not None and other_reset > reset):
         reset = other_reset
-    return name, limit, remaining, reset
+    if period is None or (other_period is not None and other_period > period):
+        period = other_period
+    return name, limit, remaining, reset, period
 
 
 def _says_anything(claim: _Claim) -> bool:
-    _, limit, remaining, reset = claim
+    _, limit, remaining, reset, _period = claim
     return limit is not None or remaining is not None or bool(reset)
 
 
@@ -98,6 +106,9 @@ def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator
     if "x-ratelimit-resource" in fields:
         resource = next(filter(None, fields["x-ratelimit-resource"]), "core")
         plain = plain if resource.lower() == "core" else _scope_name(resource)
+    if not BY_SECOND.isdisjoint(fields):
+        yield plain, None, None, None, 1
+        yield "tokens", None, None, None, 1
     for field, values in fields.items():
         if subject := subject_of(field, plain, daily):
             yield _claim(*subject, values, present)
@@ -108,7 +119,8 @@ def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator
         elif field == "ratelimit-policy":
             for item, parameters in wire.structured_list(values) or ():
                 if _is_name(item):
-                    yield _claim(_scope_name(item), "limit", [parameters.get("q", "")], present)
+                    name, limit, *_ = _claim(_scope_name(item), "limit", [parameters.get("q", "")], present)
+                    yield name, limit, None, None, _seconds(parameters.get("w", ""))
 
 
 @lru_cache(maxsize=1_024)
@@ -134,22 +146,36 @@ def subject_of(field: str, plain: str, daily: bool) -> tuple[str, str] | None:
 
 def _claim(name: str, kind: str, values: list[str], present: Present) -> _Claim:
     if kind == "reset":
-        return name, None, None, max(readings(values, partial(wire.when, present=present)), default=None)
+        after = max(readings(values, partial(wire.when, present=present)), default=None)
+        return name, None, None, after, None
+    policies: list[str] = []
     if kind == "policies":  # in early drafts a list: the limit in force, then the policies behind it
+        policies = [policy for value in values for policy in value.split(",")]
         values = [wire.trimmed(re.split("[,;]", value)[0]) for value in values]
     counts = readings(values, wire.number)
     if not counts:
-        return name, None, None, None
+        return name, None, None, None, None
     if kind == "utilization":
-        return name, 1, max(0, round(1 - max(counts), 9)), None
-    return (name, None, min(counts), None) if kind == "remaining" else (name, min(counts), None, None)
+        return name, 1, max(0, round(1 - max(counts), 9)), None, None
+    if kind == "remaining":
+        return name, None, min(counts), None, None
+    limit = min(counts)
+    windows = [match.groups() for match in map(_WINDOW.fullmatch, policies) if match]
+    periods = [_seconds(window) for quota, window in windows if wire.number(quota) == limit]
+    return name, limit, None, None, max(filter(None, periods), default=None)
+
+
+def _seconds(window: str) -> float | None:
+    """The length of a window, in whole seconds."""
+    length = wire.number(window)
+    return length if length is not None and length >= 1 and length == int(length) else None
 
 
 def _used_of_claims(values: list[str]) -> Iterator[_Claim]:
     for match in filter(None, map(_USED_OF.fullmatch, values)):
         used, limit = map(wire.number, match.groups())
         if used is not None and limit is not None:
-            yield "requests", limit, max(0, limit - used), None
+            yield "requests", limit, max(0, limit - used), None, None
 
 
 def _structured_claims(values: list[str], present: Present) -> Iterator[_Claim]:
@@ -182,12 +208,12 @@ def _dimension(text: str, *, daily: bool) -> str:
 
 def _body_claims(document: Document, present: Present, *, daily: bool) -> Iterator[_Claim]:
     for violation in violations_in(document):
-        yield _quota_name(violation), amount(violation.get("quotaValue")), 0, None
+        yield _quota_name(violation), amount(violation.get("quotaValue")), 0, None, None
     # OpenRouter repeats the headers here, for clients that lose them.
     repeated = wire.fields_of(at(document, "error", "metadata", "headers"))
     yield from _header_claims(repeated, present, daily=daily)
     cost = at(document, "extensions", "cost", "throttleStatus")
-    yield "cost", amount(at(cost, "maximumAvailable")), amount(at(cost, "currentlyAvailable")), None
+    yield "cost", amount(at(cost, "maximumAvailable")), amount(at(cost, "currentlyAvailable")), None, None
 
 
 def violations_in(document: Document) -> list[Document]:
