@@ -217,7 +217,7 @@ def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, ki
     twins, pick, now = Twins(client), Dice(seed), START
     facts = {"rates": [[500, SECOND, 100, *kinds], [70_000, SECOND, 20_000]], "limits": [0, 0, 0, 0]}
     doubts = {"a": [0, 1_000], "b": [30_000], "c": [300_000], "d": [SECOND, 400_000], "e": [2 * SECOND]}
-    flows = set()
+    flows, kept_in_turn = set(), 0
     for number in range(250):
         now += pick.number(0, 120_000)
         who = pick.among("abcde"[: 2 + seed + number // 100])
@@ -233,7 +233,9 @@ def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, ki
         }
         twins.ask(question(who, number, doubt=doubt, **asked, **facts), now)
         flows |= {len(member.flows) for member in twins.pool.members.values()}
+        kept_in_turn = max(kept_in_turn, len(twins.pool.beside))
     assert flows == ({0} if kinds == [STRICT] else {0, 1, 2})
+    assert kept_in_turn == 0 if kinds == [STRICT] else kept_in_turn > 1
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Members far from the store, whatever each way takes: never above the rate, and all of it is used."""
 
+from itertools import pairwise
+
 import pytest
 
 from fleet import Fleet, unevenness
 from headgate import events
 from headgate.sharing.pool.answer import answer
-from headgate.sharing.pool.flow import WHOLE, kept_for_all
+from headgate.sharing.pool.flow import WHOLE, kept_for
 from headgate.sharing.pool.state import Pool
 from sharing.pool.pools import MILLI, RATE, SECOND, START, question
 
@@ -90,6 +92,33 @@ def test_a_burst_of_few_calls_is_used_up_at_any_distance(rate, burst, trip, many
         assert fleet.excess(rate, burst) <= 0
 
 
+@pytest.mark.parametrize(
+    ("rate", "burst", "trips"),
+    [
+        (464, 16, [0, 0, 0.02]),
+        (464, 16, [0, 0, 0.035]),
+        (464, 16, [0, 0, 0.2]),
+        (500, 17, [0, 0.035, 0.2, 0, 0]),
+        (200, 10, [0, 0.05]),
+        (50, 5, [0, 0.4, 0.035, 0.1]),
+        (200, 10, [0, 0.05, 0.02, 0, 0]),
+    ],
+)
+def test_a_small_burst_is_used_up_in_equal_parts_by_processes_near_and_far(rate, burst, trips):
+    """Near ones are told when to use what flows leave: the later, the further in advance."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip)
+        fleet.run(1)
+        fleet.work(tasks=50)
+        fleet.run(3)
+        steady, seconds = fleet.now, max(8, 600 / rate * len(trips))
+        fleet.run(seconds)
+        assert len(fleet.times(steady)) >= 0.97 * rate * seconds
+        assert fleet.excess(rate, burst) <= 0
+        assert unevenness(fleet.parts(steady)) <= 0.06
+
+
 def test_processes_that_join_others_which_are_far_have_their_part_soon():
     with Fleet(rates=["500/s burst 100"]) as fleet:
         far = fleet.join(3, trip=0.6)
@@ -154,13 +183,47 @@ def test_the_others_have_what_was_saved_up_and_then_what_is_not_kept():
     assert ask(pool, "b", 91, 60 * MILLI, 0)["starts"] == [0] * 88 + [2 * MILLI, 4 * MILLI, 6 * MILLI]
 
 
+def test_what_is_used_beside_a_flow_that_ends_is_not_granted_to_others_meanwhile():
+    """The flow may be used until 600 ms. A unit in two milliseconds was granted to b until 742 ms."""
+    pool = Pool()
+    answer(pool, question("b", rates=RATE), START)
+    ask(pool, "a", 50, 0, 500 * MILLI)
+    ask(pool, "b", 400, 590 * MILLI, 0)
+    assert pool.members["b"].last_start == START + 742 * MILLI
+    starts = ask(pool, "c", 60, 700 * MILLI, 0)["starts"]
+    assert starts == [52 * MILLI + n * MILLI for n in range(60)]
+
+
+def test_what_is_to_be_used_beside_a_flow_counts_as_used_when_the_rates_have_earned_it():
+    """As many units are missing at each moment as were used before and are not earned back yet."""
+    pool = Pool()
+    answer(pool, question("b", rates=RATE), START)
+    ask(pool, "a", 150, 0, 500 * MILLI)
+    ask(pool, "b", 400, 60 * MILLI, 0)
+    assert pool.rates[0].doubts == []
+    starts = ask(pool, "b", 400, 200 * MILLI, 0)["starts"]
+    assert {later - start for start, later in pairwise(starts)} == {2 * MILLI}
+
+
+def test_nothing_is_kept_beside_a_flow_before_it_begins():
+    pool = Pool()
+    answer(pool, question("b", rates=RATE), START)
+    ask(pool, "b", 190, 0, 0)
+    ask(pool, "a", 50, 0, 300 * MILLI)
+    (begins, nothing), (_until, part) = pool.members["a"].flows
+    assert (nothing, part) == (0, WHOLE // 2)
+    last = START + ask(pool, "b", 20, 0, 0)["starts"][-1]
+    assert begins < last
+    assert pool.beside == [[begins, 0], [last, part]]
+
+
 def test_parts_never_add_up_to_more_than_the_rate():
     """A third member joins two that have all of it: its flow begins when one of theirs is over."""
     pool = Pool()
     answer(pool, question("b", rates=RATE), START)
     ask(pool, "a", 150, 0, 300 * MILLI)
     ask(pool, "b", 150, 0, 300 * MILLI)
-    assert kept_for_all(pool) == WHOLE
+    assert sum(map(kept_for, pool.members.values())) == WHOLE
     ((last, _part),) = pool.members["b"].flows
     given = ask(pool, "c", 30, 10 * MILLI, 300 * MILLI)
     assert START + 10 * MILLI + given["starts"][0] > last

@@ -172,8 +172,9 @@ def _charge_and_return(pool: Pool, question: Question, now: int) -> None:
         if same_rates:
             for units, stamp in () if flows else question["returned"][i]:
                 rate.take_back(units, stamp, now)
-            if question["owed"][i]:
-                rate.charge(question["owed"][i], now, pool.next_stamp())
+            if owed := question["owed"][i]:
+                rate.charge(owed, now, pool.next_stamp())
+                rate.tell_taken(owed, now)
             if question["stated"][i]:
                 remaining, allowed, age = question["stated"][i]
                 raised |= rate.hear(remaining, allowed, now - age, now)

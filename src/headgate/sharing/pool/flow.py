@@ -57,35 +57,75 @@ def room_from(others: list[MemberState], share: int, at: int) -> int:
     return at
 
 
-def kept_for_all(pool: Pool) -> int:
-    """Return the part that is kept for all members, now or soon."""
-    return sum(map(kept_for, pool.members.values()))
+def _part_at(parts: list[list[int]], at: int, last: int = 0) -> int:
+    """Return the part at that moment, if each of these is kept until then, and the next one from then on."""
+    return next((share for until, share in parts if until > at), last)
 
 
 def pass_by(pool: Pool, since: int) -> None:
     """Take from the rates what was kept since the pool was asked last."""
-    now, used = pool.now, 0
+    now, used, begin = pool.now, 0, since
+    flows = [member.flows for member in pool.members.values() if member.flows]
+    ends = {until for parts in [*flows, pool.beside] for until, _share in parts if until > since}
+    for end in sorted({min(until, now) for until in ends}):
+        kept = sum(_part_at(flow, begin) for flow in flows)
+        used += (end - begin) * max(kept, _part_at(pool.beside, begin))
+        begin = end
     for member in pool.members.values():
-        begin = since
-        for until, share in member.flows:
-            end = min(until, now)
-            if end > begin:
-                used += (end - begin) * share
-                begin = end
         member.flows = [flow for flow in member.flows if flow[0] > now]
+    pool.beside = [part for part in pool.beside if part[0] > now]
     if used:
         for rate in pool.rates:
             rate.flow_by(since, -(-used // WHOLE))
 
 
-def beside(kept: int, at: int, now: int) -> int:
-    """Return when that moment comes, if it was reckoned without the part that is kept."""
-    return now + (at - now) * WHOLE // max(WHOLE - kept, WHOLE // MOST_LONGER)
+def kept_from_now(pool: Pool) -> list[list[int]]:
+    """Return until when which part is kept for all members. The last one is for ever: flows will go on."""
+    flows = [member.flows for member in pool.members.values() if member.flows]
+    last = sum(flow[-1][1] for flow in flows)
+    ends = {until for parts in (pool.beside, *(flow[:-1] for flow in flows)) for until, _share in parts}
+    parts, begin = [], pool.now
+    for end in sorted(ends):
+        kept = sum(_part_at(flow, begin, flow[-1][1]) for flow in flows)
+        parts.append([end, max(kept, _part_at(pool.beside, begin))])
+        begin = end
+    return [*parts, [0, last]]
 
 
-def alone(kept: int, at: int, now: int) -> int:
-    """Return which moment is reached by then, if it is reckoned without the part that is kept."""
-    return now + (at - now) * max(0, WHOLE - kept) // WHOLE
+def _free(kept: int) -> int:
+    """Return what is left beside that part: at least a little, so that every moment comes."""
+    return max(WHOLE - kept, WHOLE // MOST_LONGER)
+
+
+def beside(kept: list[list[int]], at: int, now: int) -> int:
+    """Return when that moment comes, if it was reckoned without what is kept from now on."""
+    begin, left = now, at - now
+    for until, part in kept[:-1]:
+        passes = (until - begin) * _free(part) // WHOLE
+        if left < passes:
+            return begin + left * WHOLE // _free(part)
+        begin, left = until, left - passes
+    return begin + left * WHOLE // _free(kept[-1][1])
+
+
+def alone(kept: list[list[int]], at: int, now: int) -> int:
+    """Return which moment is reached by then, if it is reckoned without what is kept from now on."""
+    begin = reached = now
+    for until, part in kept[:-1]:
+        if at < until:
+            return reached + (at - begin) * _free(part) // WHOLE
+        reached += (until - begin) * _free(part) // WHOLE
+        begin = until
+    return reached + (at - begin) * _free(kept[-1][1]) // WHOLE
+
+
+def keep_beside(pool: Pool, kept: list[list[int]], until: int) -> None:
+    """Keep that until then, if flows end before: others were told by it when they may use the rest."""
+    until = max([until, *(end for end, _part in pool.beside)])
+    parts = [each for each in kept[:-1] if each[0] < until]
+    parts.append([until, _part_at(kept[:-1], until - 1, kept[-1][1])])
+    if any(part for _end, part in parts):
+        pool.beside = [[end, WHOLE - _free(part)] for end, part in parts]
 
 
 def together(pool: Pool, lump: int = 0) -> int:

@@ -14,7 +14,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .flow import WHOLE, alone, are_few, beside, is_far, keep, kept_for, kept_for_all, room_from, together
+from .flow import (
+    WHOLE,
+    alone,
+    are_few,
+    beside,
+    is_far,
+    keep,
+    keep_beside,
+    kept_for,
+    kept_from_now,
+    room_from,
+    together,
+)
 
 if TYPE_CHECKING:
     from .question import Question
@@ -62,7 +74,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
             return flowing
         small = True
     heard, forth = now + member.back, member.reach - member.back
-    kept, less = kept_for_all(pool), together(pool)
+    kept, less = kept_from_now(pool), together(pool)
     who, waiting = question["member"], question["waiting"]
     turns = None
     # If no more callers are in line than a turn has calls, a refusal changes nothing.
@@ -106,13 +118,18 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
             member.put_off = member.put_off or now
-            member.short_until = now + AGAIN + 2 * member.reach + GRACE if kept else 0
+            member.short_until = now + AGAIN + 2 * member.reach + GRACE if kept[-1][1] else 0
             return starts, min(start - FAR - now, AGAIN)
         member.put_off = 0
         stamp = pool.next_stamp()
+        # The rates do not count what is kept as time that passes: for them, it is used sooner.
+        used_by = start + question["doubt"]
         taken_at = max(fits, alone(kept, heard, now))
+        later = alone(kept, used_by, now) - taken_at
         for rate, units in needs:
-            rate.charge(units, taken_at, stamp, question["doubt"] + start - taken_at, small=small)
+            rate.charge(units, taken_at, stamp, later, small=small)
+            rate.tell_taken(units, start, question["doubt"])
+        keep_beside(pool, kept, used_by)
         member.served += takes
         member.last_start = start
         starts.append(start)
@@ -142,7 +159,7 @@ def _grant_flow(
         return None
     # From when on more can be kept: the others were told until then when to use what is not kept.
     fits = max(rate.fits_at(0, now, together(pool, lump)) for rate in pool.rates)
-    more_from = beside(kept_for_all(pool), fits, now)
+    more_from = beside(kept_from_now(pool), fits, now)
     if member.flows:
         begins = max(now + member.back, member.last_start)
         # Rather less than nothing.

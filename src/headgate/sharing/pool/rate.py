@@ -132,6 +132,7 @@ class PoolRate:
     def flow_by(self, since: int, time: int) -> None:
         """Take what was kept for flows since then, as time of the rate."""
         self.full_at = max(self.full_at, since) + time
+        self.doubts = [[until + time, start + time, units] for until, start, units in self.doubts]
 
     def advance(self, now: int, next_stamp: Callable[[], int]) -> None:
         """Note whether nothing is missing by now."""
@@ -180,13 +181,13 @@ class PoolRate:
     def _doubt(self, units: int, start: int, time: int) -> None:
         """Remember that these units may be used so much later."""
         spacing = max(SPACING, time // 8)
-        until = -(-(start + time) // spacing) * spacing
         doubts = self.doubts
-        i = bisect_left(doubts, until, key=itemgetter(0))
-        if i < len(doubts) and doubts[i][0] == until:
-            doubts[i] = [until, min(start, doubts[i][1]), doubts[i][2] + units]
+        i = bisect_left(doubts, start + time, key=itemgetter(0))
+        if i < len(doubts) and doubts[i][0] < start + time + spacing:
+            until, first, others = doubts[i]
+            doubts[i] = [until, min(start, first), others + units]
         else:
-            doubts.insert(i, [until, start, units])
+            doubts.insert(i, [-(-(start + time) // spacing) * spacing, start, units])
 
     def charge(self, units: int, start: int, stamp: int, doubt: int = 0, *, small: bool = False) -> None:
         """Take these units at that moment, and mark how much was missing then: no return is worth more.
@@ -213,10 +214,9 @@ class PoolRate:
                 lows.pop(1)
                 stamps.pop(0)
         self.full_at = max(self.full_at, start) + self.time_for(units)
-        self.tell_taken(units, start, doubt)
 
     def tell_taken(self, units: int, start: int, doubt: int = 0) -> None:
-        """Remember what members may use, where the far side may state that it has more."""
+        """Remember what members may use from then on, where the far side may state that it has more."""
         if self.kind == GROWING and units:
             self.facts_at = max(self.facts_at, start) + self.time_for(units)
             if self.moments:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 14
+LAYOUT = 15
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
@@ -82,6 +82,8 @@ class Pool:
     present: dict[str, list[int]] = field(default_factory=dict)
     parts: int = 0  # into which all is divided then; 0: no process has asked yet
     parts_until: int = 0  # before that time there are not fewer
+    # [until, part] in turn: what of the rates is kept for flows at least (flow.py).
+    beside: list[list[int]] = field(default_factory=list)
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -110,6 +112,7 @@ class Pool:
             self.present,
             self.parts,
             self.parts_until,
+            self.beside,
         ]
 
     @classmethod

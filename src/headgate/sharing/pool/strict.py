@@ -133,7 +133,7 @@ class StrictPoolRate:
             self.stamps.append(stamp)
             self.units.append(units)
 
-    def tell_taken(self, units: int, start: int, doubt: int) -> None:
+    def tell_taken(self, units: int, start: int, doubt: int = 0) -> None:
         """Nothing is remembered besides what counts."""
 
     def take_back(self, units: int, stamp: int, now: int) -> None:  # noqa: ARG002 - a method of every rate

@@ -71,40 +71,141 @@ local function room_from(others, share, at)
   return at
 end
 
+-- The part at that moment, if each of these is kept until then, and the next one from then on.
+local function part_at(parts, at, last)
+  for _, part in ipairs(parts) do
+    if part[1] > at then
+      return part[2]
+    end
+  end
+  return last or 0
+end
+
+local function not_over(parts, now)
+  local left = {}
+  for _, part in ipairs(parts) do
+    if part[1] > now then
+      left[#left + 1] = part
+    end
+  end
+  return left
+end
+
 -- Take from the rates what was kept since the pool was asked last.
 local function pass_by(pool, since)
-  local now, used = pool.now, 0
-  for _, member in pairs(pool.members) do
-    local begin, left = since, {}
-    for _, flow in ipairs(member[FLOWS]) do
-      local stop = min(flow[1], now)
-      if stop > begin then
-        used = exact(used + (stop - begin) * flow[2])
-        begin = stop
-      end
-      if flow[1] > now then
-        left[#left + 1] = flow
+  local now, used, begin, ends = pool.now, 0, since, {}
+  local function note(parts)
+    for _, part in ipairs(parts) do
+      if part[1] > since then
+        ends[#ends + 1] = min(part[1], now)
       end
     end
-    member[FLOWS] = left
   end
+  for _, member in pairs(pool.members) do
+    note(member[FLOWS])
+  end
+  note(pool.beside)
+  table.sort(ends)
+  for _, stop in ipairs(ends) do
+    local kept = 0
+    for _, member in pairs(pool.members) do
+      kept = kept + part_at(member[FLOWS], begin)
+    end
+    used = exact(used + (stop - begin) * max(part_at(pool.beside, begin), kept))
+    begin = stop
+  end
+  for _, member in pairs(pool.members) do
+    member[FLOWS] = not_over(member[FLOWS], now)
+  end
+  pool.beside = not_over(pool.beside, now)
   if used > 0 then
     for _, rate in ipairs(pool.rates) do
       if rate[KIND] ~= STRICT then
-        rate[FULL_AT] = exact(max(rate[FULL_AT], since) + rounded_up(used, 1, ALL))
+        flow_by(rate, since, rounded_up(used, 1, ALL))
       end
     end
   end
 end
 
--- When that moment comes, if it was reckoned without the part that is kept.
-local function beside(kept, at, now)
-  return exact(now + (divided(at - now, ALL, max(ALL - kept, ALL / MOST_LONGER))))
+-- Until when which part is kept for all members, and which one after that: flows go on as they end.
+local function kept_from_now(pool)
+  local ends, last = {}, 0
+  for _, member in pairs(pool.members) do
+    local flows = member[FLOWS]
+    for i = 1, #flows - 1 do
+      ends[#ends + 1] = flows[i][1]
+    end
+    last = last + (#flows > 0 and flows[#flows][2] or 0)
+  end
+  for _, part in ipairs(pool.beside) do
+    ends[#ends + 1] = part[1]
+  end
+  table.sort(ends)
+  local parts, begin = {}, pool.now
+  for _, stop in ipairs(ends) do
+    if stop > begin then
+      local kept = 0
+      for _, member in pairs(pool.members) do
+        local flows = member[FLOWS]
+        kept = kept + (#flows > 0 and part_at(flows, begin, flows[#flows][2]) or 0)
+      end
+      parts[#parts + 1] = {stop, max(kept, part_at(pool.beside, begin))}
+      begin = stop
+    end
+  end
+  return {parts = parts, last = last}
 end
 
--- Which moment is reached by then, if it is reckoned without the part that is kept.
+-- What is left beside that part: at least a little, so that every moment comes.
+local function free_beside(kept)
+  return max(ALL - kept, ALL / MOST_LONGER)
+end
+
+-- When that moment comes, if it was reckoned without what is kept from now on.
+local function beside(kept, at, now)
+  local begin, left = now, at - now
+  for _, part in ipairs(kept.parts) do
+    local free = free_beside(part[2])
+    local passes = (divided(part[1] - begin, free, ALL))
+    if left < passes then
+      return exact(begin + (divided(left, ALL, free)))
+    end
+    begin, left = part[1], left - passes
+  end
+  return exact(begin + (divided(left, ALL, free_beside(kept.last))))
+end
+
+-- Which moment is reached by then, if it is reckoned without what is kept from now on.
 local function alone(kept, at, now)
-  return now + (divided(at - now, max(0, ALL - kept), ALL))
+  local begin, reached = now, now
+  for _, part in ipairs(kept.parts) do
+    local free = free_beside(part[2])
+    if at < part[1] then
+      return reached + (divided(at - begin, free, ALL))
+    end
+    reached = reached + (divided(part[1] - begin, free, ALL))
+    begin = part[1]
+  end
+  return exact(reached + (divided(at - begin, free_beside(kept.last), ALL)))
+end
+
+-- Keep that until then, if flows end before: others were told by it when they may use the rest.
+local function keep_beside(pool, kept, until_)
+  local parts, any = {}, false
+  for _, part in ipairs(pool.beside) do
+    until_ = max(until_, part[1])
+  end
+  for _, part in ipairs(kept.parts) do
+    if part[1] < until_ then
+      parts[#parts + 1] = {part[1], ALL - free_beside(part[2])}
+      any = any or part[2] > 0
+    end
+  end
+  local last = part_at(kept.parts, until_ - 1, kept.last)
+  parts[#parts + 1] = {until_, ALL - free_beside(last)}
+  if any or last > 0 then
+    pool.beside = parts
+  end
 end
 
 -- What may be used at once of all flows, and of one more with that batch, as time of the rates.

@@ -104,7 +104,7 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     end
     fits = max(fits, fits_at(rate, 0, now, together(pool, lump)))
   end
-  local more_from = beside(kept_for_all(pool.members, 0), fits, now)
+  local more_from = beside(kept_from_now(pool), fits, now)
   local begins, share, last, flows = now + member[BACK], 0, 0, member[FLOWS]
   if #flows > 0 then
     begins = max(begins, member[LAST_START])
@@ -174,7 +174,7 @@ local function grant(pool, member, question, now)
     small = true
   end
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
-  local kept, less = kept_for_all(pool.members, 0), together(pool, 0)
+  local kept, less = kept_from_now(pool), together(pool, 0)
   local who, waiting = question.member, question.waiting
   local ahead, least, light, several, turn, dry, had, enough, begun = false, false, false, false, 0, 0, 0, 0, 0
   local few = waiting <= CALLS
@@ -223,16 +223,19 @@ local function grant(pool, member, question, now)
       if member[PUT_OFF] == 0 then
         member[PUT_OFF] = now
       end
-      member[SHORT_UNTIL] = kept > 0 and exact(now + AGAIN + 2 * member[REACH] + GRACE) or 0
+      member[SHORT_UNTIL] = kept.last > 0 and exact(now + AGAIN + 2 * member[REACH] + GRACE) or 0
       return starts, min(start - FAR - now, AGAIN)
     end
     member[PUT_OFF] = 0
-    local stamp, taken_at = next_stamp(pool), max(fits, alone(kept, heard, now))
+    local stamp, used_by, taken_at = next_stamp(pool), start + doubt, max(fits, alone(kept, heard, now))
+    local later = alone(kept, used_by, now) - taken_at
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        charge(rate, batch[i], taken_at, stamp, doubt + start - taken_at, small)
+        charge(rate, batch[i], taken_at, stamp, later, small)
+        tell_taken(rate, batch[i], start, doubt)
       end
     end
+    keep_beside(pool, kept, used_by)
     member[SERVED] = exact(member[SERVED] + takes)
     member[LAST_START] = start
     starts[#starts + 1] = start

@@ -15,7 +15,7 @@ local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
-    present = {}, parts = 0, parts_until = 0,
+    present = {}, parts = 0, parts_until = 0, beside = {},
   }
 end
 
@@ -182,6 +182,7 @@ local function charge_and_return(pool, question, now)
       end
       if question.owed[i] ~= 0 then
         charge(rate, question.owed[i], now, next_stamp(pool))
+        tell_taken(rate, question.owed[i], now, 0)
       end
       local stated = question.stated[i]
       if #stated > 0 then

@@ -274,21 +274,27 @@ end
 -- Remember that these units may be used so much later.
 local function remember_doubt(rate, units, start, time)
   local spacing, until_ = max(SPACING, floor(time / 8)), exact(start + time)
-  local rest, doubts, i = until_ % spacing, rate[DOUBTS], 1
-  if rest > 0 then
-    until_ = until_ - rest + spacing
-  end
+  local doubts, i = rate[DOUBTS], 1
   while doubts[i] and doubts[i][1] < until_ do
     i = i + 1
   end
-  if doubts[i] and doubts[i][1] == until_ then
-    doubts[i] = {until_, min(start, doubts[i][2]), doubts[i][3] + units}
+  if doubts[i] and doubts[i][1] < until_ + spacing then
+    doubts[i] = {doubts[i][1], min(start, doubts[i][2]), doubts[i][3] + units}
   else
-    table.insert(doubts, i, {until_, start, units})
+    local rest = until_ % spacing
+    table.insert(doubts, i, {rest > 0 and until_ - rest + spacing or until_, start, units})
   end
 end
 
--- Remember what members may use, where the far side may state that it has more.
+-- Take what was kept for flows since then, as time of the rate.
+local function flow_by(rate, since, time)
+  rate[FULL_AT] = exact(max(rate[FULL_AT], since) + time)
+  for i, doubt in ipairs(rate[DOUBTS]) do
+    rate[DOUBTS][i] = {exact(doubt[1] + time), doubt[2] + time, doubt[3]}
+  end
+end
+
+-- Remember what members may use from then on, where the far side may state that it has more.
 local function tell_taken(rate, units, start, doubt)
   if rate[KIND] == GROWING and units > 0 then
     rate[FACTS_AT] = exact(max(rate[FACTS_AT], start) + time_for(rate, units))
@@ -326,7 +332,6 @@ local function charge(rate, units, start, stamp, doubt, small)
     end
   end
   rate[FULL_AT] = exact(max(rate[FULL_AT], start) + time_for(rate, units))
-  tell_taken(rate, units, start, doubt)
 end
 
 local function take_back(rate, units, stamp, now)
