@@ -182,6 +182,31 @@ def test_what_was_used_long_before_a_loss_is_written_again_while_it_counts(key, 
     assert "store has lost what it knew" not in caplog.text
 
 
+@pytest.mark.parametrize("place", [in_memory, in_a_file, on_a_server, in_a_database])
+def test_a_circuit_that_a_new_process_opens_after_a_loss_is_open_for_those_that_know_the_lost_one(
+    place, request, key
+):
+    """These have heard of more generations than the new record has."""
+    store, forget = place(request)
+    knows = CircuitBreaker(1, 60, key=key, store=store)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            knows.call(lambda: 1 / 0)
+        eventually(lambda: knows.state.name == "OPEN", "it is open")
+        knows.reset()
+    watcher = CircuitBreaker(1, 60, key=key, store=store)
+    watcher.call(lambda: 1)
+    forget()
+    new = CircuitBreaker(1, 60, key=key, store=store)
+    with pytest.raises(ZeroDivisionError):
+        new.call(lambda: 1 / 0)
+    eventually(lambda: knows.state.name == "OPEN", "it is told")
+    new.reset()
+    eventually(lambda: knows.state.name == "CLOSED", "it is told")
+    for breaker in (knows, watcher, new):
+        breaker.close()
+
+
 def test_an_open_circuit_stays_open_for_a_process_that_knows_it_and_the_loss_is_told(key):
     store = MemoryStore()
     breaker = CircuitBreaker(1, 60, key=key, store=store, observer=(seen := Recorder()))

@@ -35,6 +35,8 @@ class Fleet:
 
     def __init__(self, many=3, probes=1):
         self.record = CircuitRecord()
+        self.births = iter(range(1, 10**9))
+        self.heard = [[] for _ in range(many)]  # what each process has heard last
         self.circuits = [a_circuit(probes) for _ in range(many)]
         self.now = 0
         self.most = probes
@@ -65,7 +67,13 @@ class Fleet:
             who = str(next(self.names))
             if command.what == "lend":
                 command = command._replace(more=(*command.more, who))
-            due, _ = record.carry_out(command, there, there)
+            if not record.born and self.heard[i]:  # its change is made to what it knows
+                record = CircuitRecord.read(self.heard[i])
+            due, changed = record.carry_out(command, there, there)
+            if changed:
+                if not self.record.born:
+                    record.born = next(self.births)
+                self.record = record
             if command.what == "lend":
                 self.hear(i)
                 circuit.lent(command.seen, who, None if due is None else due - AHEAD)
@@ -79,8 +87,15 @@ class Fleet:
         self.fail(i)
         self.deliver(i)
 
+    def lose(self, which):
+        """The store loses the record; some processes have not heard of it for so long that they forget it."""
+        self.record = CircuitRecord()
+        self.heard = [[] if i < which else heard for i, heard in enumerate(self.heard)]
+
     def hear(self, i):
-        self.circuits[i].follow(CircuitRecord.read(self.record.written()), AHEAD, self.now)
+        if self.record.born:
+            self.heard[i] = self.record.written()
+            self.circuits[i].follow(CircuitRecord.read(self.heard[i]), AHEAD, self.now)
 
     def settle(self):
         """Everything on its way arrives."""
@@ -112,6 +127,7 @@ steps = st.lists(
         st.tuples(st.just("reset"), st.integers(0, 2)),
         st.tuples(st.just("hand back"), st.integers(0, 2)),
         st.tuples(st.just("ask"), st.integers(0, 2)),
+        st.tuples(st.just("lose"), st.integers(0, 3)),
     ),
     max_size=60,
 )
@@ -120,9 +136,11 @@ steps = st.lists(
 @given(steps, st.integers(1, 3))
 @settings(max_examples=300)
 def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(steps, probes):
-    """Commands and news arrive late and in any order."""
+    """Commands and news arrive late and in any order, and the store may lose the record."""
     fleet = Fleet(probes=probes)
+    lost = False
     for what, which in steps:
+        lost |= what == "lose"
         if what == "pass":
             fleet.now += which * SECOND
         elif what == "reset":
@@ -132,13 +150,13 @@ def test_never_more_probes_than_configured_and_all_end_up_where_the_record_is(st
                 fleet.circuits[which].hand_back(who)
         else:
             getattr(fleet, what)(which)
-        assert fleet.probing() <= probes
+        assert lost or fleet.probing() <= probes
         for circuit in fleet.circuits:
             assert (circuit.generation % 2 == 1) == (circuit.state != CLOSED)
 
     fleet.settle()
 
-    for circuit in fleet.circuits:
+    for circuit in fleet.circuits if fleet.record.born or not lost else []:
         assert circuit.generation == fleet.record.generation
         assert (circuit.state != CLOSED) == fleet.record.is_open
 
@@ -256,6 +274,87 @@ def test_a_record_that_was_lost_goes_on_from_what_the_process_has_seen_that_asks
     assert fleet.circuits[1].enter(fleet.now) is None
 
 
+def lived(fleet):
+    """Open and close the circuit three times, so that its generation is six."""
+    for _ in range(3):
+        fleet.fail(0)
+        fleet.settle()
+        fleet.circuits[0].reset()
+        fleet.settle()
+    return fleet
+
+
+@pytest.mark.parametrize("loses", ["the store", "the store and the others"])
+def test_a_new_process_that_writes_first_after_a_loss_is_followed_by_those_that_know_later_generations(loses):
+    fleet = lived(Fleet(many=3))
+    assert [circuit.generation for circuit in fleet.circuits] == [6] * 3
+    fleet.circuits[2] = a_circuit()
+    fleet.lose(3 if loses.endswith("others") else 0)
+    fleet.heard[2] = []
+    fleet.fail(2)
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [OPEN] * 3
+    assert [circuit.generation for circuit in fleet.circuits] == [1] * 3
+    fleet.circuits[2].reset()
+    fleet.settle()
+    fleet.fail(1)
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [OPEN] * 3
+    assert fleet.record.generation == 3
+
+
+def test_a_process_that_heard_less_and_writes_first_after_a_loss_is_followed_by_the_others():
+    fleet = Fleet(many=2)
+    fleet.fail(0)
+    fleet.settle()
+    known = fleet.heard[1]
+    fleet.circuits[0].reset()
+    fleet.deliver(0)
+    fleet.deliver(0)
+    assert (fleet.circuits[0].generation, fleet.circuits[1].generation) == (2, 1)
+    fleet.lose(0)
+    assert fleet.heard[1] == known
+    fleet.now += RECOVERY
+    fleet.fail(1)  # asks for a probe of the circuit that it knows
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [OPEN] * 2
+
+
+def test_what_a_process_tells_of_a_lost_record_changes_the_next_one_only_if_that_is_new():
+    """The process has failed in a generation that no other process knows."""
+    fleet = lived(Fleet(many=2))
+    fleet.fail(0)
+    late = fleet.circuits[0].commands.popleft()
+    fleet.lose(2)
+    fleet.circuits[1] = a_circuit()
+    fleet.fail(1)
+    fleet.deliver(1)
+    fleet.circuits[1].reset()
+    fleet.deliver(1)
+    fleet.circuits[0].commands.append(late)
+    assert not fleet.record.is_open
+    fleet.settle()
+    assert [circuit.state for circuit in fleet.circuits] == [CLOSED] * 2
+    assert fleet.circuits[0].generation == fleet.record.generation == 2
+
+
+def test_a_probe_of_a_lost_record_closes_no_circuit_that_was_opened_after_the_loss():
+    fleet = opened(many=2)
+    asked(fleet, 0)
+    fleet.fail(0)
+    (_circuit, probe, _until) = fleet.running.pop()
+    fleet.circuits[0].succeeded(probe, False, fleet.now, 0.0)
+    (close,) = fleet.circuits[0].commands
+    fleet.lose(2)
+    fleet.circuits[1] = a_circuit()
+    fleet.fail(1)
+    fleet.deliver(1)
+    assert fleet.record.generation == close.seen
+    fleet.settle()
+    assert fleet.record.is_open
+    assert CLOSED not in [circuit.state for circuit in fleet.circuits]
+
+
 def test_the_success_of_a_probe_does_not_close_a_circuit_that_another_probe_has_opened_again():
     fleet = opened(many=1, probes=2)
     (circuit,) = fleet.circuits
@@ -332,11 +431,12 @@ def test_many_refused_calls_ask_for_one_probe():
     [
         [],
         [1],
-        [1, 0, 0, "", {}, 5],
-        [-1, 0, 0, "", {}],
-        [1, 0.5, 0, "", {}],
-        [1, 0, 0, 7, {}],
-        [1, 0, 0, "", {"a": "b"}],
+        [1, 1, 0, 0, "", {}, 5],
+        [1, -1, 0, 0, "", {}],
+        [-1, 1, 0, 0, "", {}],
+        [1, 1, 0.5, 0, "", {}],
+        [1, 1, 0, 0, 7, {}],
+        [1, 1, 0, 0, "", {"a": "b"}],
     ],
 )
 def test_a_text_that_is_not_the_record_of_a_circuit_is_refused(written):

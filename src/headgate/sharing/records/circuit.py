@@ -6,8 +6,10 @@
     open   → open     a probe failed
 
 The record decides. Its generation grows with every change, and is even while closed and odd while open, so
-that a process that has not heard of the last change can be told apart. A process tells the record of its
-changes by commands, which may be carried out late, but once.
+that a process that has not heard of the last change can be told apart. A store may lose the record, or keep
+it no longer: the next one is born with another number, and its generations say nothing about those before.
+
+A process tells the record of its changes by commands, which may be carried out late, but once.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ UNUSED_FOR = SECOND
 class Command(NamedTuple):
     """What a process tells the record: to "open", "close", "reset", "lend" a probe or "take back" one.
 
-    `seen` is the generation that the process has seen, and `more` are the arguments.
+    `seen` is the generation that the process has seen, of the record `born` then (0: of none), and `more` are
+    the arguments.
     """
 
     what: str
     seen: int
     more: Any = ()
+    born: int = 0
 
     def to(self, borrower: str) -> Command:
         """The same, with one more argument: the name that a probe is lent to."""
@@ -44,6 +48,7 @@ class Command(NamedTuple):
 class CircuitRecord:
     """What the store knows of a circuit. Times are nanoseconds on the store's clock."""
 
+    born: int = 0  # when it was written first; 0: it is not in the store
     generation: int = 0
     until: int = 0
     reopened: int = 0  # how many probes have failed since it was last closed
@@ -56,26 +61,30 @@ class CircuitRecord:
 
     def written(self) -> list[Any]:
         """All of it as plain values."""
-        return [self.generation, self.until, self.reopened, self.reason, self.probes]
+        return [self.born, self.generation, self.until, self.reopened, self.reason, self.probes]
 
     @classmethod
     def read(cls, written: list[Any]) -> CircuitRecord:
         """The record that was written. ValueError: this is not one."""
-        generation, until, reopened, reason, probes = written
-        numbers = [generation, until, reopened, *probes.values()]
+        born, generation, until, reopened, reason, probes = written
+        numbers = [born, generation, until, reopened, *probes.values()]
         if not isinstance(reason, str) or any(type(number) is not int or number < 0 for number in numbers):
             raise ValueError("it is not the record of a circuit")
         return cls(*written)
 
     def carry_out(self, command: Command, early: int, late: int) -> tuple[int | None, bool]:
         """Do as told. The answer is when the lease of a lent probe ends, and whether anything changed."""
-        what, seen, more = command
+        what, seen, more, born = command
+        # Else the process has heard of another record, and not of this one.
+        knows = born == self.born or 0 in (born, self.born)
         if what == "open":
-            return None, self.trip(seen, late, *more)
-        if what == "close":
-            return None, self.close(seen)
+            return None, self.trip(seen if knows else 0, late, *more)
         if what == "reset":
             return None, self.is_open and self.close(self.generation)
+        if not knows:
+            return None, False
+        if what == "close":
+            return None, self.close(seen)
         if what == "take back":
             return None, self.take_back(seen, *more)
         due = self.lend(seen, early, *more)
@@ -151,6 +160,7 @@ class SharedCircuit(Circuit):
         super().__init__(settings)
         self.alone = False
         self.commands: deque[Command] = deque()
+        self._born = 0  # of the record that was heard last
         self._lent: dict[str, int] = {}  # probes that no call has used yet, and when the lease of each ends
         self._asking = False  # whether the record is being asked for a probe
         self._again = 0  # when it is worth asking again
@@ -221,7 +231,7 @@ class SharedCircuit(Circuit):
         self._asking = False
 
     def _tell(self, what: str, seen: int, *more: object) -> None:
-        self.commands.append(Command(what, seen, more))
+        self.commands.append(Command(what, seen, more, self._born))
 
     # -- outcomes
 
@@ -262,16 +272,19 @@ class SharedCircuit(Circuit):
 
     def follow(self, record: CircuitRecord, ahead: int, now: int) -> bool:
         """Go by the record, whose clock is `ahead` of ours. True: that changed the state."""
-        if record.generation < self.generation:
+        another = self._born not in (0, record.born)
+        self._born = record.born
+        if record.generation < self.generation and not another:
             return False  # the record has yet to hear of our change
-        newer, was = record.generation > self.generation, self.state
+        newer, was = record.generation != self.generation, self.state
         if newer:
             self._forget()
             self.generation = record.generation
             self.state = OPEN if record.is_open else CLOSED
             self.reason = record.reason
             self._touched = now
-            self._lent = {}
+        if newer or another:
+            self._lent = {who: due for who, due in self._lent.items() if not newer and who in record.probes}
         if record.is_open:
             self._reopened = record.reopened
             if self.state == OPEN:

@@ -39,6 +39,8 @@ class _KeptCircuit(Record):
         return CircuitRecord() if written is None else CircuitRecord.read(written)
 
     def write(self, state: CircuitRecord, times: Times) -> tuple[Any, int]:
+        if not self.mark:  # the store has none, though this process may know the one before
+            state.born = max(1, times.late)
         return state.written(), state.worth_keeping(times.late)
 
     def heard(self, early: int) -> None:
@@ -107,7 +109,7 @@ class CircuitMember:
         if command.what == "lend":
             who = token_hex(4)
             command = command.to(who)
-            done = partial(self._lent, command.seen, who)
+            done = partial(self._lent, command, who)
         return Change(
             [self._record],
             lambda states, times: states[0].carry_out(command, times.early, times.late),
@@ -119,10 +121,10 @@ class CircuitMember:
     def _heard(self, record: CircuitRecord, early: int) -> None:
         self._apply(lambda circuit, now: circuit.follow(record, early - now, now))
 
-    def _lent(self, seen: int, who: str, due: int | None) -> None:
+    def _lent(self, command: Command, who: str, due: int | None) -> None:
         early = self.client.times().early
         heard = self._apply(
-            lambda circuit, now: circuit.lent(seen, who, None if due is None else due - early + now)
+            lambda circuit, now: circuit.lent(command.seen, who, None if due is None else due - early + now)
         )
         if due is None:
             return
@@ -130,7 +132,7 @@ class CircuitMember:
             hand_back = partial(self._apply, lambda circuit, _now: circuit.hand_back(who))
             self.client.clock.call_at(self.client.clock.now() + UNUSED_FOR, hand_back)
         else:
-            self.client.tell(self._change(Command("take back", seen, (who,))))
+            self.client.tell(self._change(command._replace(what="take back", more=(who,))))
 
     def _store_lost(self, why: str | None) -> None:
         def note(circuit: SharedCircuit, _now: int) -> None:
