@@ -238,6 +238,24 @@ def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, ki
     assert kept_in_turn == 0 if kinds == [STRICT] else kept_in_turn > 1
 
 
+@pytest.mark.parametrize("others", [[], [[400, SECOND, 40]], [[70_000, 60 * SECOND, 70_000, STRICT]]])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_script_and_answer_py_agree_on_a_strict_rate_that_many_members_divide(client, seed, others):
+    """Some leave units to others, and have what these have not come for."""
+    twins, pick, now = Twins(client), Dice(seed), START
+    facts = {"rates": [[500, SECOND, 500, STRICT], *others], "limits": [0, 0, 0, 0]}
+    left_to_others = 0
+    for number in range(300):
+        now += pick.number(0, pick.among([0, 2_000, 2_000, 30_000, 300_000]))
+        who, waiting = pick.among("abcde"), pick.among([0, 3, 11, 50])
+        batches = [[pick.number(1, 9) for _ in facts["rates"]] for _ in range(pick.number(0, 40))]
+        reach = pick.among([0, 0, 2_000, 100_000])
+        twins.ask(question(who, number, batches=batches, waiting=waiting, reach=reach, **facts), now)
+        member = twins.pool.members[who]
+        left_to_others += member.put_off > 0
+    assert left_to_others > 20
+
+
 @pytest.mark.parametrize(
     ("amount", "period", "units"),
     [

@@ -19,7 +19,7 @@ from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle
 from .pool.answer import REUNION
 from .pool.flow import MOST_LONGER
-from .pool.grants import AGAIN, CALLS, EARLY, FAR, GRACE, LEAST_AHEAD, MOST_AHEAD, SOONEST
+from .pool.grants import AGAIN, CALLS, EARLY, ENOUGH, FAR, GRACE, LATELY, LEAST_AHEAD, MOST_AHEAD, SOONEST
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
 from .pool.rate import (
@@ -64,7 +64,7 @@ _CONSTANTS = [
     *(LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE),
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
-    *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT),
+    *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet import Fleet, unevenness
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.rate import STRICT
 from headgate.sharing.pool.state import Pool
@@ -72,6 +73,99 @@ def test_other_limits_create_no_units_and_going_back_costs_none(other):
     if other[0][-1] == STRICT:
         answer(pool, question(rates=other, set=[TEN, NO_LIMITS]), START)
         assert at_once(pool, START, TEN) == 2
+
+
+# -- members that want more than there is divide what comes back
+
+
+def many_want(pool, who, at, batches=100, **facts):
+    """Fifty callers of that member wait; it asks for a unit for each of twice as many."""
+    return answer(pool, question(who, rates=HUNDRED, batches=[[1]] * batches, waiting=50, **facts), at)
+
+
+HUNDRED = [[100, SECOND, 100, STRICT]]
+BACK = SECOND + LIFE  # when units that were taken at the start are there again
+
+
+def wanted_by(*members):
+    """A pool whose units were all taken at the start, by the first member, and are wanted by all."""
+    pool = Pool()
+    for who in members:
+        many_want(pool, who, START)
+    return pool
+
+
+def test_a_member_that_asks_first_is_granted_no_more_than_its_part_of_what_comes_back():
+    """The first one had all that was there before, so that it comes last now."""
+    pool = wanted_by("a", "b", "c", "d")
+    before = START + BACK - 20 * MILLI
+    got = {who: len(many_want(pool, who, before)["starts"]) for who in "bcda"}
+    assert got["a"] == 0
+    assert 90 <= sum(got.values()) <= 100
+    assert max(got["b"], got["c"], got["d"]) - min(got["b"], got["c"], got["d"]) <= 3
+
+
+def test_what_others_have_not_come_for_goes_to_the_member_that_has_waited_for_a_moment():
+    pool = wanted_by("a", "b")
+    there = START + BACK
+    many_want(pool, "b", there - 300 * MILLI, batches=0)
+    first = many_want(pool, "a", there)
+    assert len(first["starts"]) == 25  # less than half, because it had more before
+    assert first["ask_again_in"] == MILLI
+    assert len(many_want(pool, "a", there + MILLI)["starts"]) == 74
+
+
+def test_a_member_whose_callers_were_content_is_not_waited_for():
+    pool = wanted_by("a")
+    there = START + BACK
+    answer(pool, question("b", rates=HUNDRED, batches=[[1]], waiting=1), there)
+    assert len(many_want(pool, "a", there)["starts"]) >= 99
+
+
+def most_in_a_second(times):
+    return max(sum(at - 1 + 1e-9 < other <= at for other in times) for at in times)
+
+
+@pytest.mark.parametrize(
+    ("rate", "trips", "tasks", "takes", "use"),
+    [
+        (100, [0] * 4, 50, 0, 0.9),
+        (500, [0] * 4, 50, 0, 0.9),
+        (500, [0] * 8, 50, 0, 0.9),
+        (500, [0, 0.002, 0.002, 0.002], 50, 0, 0.9),
+        (200, [0.002, 0, 0.01], 50, 0, 0.9),
+        (100, [0, 0, 0, 0.1], 50, 0, 0.8),
+        (500, [0] * 4, 20, 0.02, 0.75),
+    ],
+)
+def test_processes_have_equal_parts_of_a_strict_rate_at_any_moment_no_more_than_it_allows(
+    rate, trips, tasks, takes, use
+):
+    with Fleet(rates=[f"{rate}/s strict"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip)
+        fleet.run(1)
+        fleet.work(tasks=tasks, takes=takes)
+        fleet.run(8.25)  # units come back every 1.1 seconds: not just now
+        steady = fleet.now
+        fleet.run(11)
+        assert len(fleet.times(steady)) >= use * rate * 11
+        assert unevenness(fleet.parts(steady)) <= 0.06
+        assert most_in_a_second(fleet.times()[-3 * rate :]) <= rate
+
+
+def test_a_process_with_a_call_now_and_then_beside_busy_ones_costs_few_questions_at_a_strict_rate():
+    with Fleet(rates=["500/s strict"]) as fleet:
+        light, *busy = fleet.join(4)
+        fleet.run(1)
+        fleet.work(light, tasks=1, pause=0.14)
+        fleet.work(*busy, tasks=50)
+        fleet.run(8)
+        steady, asked = fleet.now, sum(process.asked for process in busy)
+        fleet.run(10)
+        parts = fleet.parts(steady)[1:]
+        assert unevenness(parts) <= 0.06
+        assert sum(process.asked for process in busy) - asked <= 0.03 * sum(parts)
 
 
 steps = st.lists(

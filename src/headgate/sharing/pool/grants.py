@@ -7,6 +7,9 @@ short by a turn is granted no more, unless the rate would run dry. Where the one
 may want no more: then the others have a turn each, in order, as the rate would run dry. Each batch has a
 stamp, and the member returns what it did not need of a batch by that stamp.
 
+Units of a strict rate come back together. Members that are short divide them: each is granted no more than
+brings all of them to the same sum. What no member has come for a moment later goes to those that wait for it.
+
 Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`).
 """
 
@@ -27,6 +30,7 @@ from .flow import (
     room_from,
     together,
 )
+from .strict import StrictPoolRate
 
 if TYPE_CHECKING:
     from .question import Question
@@ -42,6 +46,10 @@ MOST_AHEAD = 800_000
 EARLY = 20_000
 SOONEST = 1_000
 GRACE = 200_000
+# Units of a strict rate that a member leaves to others are those of this group if it did so lately.
+LATELY = 100_000
+# If there is room for more batches than that in a strict rate, it is divided as if there was for so many.
+ENOUGH = 128
 # How far ahead of its start any batch is granted: returns of other members may make it sooner. A member whose
 # batch is put off asks again after AGAIN, and is granted it after FAR.
 FAR = 2_000_000
@@ -76,7 +84,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_from_now(pool), together(pool)
     who, waiting = question["member"], question["waiting"]
-    turns = None
+    turns, level, level_at, pause = None, None, 0, SOONEST
     # If no more callers are in line than a turn has calls, a refusal changes nothing.
     few = waiting <= CALLS
     stays, member.content = few and member.content, 0
@@ -96,6 +104,20 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
             if light and begun >= had:
                 first = _before(pool, member, who, had, now) == 0
                 enough = begun + turn if start <= dry + first * turn else had
+        strict = [(rate, units) for rate, units in needs if isinstance(rate, StrictPoolRate)]
+        if strict and fits != level_at:
+            # Others that come for what is there are waited for so long, and then it is late.
+            reach = max((each.reach for each in pool.members.values() if each.short_until > now), default=0)
+            pause = SOONEST + min(EARLY, reach)
+            late = fits <= now and 0 < member.put_off <= now - pause
+            room = min(min(rate.room(fits), ENOUGH * units) * takes // units for rate, units in strict)
+            level, level_at = _level(pool, member, room, now, late=late), fits
+        if strict and level is not None and member.served >= level:
+            if late or not 0 < member.put_off <= now:
+                member.put_off = fits
+            again = fits + pause - forth
+            member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
+            return starts, min(FAR, max(SOONEST, again - now))
         again, content = 0, few and 0 < waiting <= len(starts)
         most = begun + turn // 2 + member.reach
         if least is not None and several and content and member.served + takes > most:
@@ -104,6 +126,8 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         elif start > dry:
             if member.last_start > now + (ahead if least is None else 2 * ahead):
                 again = member.last_start - ahead
+            elif any(rate.fits_at(units, now) == fits for rate, units in strict):
+                pass  # it is divided by the level
             elif light and member.served >= enough:
                 # Half a turn earlier than the others leave it to this member: they may need less.
                 halves = max(0, 2 * _before(pool, member, who, had, now) - 1)
@@ -134,7 +158,9 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         member.last_start = start
         starts.append(start)
     # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
-    waits = member.last_start > now + EARLY
+    # So it is where a rate is strict and many are in line: there may be units for all of them, and then none.
+    many = not few and any(isinstance(rate, StrictPoolRate) for rate in pool.rates)
+    waits = many or member.last_start > now + EARLY
     member.content = int(few)
     member.short_until = member.last_start + member.reach + GRACE if waits else 0
     return starts, 0
@@ -202,6 +228,30 @@ def _short(pool: Pool, member: MemberState, now: int) -> int:
     return sum(each is not member and each.short_until > now for each in pool.members.values())
 
 
+def _level(pool: Pool, member: MemberState, room: int, now: int, *, late: bool) -> int | None:
+    """Return what members that are short may have had at most, if they divide that room. None: it is alone.
+
+    If the member is `late`, they are those that have waited for this room, too.
+    """
+    others = [
+        each.served
+        for each in pool.members.values()
+        if each is not member
+        and each.short_until > now
+        and not each.content
+        and (not late or now - LATELY - each.reach < each.put_off <= now)
+    ]
+    if not others:
+        return None
+    served, level, left = sorted([member.served, *others]), 0, max(1, room)
+    for many, (had, following) in enumerate(zip(served, [*served[1:], None], strict=True), 1):
+        level = had + -(-left // many)
+        if following is None or level <= following:
+            break
+        left -= (following - had) * many
+    return level
+
+
 def _before(pool: Pool, member: MemberState, who: str, had: int, now: int) -> int:
     """Return how many that had their turn, too, come before this member if the rate would run dry."""
     return sum(
@@ -232,7 +282,9 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     # Those that have a part of their own are not waited for.
     ahead += max([member.reach, *(each.reach for each in pool.members.values() if not each.flows)])
     turn = max(takes, ahead // many)
-    behind = max(turn * many, 2 * LEAST_AHEAD)
+    # A turn of a strict rate is an even part of the period.
+    periods = [rate.period // many for rate in pool.rates if isinstance(rate, StrictPoolRate)]
+    behind = max(turn * many, 2 * LEAST_AHEAD, *periods)
     member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
     latest = max(each.back for each in pool.members.values())
     least, content = min(short, default=(None, 0))

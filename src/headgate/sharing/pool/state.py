@@ -49,7 +49,9 @@ class MemberState:
     flows: list[list[int]] = field(default_factory=list)
     lump: int = 0
     content: int = 0  # 1: its callers in line were few, and there was a batch for each of them
-    put_off: int = 0  # since when a batch is put off because it starts too late; 0: none is
+    # Since when a batch is put off because it starts too late, or from when on there are units that others
+    # may have first. 0: none is.
+    put_off: int = 0
     next_bytes: int = 0
     turn: int = 0  # the stamp at which it last had more than its even share
     crowded: int = 0  # 1: it was told, or called to hear, that others want what it holds

@@ -84,6 +84,10 @@ class StrictPoolRate:
             at = min(max(at, self._down_to(self.cap - units, now)), self.capped_until)
         return at
 
+    def room(self, at: int) -> int:
+        """Return how many units there are at that moment, if nothing else is taken."""
+        return max(0, self.amount - self.missing(at))
+
     def _down_to(self, most: int, now: int) -> int:
         """Return when no more than `most` will count, if nothing else is taken."""
         if most < 0:

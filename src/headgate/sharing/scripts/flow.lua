@@ -4,8 +4,11 @@
 -- What all parts of a rate are together.
 local ALL = 1000000
 
+-- The functions of this file: a script may not have more than 200 local variables.
+local Flow = {}
+
 -- Whether what a member of that doubt is granted has to be a flow.
-local function is_far(rates, doubt)
+function Flow.is_far(rates, doubt)
   local far = false
   for _, rate in ipairs(rates) do
     if rate[KIND] == STRICT then
@@ -17,7 +20,7 @@ local function is_far(rates, doubt)
 end
 
 -- Whether these are so few units, with those that may be used late, that they may come together.
-local function are_few(rates, batches)
+function Flow.are_few(rates, batches)
   for i, rate in ipairs(rates) do
     local units = 0
     for _, batch in ipairs(batches) do
@@ -34,7 +37,7 @@ local function are_few(rates, batches)
 end
 
 -- The part that is kept for a member, at that moment or later.
-local function kept_for(member, at)
+function Flow.kept_for(member, at)
   local kept = 0
   for _, flow in ipairs(member[FLOWS]) do
     if flow[1] > at then
@@ -44,16 +47,16 @@ local function kept_for(member, at)
   return kept
 end
 
-local function kept_for_all(members, at)
+function Flow.kept_for_all(members, at)
   local kept = 0
   for _, member in pairs(members) do
-    kept = kept + kept_for(member, at)
+    kept = kept + Flow.kept_for(member, at)
   end
   return kept
 end
 
 -- From when on, and not before `at`, that part can be kept beside those of these members.
-local function room_from(others, share, at)
+function Flow.room_from(others, share, at)
   local ends = {}
   for _, each in ipairs(others) do
     for _, flow in ipairs(each[FLOWS]) do
@@ -64,7 +67,7 @@ local function room_from(others, share, at)
   end
   table.sort(ends)
   local i = 0
-  while kept_for_all(others, at) + share > ALL and i < #ends do
+  while Flow.kept_for_all(others, at) + share > ALL and i < #ends do
     i = i + 1
     at = ends[i]
   end
@@ -72,7 +75,7 @@ local function room_from(others, share, at)
 end
 
 -- The part at that moment, if each of these is kept until then, and the next one from then on.
-local function part_at(parts, at, last)
+function Flow.part_at(parts, at, last)
   for _, part in ipairs(parts) do
     if part[1] > at then
       return part[2]
@@ -81,7 +84,7 @@ local function part_at(parts, at, last)
   return last or 0
 end
 
-local function not_over(parts, now)
+function Flow.not_over(parts, now)
   local left = {}
   for _, part in ipairs(parts) do
     if part[1] > now then
@@ -92,7 +95,7 @@ local function not_over(parts, now)
 end
 
 -- Take from the rates what was kept since the pool was asked last.
-local function pass_by(pool, since)
+function Flow.pass_by(pool, since)
   local now, used, begin, ends = pool.now, 0, since, {}
   local function note(parts)
     for _, part in ipairs(parts) do
@@ -109,15 +112,15 @@ local function pass_by(pool, since)
   for _, stop in ipairs(ends) do
     local kept = 0
     for _, member in pairs(pool.members) do
-      kept = kept + part_at(member[FLOWS], begin)
+      kept = kept + Flow.part_at(member[FLOWS], begin)
     end
-    used = exact(used + (stop - begin) * max(part_at(pool.beside, begin), kept))
+    used = exact(used + (stop - begin) * max(Flow.part_at(pool.beside, begin), kept))
     begin = stop
   end
   for _, member in pairs(pool.members) do
-    member[FLOWS] = not_over(member[FLOWS], now)
+    member[FLOWS] = Flow.not_over(member[FLOWS], now)
   end
-  pool.beside = not_over(pool.beside, now)
+  pool.beside = Flow.not_over(pool.beside, now)
   if used > 0 then
     for _, rate in ipairs(pool.rates) do
       if rate[KIND] ~= STRICT then
@@ -128,7 +131,7 @@ local function pass_by(pool, since)
 end
 
 -- Until when which part is kept for all members, and which one after that: flows go on as they end.
-local function kept_from_now(pool)
+function Flow.kept_from_now(pool)
   local ends, last = {}, 0
   for _, member in pairs(pool.members) do
     local flows = member[FLOWS]
@@ -147,9 +150,9 @@ local function kept_from_now(pool)
       local kept = 0
       for _, member in pairs(pool.members) do
         local flows = member[FLOWS]
-        kept = kept + (#flows > 0 and part_at(flows, begin, flows[#flows][2]) or 0)
+        kept = kept + (#flows > 0 and Flow.part_at(flows, begin, flows[#flows][2]) or 0)
       end
-      parts[#parts + 1] = {stop, max(kept, part_at(pool.beside, begin))}
+      parts[#parts + 1] = {stop, max(kept, Flow.part_at(pool.beside, begin))}
       begin = stop
     end
   end
@@ -157,59 +160,59 @@ local function kept_from_now(pool)
 end
 
 -- What is left beside that part: at least a little, so that every moment comes.
-local function free_beside(kept)
+function Flow.free_beside(kept)
   return max(ALL - kept, ALL / MOST_LONGER)
 end
 
 -- When that moment comes, if it was reckoned without what is kept from now on.
-local function beside(kept, at, now)
+function Flow.beside(kept, at, now)
   local begin, left = now, at - now
   for _, part in ipairs(kept.parts) do
-    local free = free_beside(part[2])
+    local free = Flow.free_beside(part[2])
     local passes = (divided(part[1] - begin, free, ALL))
     if left < passes then
       return exact(begin + (divided(left, ALL, free)))
     end
     begin, left = part[1], left - passes
   end
-  return exact(begin + (divided(left, ALL, free_beside(kept.last))))
+  return exact(begin + (divided(left, ALL, Flow.free_beside(kept.last))))
 end
 
 -- Which moment is reached by then, if it is reckoned without what is kept from now on.
-local function alone(kept, at, now)
+function Flow.alone(kept, at, now)
   local begin, reached = now, now
   for _, part in ipairs(kept.parts) do
-    local free = free_beside(part[2])
+    local free = Flow.free_beside(part[2])
     if at < part[1] then
       return reached + (divided(at - begin, free, ALL))
     end
     reached = reached + (divided(part[1] - begin, free, ALL))
     begin = part[1]
   end
-  return exact(reached + (divided(at - begin, free_beside(kept.last), ALL)))
+  return exact(reached + (divided(at - begin, Flow.free_beside(kept.last), ALL)))
 end
 
 -- Keep that until then, if flows end before: others were told by it when they may use the rest.
-local function keep_beside(pool, kept, until_)
+function Flow.keep_beside(pool, kept, until_)
   local parts, any = {}, false
   for _, part in ipairs(pool.beside) do
     until_ = max(until_, part[1])
   end
   for _, part in ipairs(kept.parts) do
     if part[1] < until_ then
-      parts[#parts + 1] = {part[1], ALL - free_beside(part[2])}
+      parts[#parts + 1] = {part[1], ALL - Flow.free_beside(part[2])}
       any = any or part[2] > 0
     end
   end
-  local last = part_at(kept.parts, until_ - 1, kept.last)
-  parts[#parts + 1] = {until_, ALL - free_beside(last)}
+  local last = Flow.part_at(kept.parts, until_ - 1, kept.last)
+  parts[#parts + 1] = {until_, ALL - Flow.free_beside(last)}
   if any or last > 0 then
     pool.beside = parts
   end
 end
 
 -- What may be used at once of all flows, and of one more with that batch, as time of the rates.
-local function together(pool, lump)
+function Flow.together(pool, lump)
   local lumps, few = lump, false
   for _, member in pairs(pool.members) do
     if #member[FLOWS] > 0 then
@@ -226,7 +229,7 @@ local function together(pool, lump)
 end
 
 -- Keep that part of the rates for a member. A larger one was told to it before: that is used first.
-local function keep(member, share, begins, until_, now)
+function Flow.keep(member, share, begins, until_, now)
   local flows = member[FLOWS]
   local last = flows[#flows]
   if not last then

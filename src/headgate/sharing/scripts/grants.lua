@@ -42,6 +42,31 @@ local function granted_ahead(turns)
   return min(max(turns, LEAST_AHEAD), MOST_AHEAD)
 end
 
+-- What members that are short may have had at most, if they divide that room. Nothing: the member is alone. If it is
+-- late, they are those that have waited for this room, too.
+local function level_of(pool, member, left, now, late)
+  local served = {}
+  for _, each in pairs(pool.members) do
+    local waits = not late or (now - LATELY - each[REACH] < each[PUT_OFF] and each[PUT_OFF] <= now)
+    if each ~= member and each[SHORT_UNTIL] > now and each[CONTENT] == 0 and waits then
+      served[#served + 1] = each[SERVED]
+    end
+  end
+  if #served == 0 then
+    return nil
+  end
+  served[#served + 1] = member[SERVED]
+  table.sort(served)
+  left = max(1, left)
+  for many, had in ipairs(served) do
+    local level, following = exact(had + ceil(left / many)), served[many + 1]
+    if not following or level <= following then
+      return level
+    end
+    left = left - (following - had) * many
+  end
+end
+
 -- How many that had their turn, too, come before this member if the rate would run dry.
 local function before(pool, member, who, had, now)
   local many = 0
@@ -71,7 +96,11 @@ local function turns(pool, member, takes, now)
   end
   local ahead = granted_ahead(time_for_calls(pool) * many) + reach
   local turn = max(takes, floor(ahead / many))
-  member[SERVED] = max(member[SERVED], latest - max(turn * many, 2 * LEAST_AHEAD))
+  local behind = max(turn * many, 2 * LEAST_AHEAD)
+  for _, rate in ipairs(pool.rates) do
+    behind = rate[KIND] == STRICT and max(behind, floor(rate[PERIOD] / many)) or behind
+  end
+  member[SERVED] = max(member[SERVED], latest - behind)
   return ahead, least, light, turn, now + EARLY + back
 end
 
@@ -102,14 +131,14 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     if lumps > time_for(rate, most(rate)) then
       return nil
     end
-    fits = max(fits, fits_at(rate, 0, now, together(pool, lump)))
+    fits = max(fits, fits_at(rate, 0, now, Flow.together(pool, lump)))
   end
-  local more_from = beside(kept_from_now(pool), fits, now)
+  local more_from = Flow.beside(Flow.kept_from_now(pool), fits, now)
   local begins, share, last, flows = now + member[BACK], 0, 0, member[FLOWS]
   if #flows > 0 then
     begins = max(begins, member[LAST_START])
     share = floor(ALL / many)
-    share = max(floor(share / 2), min(share, ALL - kept_for_all(others, begins)))
+    share = max(floor(share / 2), min(share, ALL - Flow.kept_for_all(others, begins)))
     last = flows[#flows][2]
     if #flows > 1 then
       share = max(share, last)
@@ -121,7 +150,7 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     last = share
   end
   share, last = max(1, share), max(1, last)
-  begins = room_from(others, share, begins)
+  begins = Flow.room_from(others, share, begins)
   if begins > now + 2 * ahead then
     member[SHORT_UNTIL] = exact(begins + member[REACH] + GRACE)
     return starts, max(SOONEST, begins - 2 * ahead - now)
@@ -139,7 +168,7 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     member[SERVED] = exact(member[SERVED] + sizes[i])
     starts[#starts + 1] = at
   end
-  keep(member, share, begins, exact(at + doubt), now)
+  Flow.keep(member, share, begins, exact(at + doubt), now)
   member[LUMP] = max(member[LUMP], lump)
   member[LAST_START] = at
   member[PUT_OFF] = 0
@@ -166,7 +195,7 @@ local function grant(pool, member, question, now)
     batches = {batches[1]}
   end
   local doubt, small = exact(question.doubt), false
-  if is_far(rates, doubt) and (#member[FLOWS] > 0 or not are_few(rates, batches)) then
+  if Flow.is_far(rates, doubt) and (#member[FLOWS] > 0 or not Flow.are_few(rates, batches)) then
     local flowing, again = grant_flow(pool, member, question.member, batches, doubt, now)
     if flowing then
       return flowing, again
@@ -174,21 +203,26 @@ local function grant(pool, member, question, now)
     small = true
   end
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
-  local kept, less = kept_from_now(pool), together(pool, 0)
+  local kept, less = Flow.kept_from_now(pool), Flow.together(pool, 0)
   local who, waiting = question.member, question.waiting
   local ahead, least, light, several, turn, dry, had, enough, begun = false, false, false, false, 0, 0, 0, 0, 0
+  local level, level_at, pause, late = nil, 0, SOONEST, false
   local few = waiting <= CALLS
   local stays = few and member[CONTENT] == 1
   member[CONTENT] = 0
   for _, batch in ipairs(batches) do
-    local takes, fits = 0, now
+    local takes, fits, strict_fits = 0, now, false
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
+        local at = fits_at(rate, batch[i], now, less)
         takes = max(takes, time_for(rate, batch[i]))
-        fits = max(fits, fits_at(rate, batch[i], now, less))
+        fits = max(fits, at)
+        if rate[KIND] == STRICT then
+          strict_fits = max(strict_fits or at, at)
+        end
       end
     end
-    local start = max(heard, beside(kept, fits, now))
+    local start = max(heard, Flow.beside(kept, fits, now))
     if not ahead then
       ahead, least, light, turn, dry = turns(pool, member, takes, now)
       several = turn > takes
@@ -200,6 +234,31 @@ local function grant(pool, member, question, now)
         enough = start <= dry + (first and turn or 0) and begun + turn or had
       end
     end
+    if strict_fits then
+      if fits ~= level_at then
+        local reach, left = 0, false
+        for _, each in pairs(pool.members) do
+          reach = each[SHORT_UNTIL] > now and max(reach, each[REACH]) or reach
+        end
+        pause = SOONEST + min(EARLY, reach)
+        late = fits <= now and 0 < member[PUT_OFF] and member[PUT_OFF] <= now - pause
+        for i, rate in ipairs(rates) do
+          if batch[i] ~= 0 and rate[KIND] == STRICT then
+            local time = (divided(min(room(rate, fits), ENOUGH * batch[i]), takes, batch[i]))
+            left = left and min(left, time) or time
+          end
+        end
+        level, level_at = level_of(pool, member, left, now, late), fits
+      end
+      if level and member[SERVED] >= level then
+        if late or member[PUT_OFF] <= 0 or member[PUT_OFF] > now then
+          member[PUT_OFF] = fits
+        end
+        local again = fits + pause - forth
+        member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
+        return starts, min(FAR, max(SOONEST, again - now))
+      end
+    end
     local again, content = false, few and 0 < waiting and waiting <= #starts
     local most = begun + floor(turn / 2) + member[REACH]
     if least and several and content and member[SERVED] + takes > most then
@@ -207,6 +266,8 @@ local function grant(pool, member, question, now)
     elseif start > dry then
       if member[LAST_START] > now + (least and 2 * ahead or ahead) then
         again = member[LAST_START] - ahead
+      elseif strict_fits == fits then
+        again = false
       elseif light and member[SERVED] >= enough then
         local halves = max(0, 2 * before(pool, member, who, had, now) - 1)
         again = start - (dry - now) - forth + floor(turn * halves / 2)
@@ -227,21 +288,25 @@ local function grant(pool, member, question, now)
       return starts, min(start - FAR - now, AGAIN)
     end
     member[PUT_OFF] = 0
-    local stamp, used_by, taken_at = next_stamp(pool), start + doubt, max(fits, alone(kept, heard, now))
-    local later = alone(kept, used_by, now) - taken_at
+    local stamp, used_by, taken_at = next_stamp(pool), start + doubt, max(fits, Flow.alone(kept, heard, now))
+    local later = Flow.alone(kept, used_by, now) - taken_at
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
         charge(rate, batch[i], taken_at, stamp, later, small)
         tell_taken(rate, batch[i], start, doubt)
       end
     end
-    keep_beside(pool, kept, used_by)
+    Flow.keep_beside(pool, kept, used_by)
     member[SERVED] = exact(member[SERVED] + takes)
     member[LAST_START] = start
     starts[#starts + 1] = start
   end
   member[CONTENT] = few and 1 or 0
-  member[SHORT_UNTIL] = member[LAST_START] > now + EARLY and member[LAST_START] + member[REACH] + GRACE or 0
+  local waits = member[LAST_START] > now + EARLY
+  for _, rate in ipairs(rates) do
+    waits = waits or (rate[KIND] == STRICT and not few)
+  end
+  member[SHORT_UNTIL] = waits and member[LAST_START] + member[REACH] + GRACE or 0
   return starts, 0
 end
 

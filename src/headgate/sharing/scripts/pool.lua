@@ -29,7 +29,7 @@ local function advance(pool, now)
   end
   local before = pool.now
   pool.now = max(now + pool.ahead, before)
-  pass_by(pool, before)
+  Flow.pass_by(pool, before)
   for name, member in pairs(pool.members) do
     if member[EXPIRES] <= pool.now then
       pool.members[name] = nil

@@ -5,7 +5,8 @@
 
 local LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE, MOST_MARKS, SPACING,
   USED_WITHIN, LONG_AGO, NEAR_PART, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
-  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, SHARDED =
+  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY,
+  SHARDED =
   unpack(cjson.decode(ARGV[2]))
 
 local BUCKET, GROWING, STRICT = 0, 1, 2
@@ -157,6 +158,11 @@ local function down_to(rate, units, now)
     at = max(now, last + counts_for(rate))
   end
   return at
+end
+
+-- How many units there are at that moment, if nothing else is taken.
+local function room(rate, at)
+  return max(0, rate[AMOUNT] - counted(rate, at))
 end
 
 local function strict_fits_at(rate, units, now)
