@@ -139,6 +139,40 @@ def test_a_call_larger_than_the_whole_limit_is_refused(amount, burst, most):
 # -- returns and debts
 
 
+@pytest.mark.parametrize(
+    ("kept", "callers", "left"), [(0, False, 0), (3, False, 3), (7, False, 7), (0, True, 5), (10, True, 10)]
+)
+def test_of_what_lies_unused_for_a_moment_only_what_is_kept_is_left_unless_callers_wait(kept, callers, left):
+    """Callers in line may use the last batch: the process may have been stopped for a moment."""
+    rule = leased((5, 0, 0), (5, 0.001, 0))
+    rule.keep(kept)
+    rule.wait_for(callers=callers)
+    assert rule.level(at(0.04)) == 10  # a moment is a twentieth of a second here
+    assert rule.enter(cost(left + 1), at(0.06)) == 0
+    returned, _owed = rule.report()
+    assert sum(units for units, _stamp in returned) == rule.in_vain == 10 - left
+    assert rule.enter(cost(left), at(0.06)) == 1
+
+
+def test_units_that_lay_unused_for_a_moment_are_not_used_by_a_caller_that_comes_first():
+    """The rate was not looked at meanwhile: nothing is scheduled, and there is more than is needed."""
+    rule = leased((5, 0, 0))
+    rule.keep(0)
+    rule.wait_for(callers=False)
+    assert rule.level(0) == 5
+    assert rule.enter(cost(1), at(0.01)) == 1
+    assert rule.enter(cost(1), at(0.06)) == 0
+
+
+@pytest.mark.parametrize(("burst", "moment"), [(1_000, 0.05), (100, 0.01), (20, 0.005), (1, 0.00025)])
+def test_a_moment_is_a_twentieth_of_the_time_of_the_burst_or_10_ms_but_no_more_than_a_quarter(burst, moment):
+    rule = leased((1, 0, 0), rate=Rate(1_000, burst=burst))
+    rule.keep(0)
+    rule.wait_for(callers=False)
+    assert rule.level(at(0.99 * moment)) == 1
+    assert rule.level(at(1.01 * moment)) == 0
+
+
 def test_return_unused_returns_usable_units_beyond_what_is_kept_the_newest_first():
     rule = leased((3, 0, 0), (4, 0.1, 0.05), (5, 9, 0.06))
     rule.return_unused(2, at(0.2))

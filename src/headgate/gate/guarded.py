@@ -258,6 +258,8 @@ class GuardedRules:
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
+        if self._seam is not None:
+            self._seam.wait_for(callers=busy)
         self._choose_fast_path()
 
     def _finish(self) -> None:
@@ -313,6 +315,7 @@ class GuardedRules:
             if grant.rates is not None:
                 owed = seam.replace(grant, now)
                 self.set_rate_rules(grant.rates, grant.columns or self.columns)
+                seam.wait_for(callers=self._busy)
             seam.apply(grant, now, idle=not self._callers.line.waiting)
             return owed
 

@@ -19,7 +19,7 @@ TTL = SECOND
 # these bounds: half of what the pool counts with, because the answer of the pool is on its way for a while.
 _STRICT_PART, _STRICT_SHORTEST, _STRICT_LONGEST = 128, SECOND // 20, SECOND // 2
 # How long all units of batches that have started may lie unused: a twentieth of the time in which the burst
-# is earned, within these bounds.
+# is earned, within these bounds, and no more than a quarter of it.
 _SHORTEST_MOMENT, _LONGEST_MOMENT = 10_000_000, 100_000_000
 # How many batches are remembered for returns by calls that used them.
 _MOST_KNOWN = 256
@@ -33,10 +33,13 @@ class LeasedRate:
         "_moment",
         "_returned",
         "_scheduled",
+        "_stale_at",
         "_stamps",
         "_used_at",
         "ahead",
+        "awaited",
         "column",
+        "in_vain",
         "kept",
         "name",
         "owed",
@@ -53,12 +56,13 @@ class LeasedRate:
         self.name = rate.name
         self.units = 0  # that may be used now
         self.taken = 0  # since it was made: the pool's member measures the demand by it
+        self.in_vain = 0  # granted to callers that had gone, since it was made
         self.ahead = 0  # how many unused units should be there for callers to come
         self.owed = 0  # used without a grant, and not told yet
         self.kept = rate.burst // 10  # how many unused units may be there for longer than a moment
-        self._moment = min(
-            _LONGEST_MOMENT, max(_SHORTEST_MOMENT, rate.burst * rate.per_ns // rate.amount // 20)
-        )
+        self.awaited = True  # whether callers are in line: then one batch at least is left for them
+        burst = rate.burst * rate.per_ns // rate.amount
+        self._moment = min(_LONGEST_MOMENT, max(burst // 20, min(_SHORTEST_MOMENT, burst // 4)))
         self.ttl = TTL  # for how long a batch may be used
         if rate.strict:
             self.ttl = min(_STRICT_LONGEST, max(_STRICT_SHORTEST, rate.per_ns // _STRICT_PART))
@@ -67,6 +71,7 @@ class LeasedRate:
         self.stated: tuple[int, int, int] | None = None
         self._batches: deque[list[int]] = deque()  # [stamp, end, units] of `units`
         self._scheduled: list[tuple[int, int, int]] = []  # (start, stamp, units), the next one first
+        self._stale_at = 0  # when `release_due` has to look at `_batches` again
         self._returned: list[tuple[int, int]] = []  # (units, stamp), not told yet
         # For returns: from `_used_at[i]` on, calls used units of the batch `_stamps[i]`.
         self._used_at: list[int] = []
@@ -77,7 +82,7 @@ class LeasedRate:
     def enter(self, cost: tuple[int, ...], now: int) -> int:
         """Take the cost if it fits now and return 1, or change nothing and return 0."""
         need = cost[self.column]
-        if need > self.units or (self._batches and self._batches[0][1] <= now) or self._scheduled:
+        if need > self.units or now >= self._stale_at or self._scheduled:
             self.release_due(now)
             if need > self.units:
                 return 0
@@ -203,6 +208,14 @@ class LeasedRate:
         """
         self.stated = (remaining, allowed, sent)
 
+    def keep(self, units: int) -> None:
+        """Leave that many unused units for longer than a moment."""
+        self.kept, self._stale_at = units, 0
+
+    def wait_for(self, *, callers: bool) -> None:
+        """Whether callers are in line now."""
+        self.awaited, self._stale_at = callers, 0
+
     def low_after(self, cost: tuple[int, ...]) -> bool:
         """Whether less than half of what should be there is left once the cost is taken."""
         return (self.units - cost[self.column]) * 2 < self.ahead
@@ -213,6 +226,7 @@ class LeasedRate:
 
     def move(self, by: int) -> None:
         """All batches start sooner by that much than was told: the clock of the pool is known better now."""
+        self._stale_at = 0
         self._scheduled = [(start - by, stamp, units) for start, stamp, units in self._scheduled]
         for batch in self._batches:
             batch[1] -= by
@@ -240,11 +254,19 @@ class LeasedRate:
             self.units -= units
             self._lapse(units, stamp)
         # Callers for which these were granted have gone. If they came back, more would be used at once than
-        # the pool knows of.
-        while len(batches) > 1 and self.units > self.kept and batches[0][1] <= now + self.ttl - self._moment:
-            stamp, _end, units = batches.popleft()
+        # the pool knows of. Callers in line may be late because this process was: a batch is left for them.
+        stale = now + self.ttl - self._moment
+        while self.units > self.kept and batches[0][1] <= stale and (len(batches) > 1 or not self.awaited):
+            stamp, end, units = batches.popleft()
+            kept = 0 if self.awaited else max(0, self.kept - self.units + units)
+            if kept:  # of the last batches only what is too much
+                batches.appendleft([stamp, end, kept])
+                units -= kept
             self.units -= units
             self._returned.append((units, stamp))
+            self.in_vain += units
+        if batches:
+            self._stale_at = batches[0][1] - (self.ttl - self._moment if self.units > self.kept else 0)
 
     def _lapse(self, units: int, stamp: int) -> None:
         """These units will not be used. To a strict rate they go back; in a bucket they count as used."""

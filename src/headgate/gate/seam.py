@@ -79,6 +79,11 @@ class Seam:
         """Go by a grant, apart from its rates."""
         apply_grant(self._rules, grant, now, idle=idle)
 
+    def wait_for(self, *, callers: bool) -> None:
+        """The line has become empty, or is so no longer. What was granted is left for callers in line."""
+        for rate in leased(self._rules):
+            rate.wait_for(callers=callers)
+
     def hear_window(self, now: int) -> WindowSignal | None:
         """The window has changed. Answers the news for the supply, if there is any."""
         rules, window = self._rules, self._rules.window

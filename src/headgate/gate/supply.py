@@ -49,6 +49,7 @@ class RateDemand:
     taken: int  # since the rate was installed
     returned: list[list[int]]  # [units, stamp] that were granted and not needed
     owed: int  # used without a grant
+    in_vain: int = 0  # granted to callers that had gone, since the rate was installed
     stated: tuple[int, int, int] | None = None  # what a call was told to remain, as for `LeasedRate.tell`
 
 
@@ -98,6 +99,7 @@ class Grant:
     valid_until: int | None = None  # from then on no place and no byte may be used
     ahead: Sequence[int] | None = None  # how many unused units of each rate should be there
     members: int = 1  # that share the rates
+    rests: bool = False  # no caller was in line when the batches were asked for: one is left for later
     return_unused: bool = False  # units beyond `ahead` go back
     rates: Sequence[AnyRate] | None = None  # to go by from now on
     columns: Columns | None = None  # that these rates count, if there are more than before
@@ -129,7 +131,8 @@ def read_demand(
             rate.return_unused(0, now)
         returned, owed = rate.report()
         stated, rate.stated = rate.stated, None
-        rates.append(RateDemand(rate.units, rate.scheduled(), rate.taken, returned, owed, stated))
+        scheduled, in_vain = rate.scheduled(), rate.in_vain
+        rates.append(RateDemand(rate.units, scheduled, rate.taken, returned, owed, in_vain, stated))
     return Demand(
         at=now,
         costs=_next_costs(rules, line, now),
@@ -177,9 +180,10 @@ def apply_grant(rules: Rules, grant: Grant, now: int, *, idle: bool) -> None:
             weight.whole = grant.all_bytes
     if grant.valid_until is not None:
         rules.valid_until = grant.valid_until
-    for rate, ahead in zip(rates, grant.ahead or (), strict=False):
+    for i, (rate, ahead) in enumerate(zip(rates, grant.ahead or (), strict=False)):
         rate.ahead = ahead
-        rate.kept = rate.rate.burst // 10 // grant.members
+        left = max((batch.units[i] for batch in grant.batches), default=0) if grant.rests else 0
+        rate.keep(max(rate.rate.burst // 10 // grant.members, left))
         if grant.return_unused and idle:
             rate.return_unused(ahead, now)
 

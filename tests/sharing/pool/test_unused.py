@@ -1,5 +1,7 @@
 """What members were granted and have not used when their callers go, and what the pool keeps back for it."""
 
+from random import Random
+
 import pytest
 
 from fleet import Fleet
@@ -35,6 +37,55 @@ def test_callers_that_all_go_and_return_together_stay_within_the_rate(rate, burs
             fleet.run(gap)
         assert fleet.excess(rate, burst) <= 0
         assert len(fleet.times()) >= 8 * 0.4 * rate
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "many", "trip", "tasks"),
+    [
+        (65, 5, 11, 0.0, 1),
+        (142, 5, 11, 0.004, 4),
+        (699, 4, 5, 0.0, 4),
+        (31, 10, 10, 0.002, 1),
+        (500, 20, 12, 0.002, 40),
+        (500, 30, 9, 0.004, 20),
+        (978, 55, 4, 0.004, 40),
+        (978, 55, 10, 0.004, 4),
+        (319, 9, 12, 0.0, 4),
+        (140, 7, 9, 0.01, 1),
+    ],
+)
+def test_callers_that_go_and_return_at_any_moment_stay_within_a_small_burst(rate, burst, many, trip, tasks):
+    """Also where there are more processes than calls in the burst, and a little away from the store."""
+    pick = Random(f"{rate} {burst} {many}").uniform
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many, trip=trip)
+        fleet.run(1)
+        for turn in range(9):
+            fleet.work(tasks=tasks)
+            fleet.run(pick(0.1, 0.7))
+            fleet.stop_work()
+            fleet.run((0, pick(0, 0.05), pick(0, 0.6))[turn % 3])
+        fleet.work(tasks=40)
+        fleet.run(0.5)
+        steady = fleet.now
+        fleet.run(3)
+        # A call may be late by up to a quarter of the time in which the burst is earned.
+        assert fleet.excess(rate, burst) < 0.25
+        assert len(fleet.times(steady)) >= 0.98 * rate * 3
+
+
+def test_a_caller_that_does_not_wait_finds_what_it_was_granted_when_it_looks_again():
+    """It looks every fifth of a second, long after callers in line would have used it or gone."""
+    with Fleet(rates=["20/s burst 4"]) as fleet:
+        looking, *others = fleet.join(5, trip=0.001)
+        fleet.run(1)
+        fleet.work(*others, tasks=4)
+        found = 0
+        for _ in range(25):
+            fleet.run(0.2)
+            found += looking.gate.try_admit() is not None
+        assert found >= 5
+        assert fleet.excess(20, 4) <= 0
 
 
 def starts_at_once(pool, who, rates, units, at):

@@ -43,7 +43,7 @@ _NEXT = 250_000_000
 class Forecast:
     """How fast the callers of one member use each rate, and when it is worth asking for more."""
 
-    __slots__ = ("_counted_at", "_next", "_taken", "ahead", "ask_at", "provided_until", "trip")
+    __slots__ = ("_counted_at", "_in_vain", "_next", "_taken", "ahead", "ask_at", "provided_until", "trip")
 
     def __init__(self, rates: int, now: int) -> None:
         self.ask_at = 0  # before that moment the pool would grant nothing
@@ -57,6 +57,7 @@ class Forecast:
         self.ahead = [0] * rates  # how many unused units of each rate to keep
         self._next = [0] * rates  # what callers may use of each in `_horizon`, if some wait now
         self._taken = [0] * rates
+        self._in_vain = [0] * rates
 
     def ask_now(self) -> None:
         """The pool may grant more, and sooner, than it did last."""
@@ -151,6 +152,8 @@ class Forecast:
         any_used = False
         horizon = self._horizon
         for i, (demand, rate) in enumerate(zip(have, rates, strict=True)):
+            in_vain, self._in_vain[i] = demand.in_vain - self._in_vain[i], demand.in_vain
+            self._next[i] = max(0, self._next[i] - 2 * in_vain)  # callers were expected that did not come
             used = demand.taken - self._taken[i]
             self._taken[i] = demand.taken
             any_used |= used > 0

@@ -388,8 +388,7 @@ class PoolMember:
             self._owe(self._install(leased=True, keeps_units=True))
             self._gate.tell_retuned(self._rates, self._clock.now())
         now, limits = self._clock.now(), self._limits
-        self._version = answer["version"]
-        self._members = answer["members"]
+        self._version, self._members = answer["version"], answer["members"]
         self._places.take(question, answer, self._random(), now)
         self._part.take(answer, loop_time())
         self._valid_until = self._pending_since + LEASE * 9 // 10
@@ -413,6 +412,7 @@ class PoolMember:
                 valid_until=self._valid_until,
                 ahead=self._forecast.ahead,
                 members=max(1, self._members),
+                rests=not question["waiting"],
                 return_unused=self._forecast.is_idle(now),
             )
         )

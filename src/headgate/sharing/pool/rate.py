@@ -30,7 +30,7 @@ SPACING = 10_000
 # Members are near if what is earned while units may be used later is a smaller part of the burst than this.
 # For that time units of callers that have gone may lie unused (gate/leased.py).
 NEAR_PART = 20
-# For so long at least they may (gate/leased.py).
+# For so long at least they may, if that is not more than a FEW_PART of the time (gate/leased.py).
 SHORTEST_MOMENT = 10_000
 # Units are few if they are no more than that part of the burst.
 FEW_PART = 4
@@ -76,6 +76,7 @@ class PoolRate:
     taken: list[int] = field(default_factory=list)
     doubts: list[list[int]] = field(default_factory=list)  # [until, from, units], the first one first
     unused: int = 0  # what may lie unused beyond a tenth of the burst, as time of the rate
+    held: int = 0  # the same if some members are not near: a return leaves it missing if there are doubts
 
     @property
     def terms(self) -> list[int]:
@@ -110,24 +111,26 @@ class PoolRate:
         unused = 0 if self.doubts else self.unused  # what may be used later is missing anyway
         return max(now, self.full_at + less + max(0, min(unused, -less)))
 
-    def keep_back(self, reaches: list[int]) -> None:
+    def keep_back(self, reaches: list[int], resting: int) -> None:
         """Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
 
-        Of each that is a batch: its part of the tenth, or one unit. If the burst is earned so soon that no
-        twentieth of it takes a moment, it is also what started in the last moment, and in the time by which
-        near members may be late; of a member alone the larger of both. If a unit of each is the whole burst,
-        nothing is kept back.
+        Each of them has its part of the tenth, or one unit if it asked for no caller in line: so many are
+        `resting`. If a unit of each of these is the whole burst, there is none for them. If the burst is
+        earned so soon that no twentieth of it takes a moment, what started in the last moment is kept back
+        too, and in the time by which near members may be late; of a member alone the larger of both.
         """
-        burst, many, time = max(self.burst, self.raised), len(reaches), 0
-        if 0 < many < self.most:
-            time = self.time_for(many * max(1, self.burst // 10 // many))
-            moment = self.time_for(burst) // NEAR_PART
-            if moment < SHORTEST_MOMENT:
-                late = max((reach for reach in reaches if reach <= moment), default=0)
-                latest = SHORTEST_MOMENT + late
-                # One more unit may start in a stretch of time than is earned in it.
-                time = max(time, latest) if many == 1 else time + latest + self.time_for(1)
-        self.unused = max(0, time - self.time_for(burst - self.most))
+        burst, many, latest, far = max(self.burst, self.raised), len(reaches), 0, 0
+        near_for = self.time_for(burst) // NEAR_PART
+        if many and near_for < SHORTEST_MOMENT:
+            moment = max(near_for, min(SHORTEST_MOMENT, self.time_for(burst) // FEW_PART))
+            latest = moment + max((reach for reach in reaches if reach <= near_for), default=0)
+            far = moment + max(reaches) if 2 * max(reaches) > near_for else 0
+        each = self.burst // 10 // max(1, many)
+        units = many * each if each else resting * (resting < self.most)
+        # One more unit may start in a stretch of time than is earned in it.
+        time, one, tenth = self.time_for(units), self.time_for(1), self.time_for(burst - self.most)
+        self.unused = max(0, (max(time, latest) if many == 1 else time + latest + one * (latest > 0)) - tenth)
+        self.held = max(0, min(time + far + one - tenth, self.time_for(self.most) // 2)) if far else 0
 
     def flow_by(self, since: int, time: int) -> None:
         """Take what was kept for flows since then, as time of the rate."""
@@ -260,8 +263,8 @@ class PoolRate:
         if self.full_stamp > stamp or self.full_at <= now:
             return
         later = next((i for i, mark in enumerate(stamps) if mark > stamp), len(stamps))
-        lowest = min([self.full_at - now, *lows[later:]])
-        credit = min(units * self.period // self.amount, lowest)
+        lowest = min([self.full_at - now, *lows[later:]]) - (self.held if self.doubts else 0)
+        credit = min(units * self.period // self.amount, max(0, lowest))
         self.full_at -= credit
         lows[later:] = [low - credit for low in lows[later:]]
         while 0 < later < len(lows) and lows[later - 1] >= lows[later]:  # an earlier mark must be lower

@@ -1,8 +1,9 @@
 """Pure. What the members of a pool may have been granted and not used yet, when their callers have gone.
 
-A tenth of each burst is kept back for that. Where it can be more, as with a small burst or many members, the
-rates keep back the rest too while units are being granted: they are used when the callers return, together
-with what was earned meanwhile.
+Where no caller is in line, a member drops and returns what lies unused for longer than a moment, but for its
+part of a tenth of each burst (gate/leased.py). That tenth is kept back. Where it can be more, as with a burst
+that is earned in a moment, the rates keep back the rest too while units are being granted: they are used when
+the callers return, together with what was earned meanwhile.
 
 Times are the store's, in integer microseconds. The script for Valkey and Redis does the same arithmetic, step
 by step: `tests/stores` compares the two.
@@ -23,9 +24,8 @@ def keep_back(pool: Pool, now: int) -> None:
 
     For those that have flows, it is in `together` (flow.py).
     """
-    reaches = [
-        each.reach for each in pool.members.values() if each.last_start > now - USED_WITHIN and not each.flows
-    ]
+    late = [each for each in pool.members.values() if each.last_start > now - USED_WITHIN and not each.flows]
+    reaches, resting = [each.reach for each in late], sum(not each.waiting for each in late)
     for rate in pool.rates:
         if isinstance(rate, PoolRate):
-            rate.keep_back(reaches)
+            rate.keep_back(reaches, resting)

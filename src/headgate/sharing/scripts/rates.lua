@@ -18,7 +18,7 @@ local function new_rate(terms, stamp)
   if kind == STRICT then
     return {amount, period, burst, kind, stamp, {}, {}, {}, {}, 0, 0, 0}
   end
-  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}, 0}
+  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}, 0, 0}
 end
 
 local function same_terms(rate, terms)
@@ -237,20 +237,22 @@ local function fits_at(rate, units, now, less)
 end
 
 -- Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
-local function keep_unused(rate, reaches)
-  local burst, many, time = whole_burst(rate), #reaches, 0
-  if many > 0 and many < most(rate) then
-    time = time_for(rate, many * max(1, floor(floor(rate[BURST] / 10) / many)))
-    local moment, late = floor(time_for(rate, burst) / NEAR_PART), 0
-    if moment < SHORTEST_MOMENT then
-      for _, reach in ipairs(reaches) do
-        late = reach <= moment and max(late, reach) or late
-      end
-      local latest = SHORTEST_MOMENT + late
-      time = many == 1 and max(time, latest) or time + latest + time_for(rate, 1)
+local function keep_unused(rate, reaches, resting)
+  local burst, many, latest, far = whole_burst(rate), #reaches, 0, 0
+  local near_for = floor(time_for(rate, burst) / NEAR_PART)
+  if many > 0 and near_for < SHORTEST_MOMENT then
+    local moment, near = max(near_for, min(SHORTEST_MOMENT, floor(time_for(rate, burst) / FEW_PART))), 0
+    for _, reach in ipairs(reaches) do
+      near = reach <= near_for and max(near, reach) or near
+      far = max(far, reach)
     end
+    latest, far = moment + near, 2 * far > near_for and moment + far or 0
   end
-  rate[UNUSED] = max(0, time - time_for(rate, burst - most(rate)))
+  local each = floor(floor(rate[BURST] / 10) / max(1, many))
+  local units = each > 0 and many * each or (resting < most(rate) and resting or 0)
+  local time, one, tenth = time_for(rate, units), time_for(rate, 1), time_for(rate, burst - most(rate))
+  rate[UNUSED] = max(0, (many == 1 and max(time, latest) or time + latest + (latest > 0 and one or 0)) - tenth)
+  rate[HELD] = far > 0 and max(0, min(time + far + one - tenth, floor(time_for(rate, most(rate)) / 2))) or 0
 end
 
 -- Go on to that moment: units that may be used later were missing all the time. But so many are there then: `room`.
@@ -362,6 +364,7 @@ local function take_back(rate, units, stamp, now)
   if lows[later] then
     lowest = min(lowest, lows[later])
   end
+  lowest = max(0, lowest - (#rate[DOUBTS] > 0 and rate[HELD] or 0))
   local credit = min((divided(units, rate[PERIOD], rate[AMOUNT])), lowest)
   rate[FULL_AT] = rate[FULL_AT] - credit
   for i = later, #lows do

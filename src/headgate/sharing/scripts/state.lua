@@ -2,7 +2,7 @@
 
 -- A rate.
 local AMOUNT, PERIOD, BURST, KIND, FULL_AT, FULL_STAMP, STAMPS, LOWS = 1, 2, 3, 4, 5, 6, 7, 8
-local RAISED, HEARD_AT, FACTS_AT, MOMENTS, TAKEN, DOUBTS, UNUSED = 9, 10, 11, 12, 13, 14, 15
+local RAISED, HEARD_AT, FACTS_AT, MOMENTS, TAKEN, DOUBTS, UNUSED, HELD = 9, 10, 11, 12, 13, 14, 15, 16
 -- A strict rate has other values after its kind.
 local GONE, FIRSTS, LASTS, LAST_STAMPS, UNITS, CAPPED_UNTIL, CAP = 5, 6, 7, 8, 9, 11, 12
 -- A member.
