@@ -157,6 +157,7 @@ def some_question(pick, pool, asked):
         wants=[pick.number(0, 12), pick.among([0, 1, 99, 10**7])],
         spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
         part=[pick.among([0, 90_090, 720_720]), pick.number(0, 5)],
+        granted_for=pick.among([0, 0, 300_000, 3 * SECOND]),
         next_bytes=pick.among([0, 1, 70, 10**7]),
         leaves=not pick.number(0, 9),
     )

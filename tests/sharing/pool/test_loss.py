@@ -33,6 +33,33 @@ def test_processes_that_start_quietly_and_lose_the_store_together_stay_within_th
             assert len(fleet.times()) >= 0.95 * 500 * 4
 
 
+@pytest.mark.parametrize(
+    ("rate", "burst", "near", "far", "moment", "tasks"),
+    [
+        (2599, 734, [0.001] * 4, 0.7, 0.4774, 50),
+        (706, 652, [0.02], 1.0, 0.3781, 4),
+        (1762, 48, [0.0] * 2, 1.0, 0.7743, 50),
+    ],
+)
+@pytest.mark.parametrize("how", ["away", "dead"])
+def test_processes_begin_with_their_parts_when_one_far_away_and_all_beside_it_have_used_what_they_had(
+    rate, burst, near, far, moment, tasks, how
+):
+    """While one of them is far away, all are granted units for longer in advance."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip in [*near, far]:
+            fleet.join(trip=trip)
+        fleet.run(0.5)
+        fleet.work(tasks=tasks)
+        fleet.run(moment)
+        for process in fleet.processes:
+            setattr(process.line, how, True)
+        fleet.run(4.5)
+        assert fleet.excess(rate, burst) <= 0
+        parts = sum(process.gate._member._part.rates for process in fleet.processes) / WHOLE
+        assert len(fleet.times(fleet.now - 0.5)) >= 0.95 * parts * rate * 0.5
+
+
 def test_busy_processes_that_lose_the_store_and_find_it_again_stay_within_the_rate():
     with Fleet(rates=["500/s"]) as fleet:
         fleet.join(4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .episode import USUAL
-from .grants import grant, granted_ahead, knows_rates, time_for_calls
+from .grants import grant, granted_ahead, granted_for, knows_rates, time_for_calls
 from .parts import WHOLE, divide
 from .question import PoolLimits
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
@@ -77,6 +77,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         "kept": pool.idle_for() + KEPT_IDLE,
         "at": now,
         "part": divide(pool, question, now),
+        "granted_for": granted_for(pool),
     }
     if lesson.text and not heard and question["lesson_version"] != lesson.version:
         given["lesson"] = [now - lesson.at, lesson.text]
@@ -142,7 +143,8 @@ def _begin_again(pool: Pool, question: Question, now: int) -> None:
     if lost and not pool.grants_from and now < pool.born + REUNION:
         pool.grants_from = pool.born + REUNION
         parts = WHOLE // max(1, question["part"][0])  # at least as many as there were members
-        used_at = now + 2 * granted_ahead(time_for_calls(pool) * parts) + 3 * question["reach"]
+        ahead = granted_ahead(time_for_calls(pool) * parts)
+        used_at = now + ahead + max(ahead + 3 * question["reach"], question["granted_for"])
         for rate in pool.rates:
             rate.begin_empty(used_at, pool.next_stamp)
     if question["recalls"] and pool.window.until is None:

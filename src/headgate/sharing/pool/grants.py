@@ -296,6 +296,15 @@ def time_for_calls(pool: Pool) -> int:
     return min((rate.time_for(CALLS) for rate in pool.rates), default=0)
 
 
+def granted_for(pool: Pool) -> int:
+    """Return for how long members may use what they are granted, if all that there are want a turn.
+
+    What is granted to any of them reaches as much further as the one that is farthest away is.
+    """
+    reach = max((each.reach for each in pool.members.values()), default=0)
+    return granted_ahead(time_for_calls(pool) * max(len(pool.present), len(pool.members))) + reach
+
+
 def granted_ahead(turns: int) -> int:
     """Return for how long in advance batches are granted, if one turn of all members takes so long.
 

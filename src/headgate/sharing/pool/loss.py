@@ -11,14 +11,13 @@ from ...gate.leased import LeasedRate
 from ...gate.supply import Grant
 from ...hints import AnyRate
 from ...limits import Rate, columns_for
-from .grants import CALLS, granted_ahead
 from .parts import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...limits import Columns
-    from .question import Answer, PoolLimits
+    from .question import Answer, PoolLimits, Question
 
 # How soon a member asks again for its part, and how seldom in the end.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -29,19 +28,20 @@ _EXACTLY = 0.000_001
 class OwnPart:
     """The part of the limits that one process goes by without the store, as its pool has told it."""
 
-    __slots__ = ("_pause", "ask_at", "members", "places", "rates")
+    __slots__ = ("_pause", "ask_at", "granted_for", "members", "places", "rates")
 
     def __init__(self) -> None:
         self.rates = 0  # of WHOLE
         self.places = 0
         self.members = 0  # of the pool, by the latest answer
+        self.granted_for = 0  # how long these may use what they were granted, in microseconds
         self.ask_at: float | None = None  # when to ask for it again, in seconds; None: it is final
         self._pause = _FIRST_PAUSE
 
     def take(self, answer: Answer, now: float) -> None:
         """The pool has told what it is from now on."""
         before = self.rates, self.places
-        self.members = answer["members"]
+        self.members, self.granted_for = answer["members"], answer["granted_for"]
         self.rates, self.places, final = answer["part"]
         if final:
             self.ask_at, self._pause = None, _FIRST_PAUSE
@@ -53,6 +53,10 @@ class OwnPart:
     def asks(self, now: float) -> bool:
         """Whether it is time to ask again."""
         return self.ask_at is not None and now >= self.ask_at - _EXACTLY
+
+    def tell(self, question: Question) -> None:
+        """Tell the pool what this process goes by. Another one may follow, if the store loses the pool."""
+        question["part"], question["granted_for"] = [self.rates, self.places], self.granted_for
 
     @property
     def processes(self) -> int:
@@ -105,7 +109,8 @@ def grant_without_store(
     if held is not None:
         places, load = min(places, held[0]), min(load, held[1])
     columns = columns_for(rates, columns, learned=True)
-    begins = max(now, asked_at + _granted_to_others(rates, part.members))
+    others_use = part.granted_for * NS_PER_US if part.members > 1 else 0
+    begins = max(now, asked_at + others_use)
     return Grant(
         rates=[_share_of(rate, columns[rate.unit], share, begins) for rate in rates],
         columns=columns,
@@ -113,12 +118,6 @@ def grant_without_store(
         bytes=load if limits.bytes else None,
         valid_until=FAR_OFF,
     )
-
-
-def _granted_to_others(rates: Sequence[Rate], members: int) -> int:
-    """For how long the others may use what they were granted, if they have lost the store at that moment."""
-    calls = min((CALLS * rate.per_ns // rate.amount for rate in rates), default=0)
-    return granted_ahead(calls // NS_PER_US * members) * NS_PER_US if members > 1 else 0
 
 
 def _share_of(rate: Rate, column: int, share: int, begins: int) -> AnyRate:

@@ -358,10 +358,10 @@ class PoolMember:
             "spare": [0, 0] if self._places.crowded or going else spare_for(demand),
             "window": signal,
             "manner": self._manner,
-            "part": [self._part.rates, self._part.places],
             "recalls": self._window.recalls(self._window_end(), now),
             "leaves": leaving,
         }
+        self._part.tell(question)
         self._lessons.write(question, limits)
         if leaving:
             question |= {"uses": [0, 0], "may_use": [0, 0], "wants": [0, 0], "next_bytes": 0, "waiting": 0}

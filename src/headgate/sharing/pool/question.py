@@ -53,6 +53,7 @@ class Question(TypedDict):
     wants: list[int]  # [places, bytes] of the waiting calls
     spare: list[int]  # [places, bytes] for calls that may come, if no other member wants them
     part: list[int]  # of the rates and of the places, that the member goes by without the store
+    granted_for: int  # as the latest answer told, which may be of a pool that the store has lost
     next_bytes: int  # of the call at the head of the line
     waiting: int  # calls in line
     waits_for_window: bool  # does the member hold back its calls while a window is active?
@@ -89,6 +90,7 @@ class Answer(TypedDict):
     kept: int  # how long the store keeps the pool if no member asks
     at: int  # the time of the pool, by which moments of two answers can be compared
     part: list[int]  # of the rates and of the places, without the store; 1: final, 0: ask again
+    granted_for: int  # how long any member may use what it was granted, if the store is lost now
     rates: NotRequired[list[list[int]]]
     limits: NotRequired[list[int]]
     units: NotRequired[list[str]]
@@ -126,6 +128,7 @@ def empty_question(
         "wants": [0, 0],
         "spare": [0, 0],
         "part": [0, 0],
+        "granted_for": 0,
         "next_bytes": 0,
         "waiting": 0,
         "waits_for_window": False,

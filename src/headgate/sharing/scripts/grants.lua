@@ -67,6 +67,18 @@ local function level_of(pool, member, left, now, late)
   end
 end
 
+-- For how long members may use what they are granted, if all that there are want a turn.
+local function granted_for(pool)
+  local reach, members, present = 0, 0, 0
+  for _, each in pairs(pool.members) do
+    reach, members = max(reach, each[REACH]), members + 1
+  end
+  for _ in pairs(pool.present) do
+    present = present + 1
+  end
+  return granted_ahead(time_for_calls(pool) * max(present, members)) + reach
+end
+
 -- How many that had their turn, too, come before this member if the rate would run dry.
 local function before(pool, member, who, had, now)
   local many = 0

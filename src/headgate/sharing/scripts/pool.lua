@@ -134,7 +134,8 @@ local function begin_again(pool, question, now)
   if lost and pool.grants_from == 0 and now < pool.born + REUNION then
     pool.grants_from = pool.born + REUNION
     local parts = floor(WHOLE / max(1, question.part[1]))
-    local used_at = now + 2 * granted_ahead(time_for_calls(pool) * parts) + 3 * question.reach
+    local ahead = granted_ahead(time_for_calls(pool) * parts)
+    local used_at = now + ahead + max(ahead + 3 * question.reach, question.granted_for)
     for _, rate in ipairs(pool.rates) do
       if rate[KIND] ~= STRICT then
         charge(rate, 0, exact(used_at + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
@@ -361,11 +362,12 @@ local function answer(pool, question, now)
     lesson[EPISODE], lesson[SUCCESSES], {}, pool.raised, pool.born, idle_for(pool) + KEPT_IDLE, now,
     divide(pool, question, now, next_stamp),
   }
+  given[22] = granted_for(pool)
   if lesson[TEXT] ~= '' and not heard and question.lesson_version ~= lesson[VERSION] then
     given[16] = {now - lesson[TOLD_AT], lesson[TEXT]}
   end
   if question.version ~= pool.version or (taught and not heard) then
-    given[22], given[23], given[24] = terms_of(pool.rates), pool.limits, pool.units
+    given[23], given[24], given[25] = terms_of(pool.rates), pool.limits, pool.units
   end
   if question.leaves then
     local flows, lump = member[FLOWS], member[LUMP]
