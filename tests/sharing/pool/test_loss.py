@@ -1,5 +1,7 @@
 """Processes that lose their store, in virtual time: together they never use more than the limits."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +112,43 @@ def test_what_a_store_has_granted_before_it_lost_everything_counts_afterwards(ma
         assert fleet.excess(limit.amount, limit.burst) <= 0
         assert all(process.seen.of(events.StoreForgot) for process in fleet.processes)
         assert len(fleet.times(fleet.now - 1)) >= 0.9 * limit.amount
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "trips"),
+    [
+        (2274, 25, [0.0] * 3),
+        (978, 55, [0.001] * 8),
+        (500, 20, [0.001] * 3),
+        (55, 4, [0.003] * 8),
+        (978, 55, [0.003] * 6 + [0.2]),
+    ],
+)
+@pytest.mark.parametrize("first", ["flush", "stop"])
+def test_callers_that_go_and_return_while_the_store_loses_everything_stay_within_the_rate(
+    rate, burst, trips, first
+):
+    """What was granted to callers that have gone is not used in addition to what the new pool grants."""
+    pick = Random(f"{rate} {len(trips)} {first}").uniform
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip)
+        fleet.run(1)
+        for turn in range(8):
+            fleet.work(tasks=20)
+            fleet.run(pick(0.1, 0.7))
+            if first == "flush":
+                fleet.store._pools._kept.clear()
+            else:
+                fleet.stop_work()
+            fleet.run((0, pick(0, 0.05), pick(0, 0.4))[turn % 3])
+            fleet.store._pools._kept.clear()
+            fleet.stop_work()
+            fleet.run((pick(0, 0.6), 0, pick(0, 0.05))[turn % 3])
+        fleet.work(tasks=20)
+        fleet.run(4)
+        assert fleet.excess(rate, burst) <= 0
+        assert len(fleet.times(fleet.now - 1)) >= 0.9 * rate
 
 
 def test_a_process_that_joins_makes_the_parts_of_the_others_smaller_although_they_are_quiet():

@@ -74,6 +74,35 @@ def test_callers_that_go_and_return_at_any_moment_stay_within_a_small_burst(rate
         assert len(fleet.times(steady)) >= 0.98 * rate * 3
 
 
+@pytest.mark.parametrize(
+    ("rate", "burst", "many", "trip", "heavy"),
+    [(933, 93, 8, 0.001, 9), (275, 137, 5, 0.0, 20), (487, 97, 8, 0.004, 29), (1846, 184, 8, 0.001, 55)],
+)
+def test_callers_of_heavy_calls_that_go_and_return_at_any_moment_stay_within_the_rate(
+    rate, burst, many, trip, heavy
+):
+    """Single calls take from a tenth to a third of the burst."""
+    pick = Random(f"{rate} {burst}").uniform
+    with Fleet(rates=[f"{rate} tokens/s burst {burst}"]) as fleet:
+        fleet.join(many, trip=trip)
+        fleet.run(1)
+        for turn in range(9):
+            fleet.work(tasks=10, tokens=(heavy, 1, burst // 20))
+            fleet.run(pick(0.1, 0.7))
+            fleet.stop_work()
+            fleet.run((0, pick(0, 0.05), pick(0, 0.6))[turn % 3])
+        lowest, used = float("inf"), 0
+        calls = sorted(
+            (at, tokens)
+            for each in fleet.processes
+            for at, tokens in zip(each.times, each.tokens, strict=True)
+        )
+        for at, tokens in calls:
+            lowest = min(lowest, used - rate * at)
+            used += tokens
+            assert used - rate * at - lowest <= burst + 0.001
+
+
 def test_a_caller_that_does_not_wait_finds_what_it_was_granted_when_it_looks_again():
     """It looks every fifth of a second, long after callers in line would have used it or gone."""
     with Fleet(rates=["20/s burst 4"]) as fleet:
