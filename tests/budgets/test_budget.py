@@ -9,7 +9,15 @@ import pytest
 
 from budgets.asking import HOUR, refusal, state
 from forks import in_a_child, needs_fork
-from headgate import Closed, InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow, TokenBudget
+from headgate import (
+    BudgetBook,
+    Closed,
+    InvalidCapacity,
+    InvalidConfig,
+    InvalidLimit,
+    InvalidWindow,
+    TokenBudget,
+)
 from headgate.testing import ManualClock
 from stress.interrupts import Interrupted, interrupt_everywhere
 
@@ -358,3 +366,20 @@ def test_a_budget_can_be_used_after_an_interrupt_at_any_moment():
         budget.reserve(1_000).refund()
 
     interrupt_everywhere(scenario)
+
+
+def test_a_closed_budget_says_which_one_it_is_and_what_to_make_anew():
+    nameless, ann = TokenBudget(), TokenBudget(key="ann")
+    book = BudgetBook({"free": {}})
+    bob = book.for_user("bob")
+    for each in (nameless, ann, book):
+        each.close()
+    for act, why in (
+        (lambda: nameless.reserve(1), "the budget was closed; make a new one"),
+        (lambda: ann.reserve(1), "the budget of 'ann' was closed; make a new one"),
+        (lambda: bob.reserve(1), "the book with the budget of 'bob' was closed; make a new book"),
+        (lambda: book.for_user("eve"), "the book with the budget of 'eve' was closed; make a new book"),
+    ):
+        with pytest.raises(Closed) as caught:
+            act()
+        assert caught.value.why == why

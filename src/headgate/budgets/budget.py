@@ -29,7 +29,7 @@ from .plans import (
     read_plans,
     what_is_left,
 )
-from .refusals import closed, exceeded
+from .refusals import closed, exceeded, named
 from .windows import MONEY, TOKENS, Charge, Cost, Plan, Refusal
 
 TYPE_CHECKING = False
@@ -248,7 +248,7 @@ class TokenBudget(Closing):
     def _to_charge(self, tokens: int, money: int) -> tuple[list[Account], list[Any], Cost]:
         accounts, levels = self.account.chain()
         if self.account.usage.closed:
-            raise closed(self.key)
+            raise closed(self.key, with_book=isinstance(self, _UserBudget))
         return accounts, levels, read_estimate(levels, tokens, money)
 
     def _reserved(
@@ -417,7 +417,7 @@ class BudgetBook(Closing):
         plan = _known(self._tiers, tier, "tier")
         parent = None if organization is None else _known(self._organizations, organization, "organization")
         if self._usage.closed:
-            raise closed(user)
+            raise closed(user, with_book=True)
         budget = self._keyed.get(user)
         budget.account.retune(plan, parent)
         return budget
@@ -481,9 +481,9 @@ def _account_above(parent: object, store: AnyStore | None, clock: Clock) -> Acco
 
 def _check_currency(plan: Plan, key: str, above: Account | None) -> None:
     """Raise if a budget counts money in another currency than one above it."""
-    plans = [(f"the budget of {key!r}", plan)]
+    plans = [(named(key), plan)]
     while above is not None:
-        plans.append((f"the one of {above.key!r} above it", above.level.plan))
+        plans.append((f"{named(above.key)} above it", above.level.plan))
         above = above.parent
     check_one_currency(plans, "budgets that are charged together")
 

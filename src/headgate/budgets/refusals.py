@@ -21,7 +21,7 @@ def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: i
     else:
         what, does = ("1 token", "does not") if needed == 1 else (f"{needed} tokens", "do not")
         unit = " tokens"
-    budget = f"the budget of {key!r}" if key else "the budget"
+    budget = named(key)
     if short.name.endswith("/request"):
         why = f"{what} can never fit {budget}: one request may take {limit}"
     elif short.at is None:
@@ -38,6 +38,15 @@ def exceeded(key: str, currency: str | None, short: Shortage, cost: Cost, now: i
     )
 
 
-def closed(key: str) -> Closed:
-    """The error for a reservation after closing."""
-    return Closed(f"the book of {key!r} was closed; make a new one", rule="closed")
+def closed(key: str, *, with_book: bool = False) -> Closed:
+    """The error for a reservation after closing: of the budget itself, or of the book that it belongs to."""
+    if with_book:
+        why = f"the book with {named(key)} was closed; make a new book"
+    else:
+        why = f"{named(key)} was closed; make a new one"
+    return Closed(why, rule="closed")
+
+
+def named(key: str) -> str:
+    """A budget in a sentence. One that is not shared needs no key."""
+    return f"the budget of {key!r}" if key else "the budget"
