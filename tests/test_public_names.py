@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import typing
@@ -351,3 +352,24 @@ def test_every_module_that_a_message_says_to_import_exists():
     for module in headgate._IMPORTED_BY_THEMSELVES.split():
         path = Path(headgate.__file__).parent / module.replace(".", "/")
         assert path.is_dir() or path.with_suffix(".py").is_file(), module
+
+
+# -- wrong arguments
+
+
+async def later(*_given): ...
+
+
+# What is called with the wrong argument, and what the error says.
+WRONG = {
+    "Backoff.delay(-1)": (lambda: Backoff().delay(-1), "retry=-1 is not the number of a retry"),
+    "Backoff.delay(1.5)": (lambda: Backoff().delay(1.5), "retry=1.5 is not the number of a retry"),
+    "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_argument_is_an_error_that_says_what_to_write(what):
+    act, says = WRONG[what]
+    with pytest.raises(headgate.InvalidLimit, match=re.escape(says)):
+        act()

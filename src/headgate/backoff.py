@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from .arguments import LONGEST, SECOND, amount, positive_seconds_to_ns, seconds_to_ns, within_bounds
-from .errors import InvalidConfig, InvalidWindow
+from .arguments import (
+    LONGEST,
+    SECOND,
+    positive_seconds_to_ns,
+    read_random,
+    seconds_to_ns,
+    shown,
+    within_bounds,
+)
+from .errors import InvalidCapacity, InvalidConfig, InvalidWindow
 from .frozen import Frozen
 from .hints import Callable, Jitter, Seconds
 
@@ -73,13 +81,17 @@ class Backoff(Frozen):
         """Seconds to wait before the given `retry`; the first is number 0.
 
         `previous` is the delay before it, for decorrelated jitter. `random` draws a number from 0 to 1;
-        without it, the delay is the middle one. Raises InvalidCapacity if `retry` is not a whole number, and
-        InvalidWindow if `previous` is not a time.
+        without it, the delay is the middle one. Raises InvalidCapacity if `retry` is not a whole
+        number from 0, InvalidWindow if `previous` is not a time, and InvalidConfig if `random` cannot be
+        called.
 
         >>> Backoff(1, jitter="full").delay(0)
         0.5
         """
-        amount(retry, "retry")
+        if isinstance(retry, bool) or not isinstance(retry, int) or retry < 0:
+            raise InvalidCapacity(f"retry={shown(retry)} is not the number of a retry; the first is retry=0")
+        if random is not None:
+            read_random(random)
         before = None if previous is None else seconds_to_ns(previous, "previous")
         return self.delay_ns(retry, 0.5 if random is None else random(), before) / SECOND
 
