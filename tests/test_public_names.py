@@ -360,10 +360,37 @@ def test_every_module_that_a_message_says_to_import_exists():
 async def later(*_given): ...
 
 
+def swarm(**options):
+    return DistributedLimiter(bus="memory:", agent_id="a", **options)
+
+
 # What is called with the wrong argument, and what the error says.
 WRONG = {
     "Backoff.delay(-1)": (lambda: Backoff().delay(-1), "retry=-1 is not the number of a retry"),
     "Backoff.delay(1.5)": (lambda: Backoff().delay(1.5), "retry=1.5 is not the number of a retry"),
+    **{
+        f"{name}([])": (act, "key=[] is not hashable")
+        for name, act in {
+            "BackoffWindow.for_key": lambda: BackoffWindow.for_key([]),
+            "CircuitBreaker.for_key": lambda: CircuitBreaker.for_key([]),
+            "WindowRegistry.for_key": lambda: WindowRegistry().for_key([]),
+            "BreakerRegistry.for_key": lambda: BreakerRegistry().for_key([]),
+            "BreakerRegistry.state": lambda: BreakerRegistry().state([]),
+            "BreakerRegistry.reset": lambda: BreakerRegistry().reset([]),
+            "BreakerRegistry.forget": lambda: BreakerRegistry().forget([]),
+        }.items()
+    },
+    "BreakerRegistry(key=5)": (lambda: BreakerRegistry(key=5), "key=5 is not a key"),
+    **{
+        f"{kind.__name__}.{name}": (lambda kind=kind, act=act: act(kind), "resource ['api'] is not a name")
+        for kind in (MemoryLimiter, swarm)
+        for name, act in {
+            "remove": lambda kind: kind().remove(["api"]),
+            "release": lambda kind: kind().release(["api"]),
+            "get_capacity": lambda kind: kind().get_capacity(["api"]),
+            "announce_reduced": lambda kind: kind().announce_reduced(["api"], "429"),
+        }.items()
+    },
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
 
@@ -373,3 +400,8 @@ def test_a_wrong_argument_is_an_error_that_says_what_to_write(what):
     act, says = WRONG[what]
     with pytest.raises(headgate.InvalidLimit, match=re.escape(says)):
         act()
+
+
+def test_a_name_that_cannot_be_hashed_is_the_name_of_no_dispatch():
+    with pytest.raises(headgate.UnknownName, match=r"no Dispatch is named \['api'\]"):
+        Dispatch.named(["api"])

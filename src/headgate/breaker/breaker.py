@@ -168,7 +168,7 @@ class CircuitBreaker(Closing):
         """The breaker of that `key`, any hashable value: every caller that asks gets the same object.
 
         Without a `registry`, a `BreakerRegistry` or its name, a default one for the whole process is used.
-        Raises InvalidConfig if the registry is neither.
+        Raises InvalidConfig if the registry is neither, and for a key that cannot be hashed.
 
         >>> CircuitBreaker.for_key("stripe") is CircuitBreaker.for_key("stripe")
         True

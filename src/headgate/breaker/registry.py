@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..arguments import check_hashable
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.closing import Closing
@@ -38,6 +39,8 @@ class BreakerRegistry(Closing):
         self, *, key: str = "", store: AnyStore | None = None, **options: Unpack[BreakerOptions]
     ) -> None:
         CircuitBreaker(**options)  # raises for options that cannot work
+        if not isinstance(key, str):
+            raise InvalidConfig(f'key={key!r} is not a key; write a string, e.g. key="payments"')
         self.key = key
         self._options = options
         self._store = store
@@ -75,9 +78,13 @@ class BreakerRegistry(Closing):
     def for_key(self, key: Hashable) -> CircuitBreaker:
         """The breaker of that `key`, any hashable value: every caller that asks gets the same object.
 
-        Raises InvalidConfig for a key that is not a string, if there is a store.
+        Raises InvalidConfig for a key that cannot be hashed or, if there is a store, is not a string.
         """
-        breaker = self._keyed.get(key)
+        try:
+            breaker = self._keyed.get(key)
+        except TypeError:
+            check_hashable(key, "key")
+            raise
         if self._store is not None:
             breaker.begin()
         return breaker
@@ -88,6 +95,7 @@ class BreakerRegistry(Closing):
         >>> BreakerRegistry().state("stripe")
         <CircuitState.CLOSED: 'closed'>
         """
+        check_hashable(key, "key")
         breaker = self._keyed.peek(key)
         return CircuitState.CLOSED if breaker is None else breaker.state
 
@@ -103,6 +111,7 @@ class BreakerRegistry(Closing):
 
     def reset(self, key: Hashable) -> None:
         """Close the breaker of that `key` by hand. One that does not exist is closed already."""
+        check_hashable(key, "key")
         breaker = self._keyed.peek(key)
         if breaker is not None:
             breaker.reset()
@@ -116,6 +125,7 @@ class BreakerRegistry(Closing):
         >>> targets.for_key("stripe") is old
         False
         """
+        check_hashable(key, "key")
         self._keyed.forget(key)
 
     def close(self) -> None:

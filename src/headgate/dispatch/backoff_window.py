@@ -109,7 +109,7 @@ class BackoffWindow(Closing):
         """The window of that `key`, any hashable value: every caller that asks gets the same object.
 
         Without a `registry`, a `WindowRegistry` or its name, a default one for the whole process is used.
-        Raises InvalidConfig if the registry is neither.
+        Raises InvalidConfig if the registry is neither, and for a key that cannot be hashed.
 
         >>> from headgate import BackoffWindow
         >>> BackoffWindow.for_key("openai") is BackoffWindow.for_key("openai")

@@ -230,7 +230,7 @@ class Dispatch(Gate, Closing):
         """
         try:
             return cls._names[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(map(repr, cls._names)) or "none"
             raise UnknownName(
                 f"no Dispatch is named {name!r} (known: {known}); make one with Dispatch(..., name={name!r})"

@@ -6,6 +6,7 @@ from _thread import allocate_lock
 from heapq import heappop, heappush
 from weakref import WeakValueDictionary
 
+from ..arguments import check_hashable
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
 from ..gate.forks import reset_in_child
@@ -97,7 +98,10 @@ class WindowRegistry:
         >>> registry = WindowRegistry(ceiling=60)
         >>> registry.for_key("stripe") is registry.for_key("stripe")
         True
+
+        Raises InvalidConfig for a key that cannot be hashed.
         """
+        check_hashable(key, "key")
         with self._lock:
             if self._slices:
                 self._forget_ended_locked()

@@ -164,6 +164,7 @@ class MemoryLimiter(Closing):
 
         With `rates` of the limiter it gets these on its next use. A resource without limits is nothing to do.
         """
+        check_name(resource)
         with self._lock:
             known = self._resources.pop(resource, None)
             self._forgettable.pop(resource, None)
@@ -310,6 +311,7 @@ class MemoryLimiter(Closing):
         Beware: it also gives one request back, and then the rate limits only how many calls run at once.
         `refund=False` keeps it spent; `slot` always does.
         """
+        check_name(resource)
         known = self._resources.get(resource)
         if known is not None:
             known.release(refund=refund)
@@ -321,6 +323,7 @@ class MemoryLimiter(Closing):
 
     def get_capacity(self, resource: str) -> Capacity | None:
         """The state of a `resource` now, as a `Capacity`; None if it has no limits."""
+        check_name(resource)
         if self._reduced:
             self._recover(resource)
         known = self._resources.get(resource)
@@ -346,6 +349,7 @@ class MemoryLimiter(Closing):
         >>> limiter.get_capacity("openai").total
         30
         """
+        check_name(resource)
         if self._closed:
             return
         if self._factor is not None:

@@ -188,6 +188,7 @@ class DistributedLimiter(MemoryLimiter):
 
     def remove(self, resource: str) -> None:
         """Forget a `resource`; other agents get its share. Callers that wait for it raise UnknownResource."""
+        check_name(resource)
         self._agent.leave(resource)
         super().remove(resource)
 
@@ -234,6 +235,7 @@ class DistributedLimiter(MemoryLimiter):
         other within some seconds are one episode. With `retry_after`, no agent admits a call for that many
         seconds. Raises InvalidWindow if one of them is not a time.
         """
+        check_name(resource)
         pause = 0 if retry_after is None else seconds_to_ns(retry_after, "retry_after")
         sent = None if sent_at is None else moment_to_ns(sent_at, "sent_at")
         self._agent.announce(resource, str(reason), pause, sent)
@@ -245,6 +247,7 @@ class DistributedLimiter(MemoryLimiter):
 
         Its `total` is that of the swarm, and its `share` what this agent may use of it.
         """
+        check_name(resource)
         return self._agent.capacity_of(resource)
 
     @property
