@@ -13,6 +13,7 @@ import typing
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import headgate
 import headgate.events
@@ -40,12 +41,14 @@ from headgate import (
     RetryBudget,
     TokenBudget,
     WindowRegistry,
+    observers,
     retry,
 )
 from headgate.breaker.options import BreakerOptions
 from headgate.budgets.options import BudgetOptions
 from headgate.frozen import Frozen
 from headgate.retries.options import RetryOptions
+from headgate.testing import Recorder
 
 STORE = "memory:public names"
 NAMES = {name: getattr(headgate, name) for name in headgate.__all__}
@@ -389,6 +392,28 @@ WRONG = {
             "release": lambda kind: kind().release(["api"]),
             "get_capacity": lambda kind: kind().get_capacity(["api"]),
             "announce_reduced": lambda kind: kind().announce_reduced(["api"], "429"),
+        }.items()
+    },
+    "observe_all(None)": (lambda: headgate.observe_all(None), "observer=None would be told nothing"),
+    "observers.together(5)": (lambda: observers.together(5), "observer=5 cannot be called"),
+    "observers.together(later)": (lambda: observers.together(None, later), "later is async"),
+    "observers.logs(5)": (lambda: observers.logs(5), "logger=5 is not a logger"),
+    "observers.prometheus(5)": (lambda: observers.prometheus(5), "registry=5 is not a registry"),
+    "observers.prometheus(tenants='no')": (
+        lambda: observers.prometheus(CollectorRegistry(), tenants="no"),
+        "tenants='no' is neither True nor False",
+    ),
+    "observers.opentelemetry(5)": (lambda: observers.opentelemetry(5), "meter=5 is not a meter"),
+    "observers.opentelemetry(tracer=5)": (
+        lambda: observers.opentelemetry(tracer=5),
+        "tracer=5 is not a tracer",
+    ),
+    **{
+        f"{word}=Recorder": (act, f"{word}=Recorder is a class: each call would only make an object")
+        for word, act in {
+            "observer": lambda: Dispatch("api", observer=Recorder),
+            "on_retry": lambda: retry(on_retry=Recorder),
+            "on_capacity_change": lambda: swarm(on_capacity_change=Recorder),
         }.items()
     },
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),

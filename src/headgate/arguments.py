@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from .hints import Any, Callable, Hashable, Mapping, Observer, Seconds
+from .hints import Any, Callable, Hashable, Mapping, Seconds, T
 
 SECOND = 1_000_000_000  # nanoseconds
 NS_PER_US = 1_000
@@ -192,10 +192,15 @@ def read_random(random: Callable[[], float]) -> Callable[[], float]:
     return random
 
 
-def read_observer(observer: Observer | None) -> Observer | None:
-    """The observer as it is. Raises unless it is None or a sync function."""
+def read_observer(observer: T, what: str = "observer", takes: str = "one event") -> T:
+    """The observer as it is. Raises unless it is None or a sync function, or an object that acts as one."""
     if observer is not None:
-        must_be_plain(observer, "observer", "one event")
+        if isinstance(observer, type):
+            name = observer.__name__
+            raise InvalidConfig(
+                f"{what}={name} is a class: each call would only make an object; write {what}={name}()"
+            )
+        must_be_plain(observer, what, takes)
     return observer
 
 

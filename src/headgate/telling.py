@@ -81,15 +81,7 @@ def each_of(*observers: Observer | None) -> tuple[Observer, ...]:
 
 
 def together(*observers: Observer | None) -> Observer | None:
-    """One observer that tells each of these `observers` once; None if there is none.
-
-    >>> from headgate import Dispatch
-    >>> from headgate.testing import Recorder
-    >>> mine, yours = Recorder(), Recorder()
-    >>> with Dispatch("api", observer=together(mine, yours)).admit():
-    ...     len(mine.events), len(yours.events)
-    (1, 1)
-    """
+    """One observer that tells each of these once; None if there is none."""
     each = each_of(*observers)
     return Observers(each) if len(each) > 1 else each[0] if each else None
 

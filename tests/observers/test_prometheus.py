@@ -234,3 +234,13 @@ def test_promtool_finds_no_fault_in_the_names(eventful):
     text = generate_latest(registry)
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_tenants_cannot_be_told_apart_at_a_registry_whose_observer_was_made_without_them():
+    registry = CollectorRegistry()
+    first = headgate.observers.prometheus(registry)
+
+    with pytest.raises(headgate.InvalidConfig, match="write tenants=True in the first call"):
+        headgate.observers.prometheus(registry, tenants=True)
+
+    assert headgate.observers.prometheus(registry) is first

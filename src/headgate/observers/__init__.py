@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..hints import Seconds, later
-from ..telling import together
+from .. import telling
+from ..arguments import read_observer
+from ..hints import Observer, Seconds, later
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -39,7 +40,8 @@ def prometheus(registry: Any = None, *, tenants: bool = False) -> PrometheusObse
     1
 
     A second call for the same registry returns the same observer. With `tenants`, requests have the label
-    `tenant`: the first 100 tenants by name, all later ones as `other`.
+    `tenant`: the first 100 tenants by name, all later ones as `other`. Raises InvalidConfig for what is not a
+    registry, and for `tenants` if the observer of the registry was made without.
     """
     from .to_prometheus import observer_of  # noqa: PLC0415 - it needs prometheus_client
 
@@ -51,7 +53,8 @@ def opentelemetry(meter: Any = None, tracer: Any = None, *, tenants: bool = Fals
 
     There is a span for every caller that waited 10 ms or longer. Without a meter or a tracer, those of the
     global providers are used, by the name `headgate`. A span is a child of the span in which the caller
-    waited. With `tenants`, requests have the label `tenant`, as for `prometheus`.
+    waited. With `tenants`, requests have the label `tenant`, as for `prometheus`. Raises InvalidConfig for
+    what is not a meter or tracer.
 
     >>> import headgate
     >>> api = headgate.Dispatch("api", observer=headgate.observers.opentelemetry())
@@ -67,7 +70,8 @@ def logs(logger: Logger | None = None, *, slow_after: Seconds | None = 30.0) -> 
     That is longer than `slow_after` seconds; with None no caller waits too long. The `logger` is `headgate`
     unless another one is given. Without this observer headgate writes windows, lost stores and other limits
     at INFO there. A line has its facts as fields too, in `extra`: `headgate_event`, `headgate_key`,
-    `headgate_rule` and so on. Raises InvalidWindow if `slow_after` is not a time.
+    `headgate_rule` and so on. Raises InvalidConfig if `logger` is not a logger, and InvalidWindow if
+    `slow_after` is not a time.
 
     >>> import headgate
     >>> api = headgate.Dispatch("api", observer=headgate.observers.logs(slow_after=5))
@@ -75,3 +79,18 @@ def logs(logger: Logger | None = None, *, slow_after: Seconds | None = 30.0) -> 
     from .to_logs import LogObserver  # noqa: PLC0415 - it loads logging
 
     return LogObserver(logger, slow_after)
+
+
+def together(*observers: Observer | None) -> Observer | None:
+    """One observer that tells each of these `observers` once; None if there is none.
+
+    Raises InvalidConfig for what is not an observer.
+
+    >>> from headgate import Dispatch
+    >>> from headgate.testing import Recorder
+    >>> mine, yours = Recorder(), Recorder()
+    >>> with Dispatch("api", observer=together(mine, yours)).admit():
+    ...     len(mine.events), len(yours.events)
+    (1, 1)
+    """
+    return telling.together(*map(read_observer, observers))

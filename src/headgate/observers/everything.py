@@ -6,6 +6,7 @@ from _thread import allocate_lock
 
 from .. import telling
 from ..arguments import read_observer
+from ..errors import InvalidConfig
 from ..gate.forks import living
 from ..gate.gate import Gate
 from ..hints import Callable, Observer
@@ -31,6 +32,8 @@ def observe_all(observer: Observer) -> Callable[[], None]:
     ['Admitted', 'Settled']
     >>> stop()
     """
+    if observer is None:
+        raise InvalidConfig("observer=None would be told nothing; give a function of one event")
     added = telling.each_of(read_observer(observer))
     _change(lambda known: telling.each_of(*known, *added))
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from .. import events, telling
 from ..arguments import SECOND, positive_seconds_to_ns
+from ..errors import InvalidConfig
 from ..event_log import write
 from ..gate.forks import living, reset_in_child
 from ..gate.gate import Gate
@@ -19,6 +20,8 @@ class LogObserver:
     """Writes a line for every event. Those that headgate writes by itself are not written twice."""
 
     def __init__(self, logger: logging.Logger | None, slow_after: Seconds | None) -> None:
+        if logger is not None and not isinstance(logger, (logging.Logger, logging.LoggerAdapter)):
+            raise InvalidConfig(f'logger={logger!r} is not a logger; write e.g. logging.getLogger("my app")')
         own = logging.getLogger("headgate")
         self._logger = own if logger is None else logger
         self._most = logging.INFO if self._logger is own else logging.CRITICAL

@@ -10,6 +10,8 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Tracer
 
+from ..arguments import yes_or_no
+from ..errors import InvalidConfig
 from .tally import BUCKETS, STORE_BUCKETS, Level, Tally
 
 # A caller that waited less than this many nanoseconds gets no span.
@@ -25,7 +27,13 @@ class OpenTelemetryObserver(Tally):
     keeps_durations: ClassVar[bool] = False
 
     def __init__(self, meter: Meter | None, tracer: Tracer | None, *, tenants: bool) -> None:
-        super().__init__(tenants=tenants)
+        if meter is not None and not isinstance(meter, Meter):
+            raise InvalidConfig(f'meter={meter!r} is not a meter; write e.g. metrics.get_meter("my service")')
+        if tracer is not None and not isinstance(tracer, Tracer):
+            raise InvalidConfig(
+                f'tracer={tracer!r} is not a tracer; write e.g. trace.get_tracer("my service")'
+            )
+        super().__init__(tenants=yes_or_no(tenants, "tenants"))
         self._tracer = trace.get_tracer("headgate") if tracer is None else tracer
         meter = metrics.get_meter("headgate") if meter is None else meter
 

@@ -11,6 +11,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..arguments import yes_or_no
+from ..errors import InvalidConfig
 from .tally import BUCKETS, STORE_BUCKETS, Tally
 
 _observers: WeakKeyDictionary[CollectorRegistry, PrometheusObserver] = WeakKeyDictionary()
@@ -19,7 +21,17 @@ _observers: WeakKeyDictionary[CollectorRegistry, PrometheusObserver] = WeakKeyDi
 def observer_of(registry: CollectorRegistry | None, *, tenants: bool) -> PrometheusObserver:
     """The observer of that registry, made and registered on first use."""
     registry = REGISTRY if registry is None else registry
+    if not isinstance(registry, CollectorRegistry):
+        raise InvalidConfig(
+            f"registry={registry!r} is not a registry; write e.g. prometheus(CollectorRegistry())"
+        )
+    yes_or_no(tenants, "tenants")
     known = _observers.get(registry)
+    if known is not None and tenants and not known.tenants:
+        raise InvalidConfig(
+            "tenants=True: this registry has an observer already, which does not tell tenants apart; write "
+            "tenants=True in the first call for the registry"
+        )
     if known is None:
         known = PrometheusObserver(tenants=tenants)
         registry.register(known)

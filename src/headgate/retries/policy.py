@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import must_be_plain, positive_seconds_to_ns, read_random, seconds_to_ns, shown
+from ..arguments import positive_seconds_to_ns, read_observer, read_random, seconds_to_ns, shown
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..gate.clock import SYSTEM, default_random
@@ -41,8 +41,6 @@ class RetryPolicy:
     ) -> None:
         if callable(max_retries):
             raise InvalidConfig("retry takes options first; write @retry() with parentheses")
-        if on_retry is not None:
-            must_be_plain(on_retry, "on_retry", "one event")
         self._exceptions = _checked_exceptions(exceptions)
         self.max_retries = None if max_retries is None else number_of_retries(max_retries)
         self.backoff = delays(backoff)
@@ -52,7 +50,7 @@ class RetryPolicy:
             None if progress_timeout is None else positive_seconds_to_ns(progress_timeout, "progress_timeout")
         )
         self.retry_budget = RetryBudget.checked(retry_budget)
-        self.on_retry = on_retry
+        self.on_retry = read_observer(on_retry, "on_retry")
         self.clock = clock
         self.random = read_random(random)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ..arguments import (
     moment_to_ns,
-    must_be_plain,
     positive_int,
     positive_seconds_to_ns,
     ratio,
+    read_observer,
     seconds_to_ns,
 )
 from ..errors import InvalidConfig
@@ -120,8 +120,7 @@ class DistributedLimiter(MemoryLimiter):
         factor = ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
         growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
         interval = positive_seconds_to_ns(recovery_interval, "recovery_interval", error=InvalidConfig)
-        if on_capacity_change is not None:
-            must_be_plain(on_capacity_change, "on_capacity_change", "an update")
+        read_observer(on_capacity_change, "on_capacity_change", "an update")
         super().__init__(observer=observer, clock=clock)
         settings = Settings(
             lease=positive_seconds_to_ns(lease, "lease", error=InvalidConfig),
@@ -213,9 +212,7 @@ class DistributedLimiter(MemoryLimiter):
         >>> with DistributedLimiter(bus="memory:updates", agent_id="agent-1") as agent:
         ...     agent.on_capacity_change(lambda update: print(update.resource, update.new_capacity))
         """
-        if callback is not None:
-            must_be_plain(callback, "on_capacity_change", "an update")
-        self._agent.callback = callback
+        self._agent.callback = read_observer(callback, "on_capacity_change", "an update")
 
     # -- announcing
 
