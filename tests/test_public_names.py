@@ -48,6 +48,7 @@ from headgate.breaker.options import BreakerOptions
 from headgate.budgets.options import BudgetOptions
 from headgate.frozen import Frozen
 from headgate.retries.options import RetryOptions
+from headgate.tenacity import stop_when_open, wait_backoff, wait_for_window, wait_retry_after
 from headgate.testing import Recorder
 
 STORE = "memory:public names"
@@ -416,6 +417,30 @@ WRONG = {
             "on_capacity_change": lambda: swarm(on_capacity_change=Recorder),
         }.items()
     },
+    "tenacity.wait_for_window(5)": (lambda: wait_for_window(5), "5 is not a BackoffWindow"),
+    "tenacity.wait_for_window(otherwise=5)": (
+        lambda: wait_for_window(BackoffWindow(), 5),
+        "otherwise=5 is not a wait strategy",
+    ),
+    "tenacity.wait_retry_after(5)": (lambda: wait_retry_after(5), "otherwise=5 is not a wait strategy"),
+    "tenacity.wait_retry_after(random=5)": (lambda: wait_retry_after(random=5), "random=5 cannot be called"),
+    "tenacity.wait_backoff(random=5)": (
+        lambda: wait_backoff(Backoff(), random=5),
+        "random=5 cannot be called",
+    ),
+    "tenacity.stop_when_open(5)": (lambda: stop_when_open(5), "5 is not a CircuitBreaker"),
+    "map(progress='x')": (
+        lambda: headgate.map(str, [1], progress="x"),
+        "progress='x' is neither True nor False",
+    ),
+    "map(cost=later)": (
+        lambda: headgate.map(str, [1], gate=Dispatch("api"), cost=later),
+        "later is async",
+    ),
+    "map(cost=len) without a gate": (
+        lambda: headgate.map(str, ["a"], cost=len),
+        "cost= is charged at a gate; write gate=dispatch too",
+    ),
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
 

@@ -17,7 +17,7 @@ from itertools import repeat, starmap
 from threading import Thread
 from typing import Any
 
-from .arguments import is_async, name_of, positive_int
+from .arguments import is_async, must_be_plain, name_of, positive_int
 from .dispatch.dispatch import Dispatch
 from .dispatch.options import current_options
 from .errors import InvalidConfig
@@ -74,9 +74,10 @@ def map(  # noqa: A001 - it does what the built-in function does
     right where `fn` sends by an adapter of `headgate.http` that has a gate of its own.
     `headgate.call_options` hold for all calls.
 
-    `progress` is True or False; without it a bar is shown in a terminal and in a notebook, if `rich` is
-    installed. Ctrl-C ends the wait and raises KeyboardInterrupt when the calls under way have ended; a second
-    one does not wait for them. In a coroutine, write `await headgate.map_async(...)`.
+    `progress` is True or False, or a bar of your own, such as a `rich.progress.Progress`; without it a bar is
+    shown in a terminal and in a notebook, if `rich` is installed. Ctrl-C ends the wait and raises
+    KeyboardInterrupt when the calls under way have ended; a second one does not wait for them.
+    In a coroutine, write `await headgate.map_async(...)`.
 
     Raises InvalidConfig or InvalidCapacity for arguments that cannot work, and what `cost` or the iteration
     of `items` raises.
@@ -126,8 +127,10 @@ class _Work:
             raise InvalidConfig(
                 f"gate={gate!r} is not a Dispatch; write headgate.map(fn, items, gate=dispatch)"
             )
-        if cost is not None and not callable(cost):
-            raise InvalidConfig(f"cost={cost!r} cannot be called; give a function of one item")
+        if cost is not None:
+            must_be_plain(cost, "cost", "one item")
+            if gate is None:
+                raise InvalidConfig("cost= is charged at a gate; write gate=dispatch too, or leave cost out")
         if not hasattr(items, "__iter__"):
             raise InvalidConfig(f"items={items!r} cannot be iterated; give a list or a generator")
         if workers is not None:
@@ -257,6 +260,9 @@ def _in_thread(work: _Work) -> Results:
     return results
 
 
+_ACTS_OF_A_BAR = ("start", "add_task", "update", "stop")
+
+
 class _Bar:
     """A progress bar of rich, or nothing."""
 
@@ -272,6 +278,11 @@ class _Bar:
         elif wanted is True:
             self._progress = _bar_of_rich()
         elif wanted is not False:
+            if isinstance(wanted, type) or not all(hasattr(wanted, act) for act in _ACTS_OF_A_BAR):
+                raise InvalidConfig(
+                    f"progress={wanted!r} is neither True nor False, nor a bar such as "
+                    "rich.progress.Progress(); write e.g. progress=False"
+                )
             self._progress = wanted  # a bar of the caller
 
     def __enter__(self) -> None:
