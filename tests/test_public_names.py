@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 import typing
 from pathlib import Path
 
@@ -49,7 +50,7 @@ from headgate.budgets.options import BudgetOptions
 from headgate.frozen import Frozen
 from headgate.retries.options import RetryOptions
 from headgate.tenacity import stop_when_open, wait_backoff, wait_for_window, wait_retry_after
-from headgate.testing import Recorder
+from headgate.testing import FakeProvider, ManualClock, MemoryStore, Recorder
 
 STORE = "memory:public names"
 NAMES = {name: getattr(headgate, name) for name in headgate.__all__}
@@ -443,6 +444,31 @@ WRONG = {
     ),
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
+
+
+CLOCKED = {
+    name: thing
+    for name, thing in {**CALLABLES, "MemoryStore": MemoryStore, "FakeProvider": FakeProvider}.items()
+    if "clock" in dict(annotated(thing))
+}
+GIVEN = {
+    "BudgetBook": {"tiers": {"free": {}}},
+    "DistributedLimiter": {"bus": "memory:", "agent_id": "a"},
+    "retry_with_backoff": {"func": len},
+    "retry_with_backoff_async": {"func": later},
+}
+
+
+@pytest.mark.parametrize("clock", [time.monotonic, ManualClock, None], ids=["function", "class", "None"])
+@pytest.mark.parametrize("name", CLOCKED)
+def test_a_clock_that_cannot_tell_time_is_refused_where_it_is_given(name, clock):
+    def act():
+        result = CLOCKED[name](**GIVEN.get(name, {}), clock=clock)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+
+    with pytest.raises(headgate.InvalidConfig, match=re.escape(f"clock={clock!r} is not a clock")):
+        act()
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -23,7 +23,7 @@ from ..arguments import (
     read_random,
 )
 from ..errors import CircuitBreakerOpen, HeadgateError, InvalidConfig
-from ..gate.clock import SYSTEM, default_random
+from ..gate.clock import SYSTEM, default_random, read_clock
 from ..gate.closing import Closing
 from ..gate.forks import reset_in_child
 from ..gate.guard import Guard
@@ -152,7 +152,7 @@ class CircuitBreaker(Closing):
         self.key = key
         self._name = f" {str(key)!r}" if key != "" else ""  # in errors
         self._observer = read_observer(observer)
-        self._clock = clock
+        self._clock = read_clock(clock)
         self._now = clock.now
         self._random = read_random(random)
         self._keyed: KeyedObjects[CircuitBreaker] | None = None  # the objects of the registry that made it

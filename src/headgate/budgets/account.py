@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..gate.clock import read_clock
 from ..hints import Any, AnyStore, Clock, later
 from .usage import LocalUsage
 from .windows import Plan
@@ -63,6 +64,7 @@ class Account:
 
 def usage_in(store: AnyStore | None, group: str, clock: Clock) -> LocalUsage | SharedUsage:
     """Where a tree or a book of budgets keeps what was used: in a store, or in this process."""
+    read_clock(clock)
     if store is None:
         return LocalUsage(clock)
     from ..sharing.records.usage import SharedUsage  # noqa: PLC0415 - loaded only with a store

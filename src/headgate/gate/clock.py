@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from sys import modules
 from time import monotonic_ns, time_ns
 
+from ..errors import InvalidConfig
 from ..hints import Any, Callable, Clock, Timer, later
 from ..light import LazyModule, deque
 from .forks import reset_in_child
@@ -220,3 +221,12 @@ def default_random() -> float:
     from random import random  # noqa: PLC0415 - importing it takes longer than importing headgate
 
     return random()  # noqa: S311 - spreads waiting callers; guessing it gains nothing
+
+
+def read_clock(clock: Clock) -> Clock:
+    """The clock as it is. Raises for a function that tells the time, and for a class of clocks."""
+    if isinstance(clock, type) or not hasattr(clock, "now"):
+        raise InvalidConfig(
+            f"clock={clock!r} is not a clock; write headgate.testing.ManualClock(), or leave clock out"
+        )
+    return clock

@@ -16,6 +16,7 @@ from ..light import length_hint
 from ..limits import COLUMNS, UNSTATED, Columns
 from .admission import SETTLED, ForkGeneration, HoldingPermit, Permit
 from .audience import Audience
+from .clock import read_clock
 from .decision import Rules
 from .forks import reset_in_child
 from .guard import Guard
@@ -98,7 +99,7 @@ class GuardedRules:
         self.columns = columns if isinstance(columns, Columns) else Columns(columns)
         self.audience = audience
         self.observer: Observer | None = None  # that of the audience, found in one step less
-        self.clock = clock
+        self.clock = read_clock(clock)
         self.closed = False
         self.supply: Supply | None = None  # what the gate is shared through ...
         self._seam: Seam | None = None  # ... and what the two tell each other

@@ -8,7 +8,7 @@ from itertools import islice
 from .. import events, telling
 from ..arguments import SECOND, positive_int, positive_seconds_to_ns, ratio, read_observer, seconds_to_ns
 from ..errors import CapacityExhausted, Closed, InvalidConfig, UnknownResource
-from ..gate.clock import SYSTEM
+from ..gate.clock import SYSTEM, read_clock
 from ..gate.closing import Closing
 from ..gate.decision import Rules, load_rules, successors
 from ..gate.forks import reset_in_child
@@ -94,7 +94,7 @@ class MemoryLimiter(Closing):
         self._keyed = KeyedRates(self._template, self._columns) if simple else None
         self._given = read_observer(observer)
         self.follow_observers()
-        self._clock = clock
+        self._clock = read_clock(clock)
         self._now = clock.now
         self._resources: dict[str, Resource] = {}  # those that have a gate
         self._forgettable: dict[str, None] = {}  # those of them that were made from the template

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..arguments import positive_seconds_to_ns, read_observer, read_random, seconds_to_ns, shown
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
-from ..gate.clock import SYSTEM, default_random
+from ..gate.clock import SYSTEM, default_random, read_clock
 from ..hints import Callable, Clock, Seconds, later
 from ..verdict import Verdict
 from .budget import RetryBudget
@@ -51,7 +51,7 @@ class RetryPolicy:
         )
         self.retry_budget = RetryBudget.checked(retry_budget)
         self.on_retry = read_observer(on_retry, "on_retry")
-        self.clock = clock
+        self.clock = read_clock(clock)
         self.random = read_random(random)
 
     @property

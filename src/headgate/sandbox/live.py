@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ..errors import InvalidConfig
-from ..gate.clock import SYSTEM
+from ..gate.clock import SYSTEM, read_clock
 from ..typing import Clock, Seconds
 from .control import control
 from .faults import Fault
@@ -72,7 +72,7 @@ class Live:
         elif options:
             raise InvalidConfig(f"{', '.join(options)}: give options to the Provider you have made, not here")
         self.provider = style
-        self._clock = clock
+        self._clock = read_clock(clock)
         self._lock = threading.Lock()
 
     def report(self) -> Report:

@@ -11,7 +11,7 @@ from weakref import finalize, proxy
 
 from ..arguments import NS_PER_US
 from ..errors import StoreError
-from ..gate.clock import SYSTEM
+from ..gate.clock import SYSTEM, read_clock
 from ..gate.forks import reset_in_child
 from ..typing import Clock
 from .pool.answer import answer
@@ -63,7 +63,7 @@ class MemoryStore:
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
+        self._clock = read_clock(clock)
         self._pools: _Expiring[str, str] = _Expiring()  # as texts, so that an error changes nothing
         self._records: _Expiring[tuple[str, str], tuple[str, str]] = _Expiring()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
