@@ -13,6 +13,7 @@ import time
 import typing
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -369,6 +370,8 @@ def swarm(**options):
     return DistributedLimiter(bus="memory:", agent_id="a", **options)
 
 
+ADAPTERS = [name for name, fn in FUNCTIONS.items() if "gate" in parameters(fn) and not name.startswith("map")]
+
 # What is called with the wrong argument, and what the error says.
 WRONG = {
     "Backoff.delay(-1)": (lambda: Backoff().delay(-1), "retry=-1 is not the number of a retry"),
@@ -442,6 +445,36 @@ WRONG = {
         lambda: headgate.map(str, ["a"], cost=len),
         "cost= is charged at a gate; write gate=dispatch too",
     ),
+    **{
+        f"{name}(gate={given.__name__})": (lambda make=make, given=given: make(given), says)
+        for name in ADAPTERS
+        for make in (FUNCTIONS[name],)
+        for given, says in (
+            (Dispatch, "gate=Dispatch is a class, which would make a gate for each request"),
+            (later, "later is async, and it would not be awaited"),
+        )
+    },
+    "Transport(estimate=later)": (lambda: headgate.http.httpx.Transport(estimate=later), "later is async"),
+    "Transport(choose=later)": (lambda: headgate.http.httpx.Transport(choose=later), "later is async"),
+    "Transport(inner=AsyncHTTPTransport())": (
+        lambda: headgate.http.httpx.Transport(inner=httpx.AsyncHTTPTransport()),
+        "write e.g. inner=httpx.HTTPTransport()",
+    ),
+    "async_client(inner=HTTPTransport())": (
+        lambda: headgate.http.httpx.async_client(inner=httpx.HTTPTransport()),
+        "write e.g. inner=httpx.AsyncHTTPTransport()",
+    ),
+    "client(inner=HTTPTransport)": (
+        lambda: headgate.http.httpx.client(inner=httpx.HTTPTransport),
+        "write e.g. inner=httpx.HTTPTransport()",
+    ),
+    "Adapter(inner=5)": (lambda: headgate.http.requests.Adapter(inner=5), "inner=5 is not an adapter"),
+    "per_host(later)": (lambda: headgate.http.per_host(later), "later is async"),
+    "Target(base_url='eu.api.example')": (
+        lambda: headgate.http.Target(base_url="eu.api.example"),
+        "base_url='eu.api.example' has no scheme or no host",
+    ),
+    "Target(headers=5)": (lambda: headgate.http.Target(headers=5), "headers= is of type int, not a mapping"),
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
 

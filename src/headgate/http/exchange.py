@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeAlias, TypedDict, TypeVar
 
-from ..arguments import positive_seconds_to_ns, seconds_to_ns
+from ..arguments import must_be_plain, positive_seconds_to_ns, seconds_to_ns
 from ..backoff import Backoff
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.clock import sleep, sleep_async
+from ..gate.first_free import FirstFree
 from ..responses.estimate import TokenStats
 from ..retries.budget import RetryBudget
 from ..retries.policy import RetryPolicy, number_of_retries
@@ -61,6 +62,13 @@ def _no_option(name: str) -> str:
     return f"{name}= is not an option of an adapter; write one of {', '.join(SendOptions.__annotations__)}"
 
 
+def check_transport(inner: object, kind: str) -> None:
+    """Raise unless `inner` is None or acts like a transport of httpx of that kind: async or not."""
+    sends = "handle_async_request" if kind.startswith("Async") else "handle_request"
+    if inner is not None and (isinstance(inner, type) or not hasattr(inner, sends)):
+        raise InvalidConfig(f"inner={inner!r} cannot send here; write e.g. inner=httpx.{kind}()")
+
+
 class GatedSender:
     """Sends requests as the gate of each admits them, with the options of one adapter.
 
@@ -88,10 +96,17 @@ class GatedSender:
                 f"gate={gate!r} is not a Dispatch; give one, such as {_EXAMPLE}, "
                 "or a function of the request that returns one"
             )
-        if estimate is not None and not callable(estimate):
-            raise InvalidConfig(f"estimate={estimate!r} cannot be called; give a function of the request")
-        if choose is not None and not callable(choose):
-            raise InvalidConfig(f"choose={choose!r} cannot be called; give a function of a Dispatch")
+        if isinstance(gate, type):
+            raise InvalidConfig(
+                f"gate={gate.__name__} is a class, which would make a gate for each request and limit nothing"
+                f"; give a gate, such as {_EXAMPLE}, or per_host({gate.__name__})"
+            )
+        if gate is not None and not isinstance(gate, (Dispatch, FirstFree)):
+            must_be_plain(gate, "gate", "the request")
+        if estimate is not None:
+            must_be_plain(estimate, "estimate", "the request")
+        if choose is not None:
+            must_be_plain(choose, "choose", "a Dispatch")
         if timeout is not None:
             seconds_to_ns(timeout, "timeout")
         self.choose = choose

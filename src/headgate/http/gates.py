@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
+from ..arguments import must_be_plain
 from ..dispatch.dispatch import Dispatch
 from ..errors import InvalidConfig
 from ..gate.first_free import FirstFree
@@ -49,11 +50,26 @@ class Target:
     'https://eu.api.example/v1/chat?stream=1'
 
     `headers` replace those of the request that have the same names. Scheme, host and port of the request
-    become those of `base_url`, and a path of `base_url` is put before that of the request.
+    become those of `base_url`, and a path of `base_url` is put before that of the request. Raises
+    InvalidConfig for headers that are not a mapping, and for a base URL without scheme and host.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     base_url: str | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.headers, "items"):
+            kind = type(self.headers).__name__  # and not the headers: they carry secrets
+            raise InvalidConfig(
+                f'headers= is of type {kind}, not a mapping; write e.g. {{"authorization": "Bearer b"}}'
+            )
+        if self.base_url is None:
+            return
+        if not isinstance(self.base_url, str) or not all(urlsplit(self.base_url)[:2]):
+            raise InvalidConfig(
+                f"base_url={self.base_url!r} has no scheme or no host, so that it names no server; "
+                'write e.g. base_url="https://eu.api.example"'
+            )
 
     def url_of(self, url: str) -> str:
         """Where a request to `url` goes."""
@@ -136,6 +152,7 @@ def _by_key(make: Callable[[str], Dispatch], key: Callable[[Request], str]) -> C
             f"{make!r} cannot be called; write a function that makes a gate, e.g. "
             'per_model(lambda model: Dispatch(model, rates="500/minute"))'
         )
+    must_be_plain(make, "make", "a name")
     gates = _gates_by_name(make)
     return lambda request: gates.get(key(request))
 

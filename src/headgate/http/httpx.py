@@ -20,7 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ..errors import InvalidConfig, Refused, UnknownName
 from ..retries.classify import REFUSAL
-from .exchange import GatedSender, SendOptions
+from .exchange import GatedSender, SendOptions, check_transport
 from .gates import Gates, Target
 from .refusals import response_to, wraps_exceptions
 from .response import MOST_OF_ERROR, Answer, OpenResponse
@@ -60,6 +60,7 @@ class _Gated(Generic[T]):
     ) -> None:
         if refusals not in ("auto", "raise", "respond"):
             raise InvalidConfig(f'refusals={refusals!r} is unknown; write "auto", "raise" or "respond"')
+        check_transport(inner, self._kind)
         self._refusals = refusals
         self._sender = GatedSender(gate, **options)
         self._inner: Any = inner

@@ -16,6 +16,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3.response import HTTPResponse
 
+from ..errors import InvalidConfig
 from ..gate.closing import Closing
 from .exchange import GatedSender, SendOptions
 from .gates import Gates, Target
@@ -37,6 +38,8 @@ class Adapter(BaseAdapter):
     def __init__(
         self, gate: Gates = None, *, inner: BaseAdapter | None = None, **options: Unpack[SendOptions]
     ) -> None:
+        if inner is not None and not isinstance(inner, BaseAdapter):
+            raise InvalidConfig(f"inner={inner!r} is not an adapter; write e.g. inner=HTTPAdapter()")
         super().__init__()
         self._sender = GatedSender(gate, **options)
         self._inner = HTTPAdapter() if inner is None else inner
