@@ -475,6 +475,28 @@ WRONG = {
         "base_url='eu.api.example' has no scheme or no host",
     ),
     "Target(headers=5)": (lambda: headgate.http.Target(headers=5), "headers= is of type int, not a mapping"),
+    "publish(5)": (lambda: headgate.publish(5), "path=5 is not a path"),
+    "Prices.read(5)": (lambda: headgate.Prices.read(5), "path=5 is not a path"),
+    "Prices(date=5)": (lambda: headgate.Prices({}, date=5), "date=5 is not text"),
+    "Prices(currency=5)": (lambda: headgate.Prices({}, currency=5), "currency=5 is not text"),
+    "retry(idempotent='no')": (lambda: retry(idempotent="no"), "idempotent='no' is neither True nor False"),
+    "retry(exceptions=later)": (lambda: retry(exceptions=later), "later is async"),
+    "Rate(strict='no')": (lambda: Rate(5, strict="no"), "strict='no' is neither True nor False"),
+    "set_capacity(strict='no')": (
+        lambda: MemoryLimiter().set_capacity("api", 5, 60, strict="no"),
+        "strict='no' is neither True nor False",
+    ),
+    "DistributedLimiter(max_recovery='no')": (
+        lambda: swarm(max_recovery="no"),
+        "max_recovery='no' is neither True nor False",
+    ),
+    "DistributedLimiter(wall=5)": (lambda: swarm(wall=5), "wall=5 cannot be called"),
+    "ManualClock(auto_advance='no')": (
+        lambda: ManualClock(auto_advance="no"),
+        "auto_advance='no' is neither True nor False",
+    ),
+    "ManualClock.at(later)": (lambda: ManualClock().at(1, later), "later is async"),
+    "Recorder.of('Admitted')": (lambda: Recorder().of("Admitted"), "kind='Admitted' is not a class"),
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
 

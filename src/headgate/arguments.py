@@ -204,6 +204,13 @@ def read_observer(observer: T, what: str = "observer", takes: str = "one event")
     return observer
 
 
+def read_path(path: Any, example: str) -> Any:
+    """A path as it is. Raises for what is neither text nor a path."""
+    if not isinstance(path, str) and not hasattr(path, "__fspath__"):
+        raise InvalidConfig(f'path={path!r} is not a path; write a string or a Path, e.g. "{example}"')
+    return path
+
+
 def name_of(fn: object) -> str:
     """The name of a function for messages and events."""
     fn = getattr(fn, "func", fn)  # the function inside a partial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arguments import LONGEST, SECOND, amount, positive_int, positive_seconds_to_ns
+from .arguments import LONGEST, SECOND, amount, positive_int, positive_seconds_to_ns, yes_or_no
 from .errors import InvalidCapacity, InvalidConfig, InvalidLimit
 from .frozen import Frozen
 from .hints import Callable, Iterable, Mapping, Rates, Seconds, Sequence
@@ -109,7 +109,7 @@ class Rate(Frozen):
     ) -> None:
         amount = positive_int(amount, "amount", example=500)
         per_ns = positive_seconds_to_ns(per, "per")
-        if strict:
+        if yes_or_no(strict, "strict"):
             if burst is not None:
                 raise InvalidLimit(
                     f"burst={burst!r} and strict=True: a strict rate has no burst; leave out one"
@@ -125,7 +125,7 @@ class Rate(Frozen):
             burst=positive_int(burst, "burst", example=20),
             burst_given=given,
             unit=unit,
-            strict=bool(strict),
+            strict=strict,
         )
 
     @classmethod

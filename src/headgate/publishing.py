@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .arguments import SECOND
+from .arguments import SECOND, read_path
 from .dispatch.snapshot import DispatchSnapshot, facts_of_rate, snapshot_of
 from .errors import InvalidConfig
 from .gate.clock import OWN_THREADS, SYSTEM
@@ -43,8 +43,8 @@ def publish(path: str | os.PathLike[str] | None = None) -> Publication:
     It is off unless this is called. `path` is where the socket is made, with mode 0600; by default a file
     named by the process id, in the directory for such files of the user. The result has the `url`, and ends
     it by `close()` or at the end of a `with` block. A forked child does not publish. Raises InvalidConfig if
-    the socket cannot be made there, if a process publishes there already, or where the system has no Unix
-    sockets.
+    `path` is not a path or the socket cannot be made there, if a process publishes there already, or where
+    the system has no Unix sockets.
 
     >>> import headgate
     >>> with headgate.publish() as published:
@@ -53,7 +53,7 @@ def publish(path: str | os.PathLike[str] | None = None) -> Publication:
     """
     if not hasattr(socket, "AF_UNIX"):
         raise InvalidConfig("publish() needs Unix sockets, which this system does not have")
-    where = _default_path() if path is None else Path(path).absolute()
+    where = _default_path() if path is None else Path(read_path(path, "/run/headgate.sock")).absolute()
     return Publication(where)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from .arguments import NS_PER_US, SECOND, moment_to_ns, seconds_to_ns
+from .arguments import NS_PER_US, SECOND, moment_to_ns, must_be_plain, seconds_to_ns, yes_or_no
 from .errors import InvalidConfig
 from .events import Event
 from .gate.clock import SystemTimer, is_own_thread
@@ -68,7 +68,7 @@ class ManualClock:
     def __init__(
         self, start: float = 0.0, *, auto_advance: bool = False, wall: float | datetime | None = None
     ) -> None:
-        self.auto_advance = auto_advance
+        self.auto_advance = yes_or_no(auto_advance, "auto_advance")
         self.sleeps: list[float] = []
         self.timers_set = 0  # how many timers were ever set
         self.on_timer: Callable[[], object] | None = None  # called after a timer was set
@@ -139,6 +139,7 @@ class ManualClock:
         >>> clock.advance(10)
         five
         """
+        must_be_plain(act, "act", "no arguments")
         self.call_at(moment_to_ns(when, "when"), act)
 
     def call_at(self, at: int, act: Callable[[], object]) -> ManualTimer:
@@ -393,6 +394,10 @@ class Recorder:
 
     def of(self, kind: type[E]) -> list[E]:
         """The events of one `kind`, a class of `headgate.events`, in order."""
+        if not isinstance(kind, type) or not issubclass(kind, Event):
+            raise InvalidConfig(
+                f"kind={kind!r} is not a class of headgate.events; write e.g. events.Admitted"
+            )
         return [event for event in self.events if isinstance(event, kind)]
 
     def __repr__(self) -> str:

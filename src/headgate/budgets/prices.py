@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from ..arguments import amount
+from ..arguments import amount, read_path
 from ..errors import InvalidCapacity, InvalidConfig, UnknownName
 from ..frozen import Frozen
 
@@ -94,6 +94,9 @@ class Prices(Frozen):
         if not hasattr(models, "items"):
             raise InvalidConfig(f'models={models!r} is not a mapping; write {{"gpt-5-mini": (0.25, 2.00)}}')
         read = {_read_name(name): _read_price(name, given) for name, given in models.items()}
+        for what, text, example in (("date", date, "2026-08-23"), ("currency", currency, "USD")):
+            if not isinstance(text, str):
+                raise InvalidConfig(f'{what}={text!r} is not text; write e.g. {what}="{example}"')
         super().__init__(models=MappingProxyType(read), date=date, currency=currency, _found={})
 
     @classmethod
@@ -114,7 +117,7 @@ class Prices(Frozen):
         It may have a "currency" too. Raises InvalidConfig if it is something else, OSError if it cannot be
         read.
         """
-        return cls._of_text(Path(path).read_bytes(), str(path))
+        return cls._of_text(Path(read_path(path, "prices.json")).read_bytes(), str(path))
 
     @classmethod
     def _of_text(cls, text: str | bytes, where: str) -> Self:

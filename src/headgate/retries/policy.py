@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ..arguments import positive_seconds_to_ns, read_observer, read_random, seconds_to_ns, shown
+from ..arguments import (
+    must_be_plain,
+    positive_seconds_to_ns,
+    read_observer,
+    read_random,
+    seconds_to_ns,
+    shown,
+    yes_or_no,
+)
 from ..backoff import Backoff
 from ..errors import InvalidCapacity, InvalidConfig, InvalidLimit, InvalidWindow
 from ..gate.clock import SYSTEM, default_random, read_clock
@@ -44,7 +52,7 @@ class RetryPolicy:
         self._exceptions = _checked_exceptions(exceptions)
         self.max_retries = None if max_retries is None else number_of_retries(max_retries)
         self.backoff = delays(backoff)
-        self.idempotent = bool(idempotent)
+        self.idempotent = yes_or_no(idempotent, "idempotent")
         self.deadline = None if deadline is None else seconds_to_ns(deadline, "deadline")
         self.progress_timeout = (
             None if progress_timeout is None else positive_seconds_to_ns(progress_timeout, "progress_timeout")
@@ -136,6 +144,7 @@ def _checked_exceptions(
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in listed):
         return listed  # type: ignore[return-value]  # all of them are types
     if callable(exceptions) and not isinstance(exceptions, type):
+        must_be_plain(exceptions, "exceptions", "an exception")
         return exceptions
     raise InvalidConfig(
         f"exceptions={exceptions!r} is not a kind of Exception; write e.g. "

@@ -19,6 +19,7 @@ from ..arguments import (
     ratio,
     read_observer,
     seconds_to_ns,
+    yes_or_no,
 )
 from ..errors import InvalidConfig
 from ..gate.clock import SYSTEM
@@ -117,6 +118,9 @@ class DistributedLimiter(MemoryLimiter):
             raise InvalidConfig(f'namespace={namespace!r} cannot be part of a subject; write e.g. "team-a"')
         if secret is not None and (not isinstance(secret, (str, bytes)) or not secret):
             raise InvalidConfig("secret protects nothing if it is empty; write a long one, or leave it out")
+        if not callable(wall):
+            raise InvalidConfig(f"wall={wall!r} cannot be called; give a function such as time.time_ns")
+        yes_or_no(max_recovery, "max_recovery")
         factor = ratio(reduce_factor, "reduce_factor", low=0, high=1, example=0.5)
         growth = ratio(recovery_factor, "recovery_factor", low=1, high=float("inf"), example=1.1)
         interval = positive_seconds_to_ns(recovery_interval, "recovery_interval", error=InvalidConfig)
