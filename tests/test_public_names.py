@@ -497,6 +497,16 @@ WRONG = {
     ),
     "ManualClock.at(later)": (lambda: ManualClock().at(1, later), "later is async"),
     "Recorder.of('Admitted')": (lambda: Recorder().of("Admitted"), "kind='Admitted' is not a class"),
+    "FirstFree(5)": (lambda: headgate.FirstFree(5), "5 is not a list of gates"),
+    "FirstFree(weights=5)": (lambda: headgate.FirstFree([Dispatch("api")], weights=5), "weights=5 is not a"),
+    "ResilientClient(target=[])": (lambda: ResilientClient(target=[]), "target=[] is not hashable"),
+    **{
+        f"ResilientClient({word}=later)": (
+            lambda word=word: ResilientClient(**{word: later}),
+            "later is async",
+        )
+        for word in ("tokens", "target", "usage", "budget", "classify")
+    },
     "Backoff.delay(random=5)": (lambda: Backoff().delay(0, random=5), "random=5 cannot be called"),
 }
 

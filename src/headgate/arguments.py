@@ -119,7 +119,7 @@ def within_bounds(draw: float) -> float:
 def is_async(fn: Callable[..., Any], what: str) -> bool:
     """Does calling `fn` give a coroutine? Raises if it is a generator function or cannot be called."""
     if not callable(fn):
-        raise InvalidConfig(f"{what} takes a function, not {fn!r}; write {what}(fn), without calling it")
+        raise not_a_function(fn, what)
     # Decorating a function is rare, so only then are these two loaded.
     import functools  # noqa: PLC0415
     import inspect  # noqa: PLC0415
@@ -133,6 +133,11 @@ def is_async(fn: Callable[..., Any], what: str) -> bool:
             "wrap the function that consumes it"
         )
     return any(inspect.iscoroutinefunction(kind) for kind in kinds)
+
+
+def not_a_function(fn: object, what: str) -> InvalidConfig:
+    """The error for a call of something that cannot be called, often the result of the function."""
+    return InvalidConfig(f"{what} takes a function, not {fn!r}; write {what}(fn), without calling it")
 
 
 def never_awaited(result: Any, what: str, instead: str = "") -> InvalidConfig:

@@ -15,7 +15,9 @@ from .arguments import (
     SECOND,
     Coroutine,
     amount,
+    check_hashable,
     is_async,
+    must_be_plain,
     name_of,
     never_awaited,
     not_awaitable,
@@ -118,12 +120,14 @@ class _KindOfCall:
     budget: TokenBudget | Callable[..., TokenBudget | None] | None
 
     def __post_init__(self) -> None:
-        if not callable(self.tokens):
-            amount(self.tokens, "tokens")
-        if self.usage is not None and not callable(self.usage):
-            raise InvalidConfig(f"usage={self.usage!r} cannot be called; give a function of the result")
-        budget = self.budget
-        if budget is not None and not isinstance(budget, TokenBudget) and not callable(budget):
+        for name in ("tokens", "target", "budget"):
+            if callable(given := getattr(self, name)):
+                must_be_plain(given, name, "the call")
+        if self.usage is not None:
+            must_be_plain(self.usage, "usage", "the result")
+        amount(0 if callable(self.tokens) else self.tokens, "tokens")
+        check_hashable(self.target, "target")
+        if not (callable(budget := self.budget) or isinstance(budget, TokenBudget | None)):
             raise InvalidConfig(f"budget={budget!r} is not a TokenBudget; write e.g. TokenBudget(100_000)")
 
 
@@ -179,12 +183,11 @@ class ResilientClient(Closing):
             raise InvalidConfig(
                 f"config={config!r} is not a ResilienceConfig; write e.g. ResilienceConfig(max_retries=5)"
             )
-        if classify is not None and not callable(classify):
-            raise InvalidConfig(f"classify={classify!r} cannot be called; give a function of an exception")
         self._kind = _KindOfCall(tokens, target, usage, budget)
         self.config = config
         self.key = key
         self._classify = verdict_of if classify is None else classify
+        must_be_plain(self._classify, "classify", "an exception")
         self._clock = clock
         self.dispatch = Dispatch(
             key,

@@ -100,3 +100,15 @@ def test_a_coroutine_that_is_never_awaited_has_entered_nothing(clock):
     never = breaker.call_async(ask)
     assert breaker.call(well) == "well"
     never.close()
+
+
+@pytest.mark.parametrize("given", ["answer", None], ids=repr)
+def test_a_result_in_place_of_the_function_is_refused_and_is_no_failure_of_the_far_side(given):
+    breaker = CircuitBreaker(failure_threshold=1)
+
+    with pytest.raises(InvalidConfig, match=r"call takes a function, not .*; write call\(fn\)"):
+        breaker.call(given)
+    with pytest.raises(InvalidConfig, match="call_async takes a function"):
+        asyncio.run(breaker.call_async(given))
+
+    assert breaker.state is CLOSED

@@ -17,6 +17,7 @@ from ..arguments import (
     check_hashable,
     is_async,
     never_awaited,
+    not_a_function,
     not_awaitable,
     positive_seconds_to_ns,
     read_observer,
@@ -190,6 +191,8 @@ class CircuitBreaker(Closing):
         >>> CircuitBreaker().call(len, "four")
         4
         """
+        if not callable(fn):
+            raise not_a_function(fn, "call")
         return self._run(fn, args, kwargs)
 
     async def call_async(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -203,6 +206,8 @@ class CircuitBreaker(Closing):
         >>> asyncio.run(CircuitBreaker().call_async(ask))
         'answer'
         """
+        if not callable(fn):
+            raise not_a_function(fn, "call_async")
         return await self._run_async(fn, args, kwargs)
 
     # As tuple and dict: a decorated function has both already, and unpacking them again takes a fifth longer.

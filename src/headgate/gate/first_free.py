@@ -46,6 +46,8 @@ class FirstFree:
     __reduce__ = only_here()
 
     def __init__(self, gates: Iterable[Gate], *, weights: Sequence[int] | None = None) -> None:
+        if not hasattr(gates, "__iter__") or isinstance(gates, type):
+            raise InvalidConfig(f"{gates!r} is not a list of gates; write FirstFree([dispatch, another])")
         self.gates = tuple(gates)
         for gate in self.gates:
             if not isinstance(gate, Gate):
@@ -161,6 +163,8 @@ class FirstFree:
 
 
 def _read_weights(weights: Sequence[int], gates: int) -> tuple[int, ...]:
+    if not hasattr(weights, "__iter__") or isinstance(weights, type):
+        raise InvalidConfig(f"weights={weights!r} is not a list; write one for each gate, e.g. [3, 1]")
     read = tuple(positive_int(weight, "weights", example=3) for weight in weights)
     if len(read) != gates:
         raise InvalidConfig(f"weights={weights!r} are {len(read)} for {gates} gates; write one for each")
