@@ -366,3 +366,13 @@ def test_a_task_cancelled_during_a_delay_leaves_the_budget_usable(quiet):
         return budget.available
 
     assert run(main) >= 1
+
+
+def test_a_ratio_of_two_lets_two_retries_for_each_call_pass_and_no_more():
+    budget = RetryBudget(2, burst=10)
+    made = 0
+    for _ in range(100):
+        budget.earn()
+        while budget.spend():
+            made += 1
+    assert made == 200
