@@ -20,6 +20,7 @@ from .arguments import (
     must_be_plain,
     name_of,
     never_awaited,
+    not_a_function,
     not_awaitable,
     positive_int,
     positive_seconds_to_ns,
@@ -97,14 +98,11 @@ class ResilienceConfig:
         RetryBudget.checked(self.retry_budget)
 
     def rates(self, *, shared: bool) -> list[Rate]:
-        """The rates of the gate of a client; `shared` if that gate is in a store."""
+        """The rates of a gate. In a store with a burst: it would be asked more often for a strict rate."""
         rates = []
-        if self.requests_per_minute is not None and shared:
-            # A strict rate cannot be shared: with a small burst, a minute holds a tenth more at most.
-            burst = max(1, self.requests_per_minute // 10)
-            rates.append(Rate(self.requests_per_minute, 60, burst=burst))
-        elif self.requests_per_minute is not None:
-            rates.append(Rate(self.requests_per_minute, 60, strict=True))
+        if self.requests_per_minute is not None:
+            burst = max(1, self.requests_per_minute // 10) if shared else None
+            rates.append(Rate(self.requests_per_minute, 60, burst=burst, strict=not shared))
         if self.tokens_per_minute is not None:
             rates.append(Rate(self.tokens_per_minute, 60, unit="tokens"))
         return rates
@@ -315,6 +313,8 @@ class ResilientClient(Closing):
         self.breakers.close()
 
     def _begin(self, fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        if not callable(fn):
+            raise not_a_function(fn, "call")
         tokens, target, budget = self._kind.tokens, self._kind.target, self._kind.budget
         target = target(*args, **kwargs) if callable(target) else target
         options = current_options()

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from breaker.callers import CLOSED, HALF_OPEN, OPEN, Down, Threads, opened, well
-from headgate import CircuitBreaker, CircuitBreakerOpen, InvalidConfig
+from headgate import CircuitBreaker, CircuitBreakerOpen, InvalidConfig, ResilienceConfig, ResilientClient
 
 
 def test_an_async_function_under_the_decorator_is_awaited_and_its_failure_counts():
@@ -112,3 +112,14 @@ def test_a_result_in_place_of_the_function_is_refused_and_is_no_failure_of_the_f
         asyncio.run(breaker.call_async(given))
 
     assert breaker.state is CLOSED
+
+
+def test_a_client_refuses_a_result_in_place_of_the_function_and_that_is_no_failure_of_the_far_side():
+    client = ResilientClient(ResilienceConfig(circuit_failure_threshold=1), key="api")
+
+    with pytest.raises(InvalidConfig, match=r"call takes a function, not 'answer'; write call\(fn\)"):
+        client.call("answer")
+    with pytest.raises(InvalidConfig, match="call takes a function"):
+        asyncio.run(client.call_async("answer"))
+
+    assert client.breakers.for_key("api").state is CLOSED
