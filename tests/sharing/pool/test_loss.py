@@ -12,7 +12,7 @@ from headgate.limits import read_rates
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.parts import PRESENT, WHOLE, parts_for
 from headgate.sharing.pool.state import Pool
-from sharing.pool.pools import START, question
+from sharing.pool.pools import MILLI, RATE, SECOND, START, question
 
 
 def lose_the_store(fleet):
@@ -248,6 +248,27 @@ def test_each_process_has_an_equal_part_when_all_have_asked(many):
     even = WHOLE // parts_for(many)
     assert all(even <= part[0] <= even + 1 for part in parts.values())
     assert sum(part[1] for part in parts.values()) >= 10 * many // parts_for(many) - 1
+
+
+def told_for(pool, *askers, at):
+    """Have members ask a pool that follows another one; answer what the last one is told."""
+    facts = {"rates": RATE, "born": 1, "part": [WHOLE, 0]}
+    for who, granted_for in askers:
+        given = answer(pool, question(who, granted_for=granted_for, **facts), at)
+    return given["granted_for"]
+
+
+def test_a_pool_that_follows_a_lost_one_goes_by_what_any_member_knows_of_it_and_tells_it_to_all():
+    """A member far away made it longer. It has not asked again, and the store may lose that pool as well."""
+    first, lost = Pool(), START
+    told = told_for(first, ("a", 150 * MILLI), ("b", 600 * MILLI), ("c", 300 * MILLI), at=lost)
+    assert told == 600 * MILLI
+    second, lost = Pool(), lost + 100 * MILLI
+    told = told_for(second, ("c", told), ("a", 150 * MILLI), at=lost)
+    assert told == 600 * MILLI
+    given = answer(second, question("a", rates=RATE, batches=[[1]], waiting=1), lost + 400 * MILLI)
+    assert 400 * MILLI + given["starts"][0] >= told
+    assert answer(second, question("a", rates=RATE), lost + SECOND)["granted_for"] < told  # that is over
 
 
 def test_there_are_at_most_half_as_many_parts_more_as_processes():

@@ -136,17 +136,22 @@ def _replaced(pool: Pool, i: int, terms: list[int], units: list[str]) -> AnyPool
 def _begin_again(pool: Pool, question: Question, now: int) -> None:
     """Follow a pool that the store has lost, if the member knows one: its window, and nothing saved up.
 
-    What the rates earn until the members have used what that pool had granted to them is for that.
+    What the rates earn until the members have used what that pool had granted to them is for that. A member
+    that asked that pool long ago does not know of all: the others are heard before anything is granted.
     """
     pool.born = pool.born or max(1, now)
     lost = question["born"] not in (0, pool.born)
-    if lost and not pool.grants_from and now < pool.born + REUNION:
-        pool.grants_from = pool.born + REUNION
+    if lost and now < pool.born + REUNION:
         parts = WHOLE // max(1, question["part"][0])  # at least as many as there were members
         ahead = granted_ahead(time_for_calls(pool) * parts)
-        used_at = now + ahead + max(ahead + 3 * question["reach"], question["granted_for"])
-        for rate in pool.rates:
-            rate.begin_empty(used_at, pool.next_stamp)
+        until = pool.born + question["granted_for"]
+        if not pool.grants_from:
+            until = now + max(ahead + 3 * question["reach"], question["granted_for"])
+        pool.grants_from = pool.born + REUNION
+        if until > pool.granted_until:
+            pool.granted_until = until
+            for rate in pool.rates:
+                rate.begin_empty(until + ahead, pool.next_stamp)
     if question["recalls"] and pool.window.until is None:
         pool.window.signal(question["recalls"], USUAL, question["member"], now, pool.next_stamp)
 

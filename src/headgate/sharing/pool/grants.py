@@ -299,10 +299,12 @@ def time_for_calls(pool: Pool) -> int:
 def granted_for(pool: Pool) -> int:
     """Return for how long members may use what they are granted, if all that there are want a turn.
 
-    What is granted to any of them reaches as much further as the one that is farthest away is.
+    What is granted to any of them reaches as much further as the one that is farthest away is. A pool that
+    follows a lost one tells what they may still use of that, too: it may be lost as well.
     """
     reach = max((each.reach for each in pool.members.values()), default=0)
-    return granted_ahead(time_for_calls(pool) * max(len(pool.present), len(pool.members))) + reach
+    ahead = granted_ahead(time_for_calls(pool) * max(len(pool.present), len(pool.members)))
+    return max(ahead + reach, pool.granted_until - pool.now)
 
 
 def granted_ahead(turns: int) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 16
+LAYOUT = 17
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
@@ -86,6 +86,7 @@ class Pool:
     parts_until: int = 0  # before that time there are not fewer
     # [until, part] in turn: what of the rates is kept for flows at least (flow.py).
     beside: list[list[int]] = field(default_factory=list)
+    granted_until: int = 0  # so long members may use what a lost pool had granted them, by `granted_for`
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -115,6 +116,7 @@ class Pool:
             self.parts,
             self.parts_until,
             self.beside,
+            self.granted_until,
         ]
 
     @classmethod

@@ -76,7 +76,7 @@ local function granted_for(pool)
   for _ in pairs(pool.present) do
     present = present + 1
   end
-  return granted_ahead(time_for_calls(pool) * max(present, members)) + reach
+  return max(granted_ahead(time_for_calls(pool) * max(present, members)) + reach, pool.granted_until - pool.now)
 end
 
 -- How many that had their turn, too, come before this member if the rate would run dry.

@@ -15,7 +15,7 @@ local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
-    present = {}, parts = 0, parts_until = 0, beside = {},
+    present = {}, parts = 0, parts_until = 0, beside = {}, granted_until = 0,
   }
 end
 
@@ -131,18 +131,23 @@ local function begin_again(pool, question, now)
     pool.born = max(1, now)
   end
   local lost = question.born ~= 0 and question.born ~= pool.born
-  if lost and pool.grants_from == 0 and now < pool.born + REUNION then
-    pool.grants_from = pool.born + REUNION
+  if lost and now < pool.born + REUNION then
     local parts = floor(WHOLE / max(1, question.part[1]))
     local ahead = granted_ahead(time_for_calls(pool) * parts)
-    local used_at = now + ahead + max(ahead + 3 * question.reach, question.granted_for)
-    for _, rate in ipairs(pool.rates) do
+    local until_ = exact(pool.born + question.granted_for)
+    if pool.grants_from == 0 then
+      until_ = exact(now + max(ahead + 3 * question.reach, question.granted_for))
+    end
+    pool.grants_from = pool.born + REUNION
+    for _, rate in ipairs(until_ > pool.granted_until and pool.rates or {}) do
+      local used_at = until_ + ahead
       if rate[KIND] ~= STRICT then
         charge(rate, 0, exact(used_at + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
       elseif rate[PERIOD] <= NOT_KNOWN then
         charge(rate, rate[AMOUNT], used_at, next_stamp(pool))
       end
     end
+    pool.granted_until = max(until_, pool.granted_until)
   end
   if question.recalls > 0 and not pool.window[UNTIL] then
     signal_window(pool, question.recalls, 0, question.member, now)
