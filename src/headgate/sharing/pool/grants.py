@@ -214,6 +214,8 @@ def _grant_flow(
             rate.tell_taken(units, at, doubt)
         member.served += takes
         starts.append(at)
+    if at < more_from:  # until then others use the rest beside the part that was kept before
+        share = min(share, last)
     keep(member, share, begins, at + doubt, now)
     member.lump = max(member.lump, lump)
     member.last_start = at

@@ -180,6 +180,7 @@ local function grant_flow(pool, member, who, batches, doubt, now)
     member[SERVED] = exact(member[SERVED] + sizes[i])
     starts[#starts + 1] = at
   end
+  share = at < more_from and min(share, last) or share
   Flow.keep(member, share, begins, exact(at + doubt), now)
   member[LUMP] = max(member[LUMP], lump)
   member[LAST_START] = at
