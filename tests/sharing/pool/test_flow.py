@@ -229,6 +229,20 @@ def test_parts_never_add_up_to_more_than_the_rate():
     assert START + 10 * MILLI + given["starts"][0] > last
 
 
+def test_a_flow_is_not_larger_before_what_others_were_granted_beside_it_is_used():
+    """It is asked for again and again meanwhile: each time the part is the one that the others know."""
+    pool, starts = Pool(), []
+    for who in "bcd":
+        answer(pool, question(who, rates=RATE), START)
+    ask(pool, "a", 25, 0, 200 * MILLI)
+    told_until = 90 * MILLI + ask(pool, "b", 400, 90 * MILLI, 0)["starts"][-1]
+    for at in range(90 * MILLI, told_until, 10 * MILLI):
+        starts += [at + start for start in ask(pool, "a", 5, at, 200 * MILLI)["starts"]]
+    meanwhile = [start for start in starts if start < told_until - 20 * MILLI]
+    assert len(meanwhile) > 10
+    assert {later - start for start, later in pairwise(meanwhile)} == {4 * MILLI}
+
+
 def test_single_units_of_far_members_come_at_once():
     """They are few, and as many are missing until they are used at the latest."""
     pool = Pool()
