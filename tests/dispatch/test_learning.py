@@ -50,6 +50,16 @@ def test_a_limit_is_learned_for_the_period_that_a_response_states(headers, rates
     ]
 
 
+def test_a_period_that_some_responses_state_holds_for_those_that_state_the_limit_alone():
+    learner = Learner(None, 0)
+    for second, field in enumerate(["10, 10;w=1", "10", "10", "10, 10;w=1", "12"]):
+        changed = learner.hear_limits(
+            figures_of(read_signal(200, {"ratelimit-limit": field}).scopes), second * SECOND
+        )
+        assert changed == (second in (0, 4))
+        assert [rate.per_ns for rate in learner.rates] == [SECOND]
+
+
 def use(ramp, start, seconds):
     """Report successes at the full rate for `seconds`; return the time after them."""
     now = start

@@ -34,9 +34,11 @@ def error(status=429, **fields):
         ({"x-ratelimitbysize-limit-minute": "5"}, Scope("tokens", 5)),
         ({"x-ratelimitbysize-remaining-month": "5"}, Scope("tokens_month", None, 5)),
         ({"ratelimitbysize-reset": "5"}, Scope("tokens", reset_after=5.0)),
-        ({"x-tokenlimit-remaining": "5"}, Scope("tokens", None, 5, period=1)),
+        ({"x-tokenlimit-remaining": "5"}, Scope("tokens", None, 5)),
+        ({"x-tokenlimit-limit": "5"}, Scope("tokens", 5, period=1)),
         ({"x-rate-limit-limit": "5"}, Scope("requests", 5)),
-        ({"ratelimit-limit": "10, 10;w=1, 50;w=60"}, Scope("requests", 10, period=1)),
+        ({"ratelimit-limit": "10, 10;w=1, 50;w=60"}, Scope("requests", 10)),
+        ({"ratelimit-limit": "10, 10;w=1, 900;w=60"}, Scope("requests", 10, period=1)),
         ({"ratelimit-limit": "50, 10;w=1, 50;w=60"}, Scope("requests", 50, period=60)),
         ({"ratelimit-limit": '10, 10; name="w=5"; w=3600'}, Scope("requests", 10, period=3600)),
         ({"ratelimit-limit": "9, 10;w=1"}, Scope("requests", 9)),
@@ -115,6 +117,39 @@ def test_figures_beside_a_limit_of_tokens_that_only_together_states_are_those_of
     both = (Scope("requests", 10, 9, 1.0, 1), Scope("tokens", 3000, 2500, None, 1))
     assert read_signal(200, headers, now=NOW).scopes == both
     assert read_signal(200, list(headers.items()), now=NOW).scopes == both
+
+
+def test_limits_of_requests_by_name_are_not_taken_for_those_of_a_second_because_together_was_asked_behind():
+    headers = {"x-ratelimit-limit-requests": "600", "llm_provider-x-tokenlimit-limit": "3000"}
+    assert read_signal(200, headers, now=NOW).scopes == (
+        Scope("requests", 600),
+        Scope("tokens", 3000, period=1),
+    )
+
+
+def test_a_period_belongs_to_the_limit_beside_which_it_is_stated():
+    headers = {"x-ratelimit-limit-requests": "100", "ratelimit-policy": '"requests";q=5000;w=3600'}
+    assert read_signal(200, headers, now=NOW).scopes == (Scope("requests", 100),)
+    headers["ratelimit-policy"] = '"requests";q=100;w=10'
+    assert read_signal(200, headers, now=NOW).scopes == (Scope("requests", 100, period=10),)
+
+
+@pytest.mark.parametrize(
+    ("policies", "period"),
+    [
+        (
+            "10;w=1;comment=a\nb",
+            1,
+        ),  # or a search for the end of the line would take a time that grows by the square
+        ("10;w=1" + ";w=1" * 1_000, 1),
+        ("10;w=" + "9" * 5_000, None),
+        ("10," + "9" * 5_000 + ";w=1", None),
+    ],
+)
+def test_a_window_is_read_among_other_parameters(policies, period):
+    assert read_signal(200, {"ratelimit-limit": policies}, now=NOW).scopes == (
+        Scope("requests", 10, period=period),
+    )
 
 
 def test_a_named_policy_gives_its_scope_a_limit_and_a_numbered_one_does_not():

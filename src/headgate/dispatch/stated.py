@@ -111,7 +111,7 @@ class StatedScope:
         if not limit:
             return self.period
         if stated:
-            self.period = stated
+            self.period = self._found = stated  # also for responses that state the limit alone
             return stated
         if remaining is not None and reset == SECOND:
             self._notice_seconds(limit, remaining, sent)

@@ -43,7 +43,7 @@ _ANTHROPIC = re.compile(rf"anthropic-(?:ratelimit|(priority|fast))-(.+)-{_KIND}"
 _BY_SIZE = re.compile(rf"(?:x-)?ratelimitbysize-{_KIND}(?:-minute|(-month))?")
 _TOKEN_LIMIT = re.compile(rf"x-tokenlimit-{_KIND}")
 _PLAIN = re.compile(rf"(?:(?:x-)?ratelimit|x-rate-limit)-{_KIND}")
-_WINDOW = re.compile(r"\s*([0-9]+)\s*(?:;[^;]*)*?;\s*w=([1-9][0-9]*)\s*(?:;.*)?")
+_WINDOW = re.compile(r"\s*([0-9]{1,15})\s*(?:;[^;]*)*?;\s*w=([1-9][0-9]{0,8})\s*(?:;.*)?", re.DOTALL)
 _TRIAL = re.compile(r"x-trial-endpoint-call-(limit|remaining)")
 _USED_OF = re.compile(r"([0-9]+)/([0-9]+)")
 
@@ -67,8 +67,9 @@ def scopes_of(fields: Fields, document: Document, present: Present, provider: st
     return tuple([Scope(*claim) for claim in merged.values() if _says_anything(claim)])
 
 
-# Together's limits for a second. The plain fields beside these are meant for a second, too.
+# Together's limits of tokens for a second. Its plain field beside these is meant for a second, too.
 BY_SECOND = frozenset(f"x-tokenlimit-{kind}" for kind in ("limit", "remaining", "reset"))
+_BESIDE = frozenset({"x-ratelimit-limit"})
 # Fields whose meaning is not that of one figure for one scope, or that change what other fields mean.
 SPECIAL = frozenset(
     {
@@ -86,13 +87,13 @@ def _both(one: _Claim, other: _Claim) -> _Claim:
     name, limit, remaining, reset, period = one
     _, other_limit, other_remaining, other_reset, other_period = other
     if limit is None or (other_limit is not None and other_limit < limit):
-        limit = other_limit
+        limit, period = other_limit, other_period  # a period belongs to its limit
+    elif limit == other_limit and other_period is not None:
+        period = other_period if period is None else max(period, other_period)
     if remaining is None or (other_remaining is not None and other_remaining < remaining):
         remaining = other_remaining
     if reset is None or (other_reset is not None and other_reset > reset):
         reset = other_reset
-    if period is None or (other_period is not None and other_period > period):
-        period = other_period
     return name, limit, remaining, reset, period
 
 
@@ -106,12 +107,11 @@ def _header_claims(fields: Fields, present: Present, *, daily: bool) -> Iterator
     if "x-ratelimit-resource" in fields:
         resource = next(filter(None, fields["x-ratelimit-resource"]), "core")
         plain = plain if resource.lower() == "core" else _scope_name(resource)
-    if not BY_SECOND.isdisjoint(fields):
-        yield plain, None, None, None, 1
-        yield "tokens", None, None, None, 1
+    seconds = BY_SECOND | _BESIDE if not BY_SECOND.isdisjoint(fields) else frozenset()
     for field, values in fields.items():
         if subject := subject_of(field, plain, daily):
-            yield _claim(*subject, values, present)
+            claim = _claim(*subject, values, present)
+            yield (*claim[:4], 1) if field in seconds and claim[1] is not None else claim
         elif field == "x-shopify-shop-api-call-limit":
             yield from _used_of_claims(values)
         elif field == "ratelimit":
@@ -160,9 +160,10 @@ def _claim(name: str, kind: str, values: list[str], present: Present) -> _Claim:
     if kind == "remaining":
         return name, None, min(counts), None, None
     limit = min(counts)
-    windows = [match.groups() for match in map(_WINDOW.fullmatch, policies) if match]
-    periods = [_seconds(window) for quota, window in windows if wire.number(quota) == limit]
-    return name, limit, None, None, max(filter(None, periods), default=None)
+    windows = [(int(match[1]), int(match[2])) for match in map(_WINDOW.fullmatch, policies) if match]
+    # Only if the limit in force is the tightest in the long run: the others are not learned.
+    tightest = min(windows, key=lambda window: window[0] / window[1], default=None)
+    return name, limit, None, None, tightest[1] if tightest is not None and tightest[0] == limit else None
 
 
 def _seconds(window: str) -> float | None:
