@@ -1,6 +1,7 @@
 """Members far from the store, whatever each way takes: never above the rate, and all of it is used."""
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -203,6 +204,15 @@ def test_what_is_to_be_used_beside_a_flow_counts_as_used_when_the_rates_have_ear
     assert pool.rates[0].doubts == []
     starts = ask(pool, "b", 400, 200 * MILLI, 0)["starts"]
     assert {later - start for start, later in pairwise(starts)} == {2 * MILLI}
+
+
+def test_what_is_kept_beside_a_flow_is_remembered_once_however_often_the_others_ask():
+    pool, pick = Pool(), Random(1).randrange
+    answer(pool, question("b", rates=RATE), START)
+    ask(pool, "a", 50, 0, 900 * MILLI)
+    for number in range(300):
+        ask(pool, f"near {pick(20)}", 1, number * MILLI, pick(60) * MILLI)
+        assert len(pool.beside) <= 3
 
 
 def test_nothing_is_kept_beside_a_flow_before_it_begins():

@@ -125,7 +125,15 @@ def keep_beside(pool: Pool, kept: list[list[int]], until: int) -> None:
     parts = [each for each in kept[:-1] if each[0] < until]
     parts.append([until, _part_at(kept[:-1], until - 1, kept[-1][1])])
     if any(part for _end, part in parts):
-        pool.beside = [[end, WHOLE - _free(part)] for end, part in parts]
+        pool.beside = []
+        for end, part in parts:
+            part = WHOLE - _free(part)  # noqa: PLW2901 - in the same words as in the script
+            if pool.beside and pool.beside[-1][1] == part:
+                pool.beside[-1][0] = (
+                    end  # each grant may add an end: so there are no more than there are parts
+                )
+            else:
+                pool.beside.append([end, part])
 
 
 def together(pool: Pool, lump: int = 0) -> int:

@@ -94,9 +94,20 @@ function Flow.not_over(parts, now)
   return left
 end
 
+-- The flows of each member that has some.
+function Flow.of_members(pool)
+  local found = {}
+  for _, member in pairs(pool.members) do
+    if #member[FLOWS] > 0 then
+      found[#found + 1] = member[FLOWS]
+    end
+  end
+  return found
+end
+
 -- Take from the rates what was kept since the pool was asked last.
 function Flow.pass_by(pool, since)
-  local now, used, begin, ends = pool.now, 0, since, {}
+  local now, used, begin, ends, of_members = pool.now, 0, since, {}, Flow.of_members(pool)
   local function note(parts)
     for _, part in ipairs(parts) do
       if part[1] > since then
@@ -104,15 +115,15 @@ function Flow.pass_by(pool, since)
       end
     end
   end
-  for _, member in pairs(pool.members) do
-    note(member[FLOWS])
+  for _, flows in ipairs(of_members) do
+    note(flows)
   end
   note(pool.beside)
   table.sort(ends)
   for _, stop in ipairs(ends) do
     local kept = 0
-    for _, member in pairs(pool.members) do
-      kept = kept + Flow.part_at(member[FLOWS], begin)
+    for _, flows in ipairs(of_members) do
+      kept = kept + Flow.part_at(flows, begin)
     end
     used = exact(used + (stop - begin) * max(Flow.part_at(pool.beside, begin), kept))
     begin = stop
@@ -132,13 +143,12 @@ end
 
 -- Until when which part is kept for all members, and which one after that: flows go on as they end.
 function Flow.kept_from_now(pool)
-  local ends, last = {}, 0
-  for _, member in pairs(pool.members) do
-    local flows = member[FLOWS]
+  local ends, last, of_members = {}, 0, Flow.of_members(pool)
+  for _, flows in ipairs(of_members) do
     for i = 1, #flows - 1 do
       ends[#ends + 1] = flows[i][1]
     end
-    last = last + (#flows > 0 and flows[#flows][2] or 0)
+    last = last + flows[#flows][2]
   end
   for _, part in ipairs(pool.beside) do
     ends[#ends + 1] = part[1]
@@ -148,9 +158,8 @@ function Flow.kept_from_now(pool)
   for _, stop in ipairs(ends) do
     if stop > begin then
       local kept = 0
-      for _, member in pairs(pool.members) do
-        local flows = member[FLOWS]
-        kept = kept + (#flows > 0 and Flow.part_at(flows, begin, flows[#flows][2]) or 0)
+      for _, flows in ipairs(of_members) do
+        kept = kept + Flow.part_at(flows, begin, flows[#flows][2])
       end
       parts[#parts + 1] = {stop, max(kept, Flow.part_at(pool.beside, begin))}
       begin = stop
@@ -195,18 +204,25 @@ end
 -- Keep that until then, if flows end before: others were told by it when they may use the rest.
 function Flow.keep_beside(pool, kept, until_)
   local parts, any = {}, false
+  local function append(stop, part)
+    any = any or part > 0
+    part = ALL - Flow.free_beside(part)
+    if #parts > 0 and parts[#parts][2] == part then
+      parts[#parts][1] = stop
+    else
+      parts[#parts + 1] = {stop, part}
+    end
+  end
   for _, part in ipairs(pool.beside) do
     until_ = max(until_, part[1])
   end
   for _, part in ipairs(kept.parts) do
     if part[1] < until_ then
-      parts[#parts + 1] = {part[1], ALL - Flow.free_beside(part[2])}
-      any = any or part[2] > 0
+      append(part[1], part[2])
     end
   end
-  local last = Flow.part_at(kept.parts, until_ - 1, kept.last)
-  parts[#parts + 1] = {until_, ALL - Flow.free_beside(last)}
-  if any or last > 0 then
+  append(until_, Flow.part_at(kept.parts, until_ - 1, kept.last))
+  if any then
     pool.beside = parts
   end
 end
