@@ -599,7 +599,7 @@ def test_tasks_that_are_admitted_together_leave_no_ticket_to_the_garbage_collect
         asyncio.run(main())
 
 
-def test_an_alarm_that_another_thread_sets_when_a_task_was_just_woken_rings_for_no_ticket():
+def test_an_alarm_that_another_thread_sets_when_a_task_was_just_woken_rings_for_no_ticket_and_keeps_nothing():
     async def main():
         rung = []
         parker = LoopParker(asyncio.get_running_loop(), time.monotonic_ns, rung.append, "ticket")
@@ -613,7 +613,24 @@ def test_an_alarm_that_another_thread_sets_when_a_task_was_just_woken_rings_for_
         await asyncio.sleep(0.01)
         assert rung == []
 
+    async def keeps_nothing():
+        owner = type("Owner", (), {"ring": lambda _self, _ticket: None})()
+        parker = LoopParker(asyncio.get_running_loop(), time.monotonic_ns, owner.ring, "ticket")
+        waiting = asyncio.ensure_future(sleep_at(parker))
+        await asyncio.sleep(0)
+        parker.wake()
+        thread = threading.Thread(target=parker.alarm, args=(time.monotonic_ns() + 3600 * 10**9,))
+        thread.start()
+        thread.join()
+        await waiting
+        await asyncio.sleep(0)
+        gone = ref(owner)
+        del owner, parker, thread, waiting
+        gc.collect()
+        assert gone() is None
+
     asyncio.run(main())
+    asyncio.run(keeps_nothing())
 
 
 async def sleep_at(parker):

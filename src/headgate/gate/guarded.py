@@ -282,7 +282,7 @@ class GuardedRules:
         """Under the lock, after an interrupt broke off a change of the line: put it in order."""
         self._callers.repair()
         self._advance_locked(now)
-        self._choose_fast_path()  # perhaps that was broken off
+        self._set_busy(self._busy)  # perhaps that was broken off
 
     # -- the seam to what the gate is shared through
 

@@ -301,7 +301,7 @@ class LoopParker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.alarm_at is not None:
+        if self.alarm_at is not None and not self.over:
             left = self.alarm_at - self._now()
             self._timer = self._loop.call_later(max(0.0, left / 1e9), self._fire)
 

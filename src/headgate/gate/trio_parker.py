@@ -66,7 +66,8 @@ class TrioParker:
 
     @property
     def alarm_at(self) -> int | None:
-        return None if self._alarm is None else self._alarm[0]
+        alarm = self._alarm  # once: it may ring meanwhile, in the thread of the clock
+        return None if alarm is None else alarm[0]
 
     def _fire(self) -> None:
         self._alarm = None
