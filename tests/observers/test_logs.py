@@ -158,3 +158,19 @@ def test_an_error_in_a_line_is_named_by_its_kind_alone(caplog):
     (record,) = caplog.records
     assert record.headgate_error == "ConnectionError"
     assert "secret" not in caplog.text
+
+
+def test_a_logger_of_another_library_is_told_if_it_has_the_methods_of_one():
+    class Other:
+        def __init__(self):
+            self.lines = []
+
+        def isEnabledFor(self, _level):  # noqa: N802 - as of a logger
+            return True
+
+        def log(self, _level, text, *values, extra):
+            self.lines.append((text % values, extra))
+
+    other = Other()
+    Dispatch("api", rates="10/s", observer=headgate.observers.logs(other), clock=ManualClock()).try_admit()
+    assert "admitted" in other.lines[0][0]

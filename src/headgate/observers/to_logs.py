@@ -20,7 +20,9 @@ class LogObserver:
     """Writes a line for every event. Those that headgate writes by itself are not written twice."""
 
     def __init__(self, logger: logging.Logger | None, slow_after: Seconds | None) -> None:
-        if logger is not None and not isinstance(logger, (logging.Logger, logging.LoggerAdapter)):
+        # By what it can do: loggers of other libraries do it, too.
+        can_log = hasattr(logger, "log") and hasattr(logger, "isEnabledFor") and not isinstance(logger, type)
+        if logger is not None and not can_log:
             raise InvalidConfig(f'logger={logger!r} is not a logger; write e.g. logging.getLogger("my app")')
         own = logging.getLogger("headgate")
         self._logger = own if logger is None else logger
