@@ -98,9 +98,9 @@ class FarStore:
             await asyncio.Event().wait()
 
     async def listen(self, key, heard):
-        def hear():
+        def hear(news):
             if not (self.dead or self.away):
-                asyncio.get_running_loop().call_later(self.trip / 2, heard)
+                asyncio.get_running_loop().call_later(self.trip / 2, heard, news)
 
         self._hearing[key, heard] = hear
         await self._store.listen(key, hear)

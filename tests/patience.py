@@ -21,3 +21,13 @@ async def happens(event):
     """Wait for an asyncio.Event and clear it."""
     await asyncio.wait_for(event.wait(), PATIENCE)
     event.clear()
+
+
+class News(asyncio.Event):
+    """An event that a store sets when something has changed: `store.listen(key, news.set)`."""
+
+    said = None  # what the store told last of the window
+
+    def set(self, said=None):
+        self.said = said
+        super().set()

@@ -14,7 +14,7 @@ from headgate.errors import StoreError
 from headgate.events import StoreLost, StoreRegained
 from headgate.sharing.redis_cluster import slot_of
 from headgate.testing import Recorder
-from patience import eventually, happens
+from patience import News, eventually, happens
 from stores.processes import Processes
 from stores.test_sharing import times_of, worst_excess
 
@@ -62,7 +62,7 @@ def test_a_primary_of_a_cluster_that_dies_is_replaced_by_its_replica(cluster):
     (key,) = keys_of(cluster, primary)
 
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(cluster.url) as store, opened(cluster.url) as other:
             await store.listen(key, news.set)
             await happens(news)
@@ -154,7 +154,7 @@ def test_slots_that_move_to_another_server_take_their_pools_and_listeners_along(
     slot = slot_of(name.encode())
 
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(cluster.url) as store:
             await store.listen(key, news.set)
             await happens(news)
@@ -213,7 +213,7 @@ def test_a_primary_that_a_sentinel_replaces_is_left_for_the_new_one(sentinels):
     """First by command, when the old primary answers READONLY; then by kill -9. A gate notices the second."""
 
     async def hand_over():
-        news = asyncio.Event()
+        news = News()
         async with opened(sentinels.url) as store:
             await store.listen("k", news.set)
             await happens(news)

@@ -18,7 +18,7 @@ from headgate.errors import StoreError
 from headgate.events import StoreLost, StoreRegained
 from headgate.sharing import redis as redis_store
 from headgate.testing import Recorder
-from patience import eventually, happens
+from patience import News, eventually, happens
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(server, p
 
     async def main():
         async with opened(proxy.url) as one, opened(proxy.url) as two:
-            done = asyncio.Event()
+            done = News()
 
             async def cut():
                 while not done.is_set():
@@ -321,7 +321,7 @@ def test_a_cluster_of_one_node_decides_like_a_single_server():
         eventually(lambda: client.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
 
         async def main():
-            news = asyncio.Event()
+            news = News()
             async with opened(cluster.url) as store:
                 for key in ("k", "l", "m"):
                     await take(store, "a", range(5), key)
@@ -376,7 +376,7 @@ def test_a_listener_is_called_after_every_loss_of_its_connection(server, proxy):
     """What happened in between was not heard, so the listener has to look."""
 
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(proxy.url) as store, opened(server.url) as other:
             await store.listen("k", news.set)
             await happens(news)
@@ -397,7 +397,7 @@ def test_a_listener_is_called_after_every_loss_of_its_connection(server, proxy):
 
 def test_a_listener_survives_a_restart_of_the_server(server):
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(server.url) as store:
             await store.listen("k", news.set)
             await happens(news)
@@ -414,7 +414,7 @@ def test_a_listener_notices_a_connection_that_died_silently(server, proxy, monke
     monkeypatch.setattr(redis_store, "_QUIET", 0.05)
 
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(proxy.url, timeout=0.1, connect_timeout=0.1) as store:
             await store.listen("k", news.set)
             await happens(news)
@@ -430,7 +430,7 @@ def test_a_listener_may_be_started_before_the_server(server):
     server.kill()
 
     async def main():
-        news = asyncio.Event()
+        news = News()
         async with opened(server.url) as store:
             await store.listen("k", news.set)
             with pytest.raises(StoreError, match="cannot be reached"):
@@ -444,7 +444,7 @@ def test_a_listener_may_be_started_before_the_server(server):
 def test_a_store_can_be_closed_while_the_server_is_stopped(server):
     async def main():
         async with opened(server.url, timeout=0.1, connect_timeout=0.1) as store:
-            await store.listen("k", lambda: None)
+            await store.listen("k", lambda _news: None)
             await take(store, "a", [1])
             server.stop()
             waiting = asyncio.create_task(store.ask("k", question("a", 2)))

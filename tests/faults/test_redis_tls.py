@@ -18,7 +18,7 @@ from faults.rig import Server, free_port
 from faults.units import SECOND, opened, question, take
 from headgate import Dispatch
 from headgate.errors import StoreError
-from patience import eventually, happens
+from patience import News, eventually, happens
 from programs import program
 
 
@@ -92,7 +92,7 @@ def test_a_server_by_tls_is_one_whose_certificate_is_right(with_tls, certificate
         async def main():
             url = f"rediss://127.0.0.1:{server.port}/0"
             async with opened(f"{url}?ssl_ca_certs={certificates['ca']}") as store:
-                news = asyncio.Event()
+                news = News()
                 await store.listen("k", news.set)
                 await happens(news)
                 await take(store, "a", range(5))
@@ -122,7 +122,7 @@ def test_a_cluster_by_tls(with_tls, certificates):
         async def main():
             url = f"rediss+cluster://127.0.0.1:{server.port}?ssl_ca_certs={certificates['ca']}"
             async with opened(url) as store:
-                news = asyncio.Event()
+                news = News()
                 for key in ("k", "l", "m"):
                     await take(store, "a", range(3), key)
                 await store.listen("k", news.set)

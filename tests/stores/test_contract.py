@@ -14,8 +14,10 @@ import pool_questions
 from headgate.errors import StoreError
 from headgate.sharing.memory import MemoryStore
 from headgate.sharing.pool.answer import answer
+from headgate.sharing.pool.heard import news_of
 from headgate.sharing.pool.state import Pool
-from patience import PATIENCE, happens
+from headgate.sharing.sqlite import SqliteStore
+from patience import PATIENCE, News, happens
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -264,7 +266,7 @@ def test_a_question_that_cannot_be_read_is_a_store_error_and_changes_nothing(ope
 def test_listeners_hear_of_windows_and_new_limits_of_other_processes(opened, key):
 
     async def scenario(one, other):
-        news = asyncio.Event()
+        news = News()
         await other.ask(key, question("b"))
         await other.listen(key, news.set)
         await first_calls(other, news)
@@ -283,6 +285,26 @@ def test_listeners_hear_of_windows_and_new_limits_of_other_processes(opened, key
     on(opened, scenario, stores=2)
 
 
+def test_news_tell_of_the_window_as_answers_do_so_that_members_need_not_ask(opened, key):
+    """Processes that share a file look into it every 50 ms, and ask in less than that."""
+
+    async def scenario(one, other):
+        news = News()
+        await other.ask(key, question("b"))
+        await other.listen(key, news.set)
+        await first_calls(other, news)
+        for window, manner in ((60 * SECOND, 1), (90 * SECOND, 0), (-1, 0)):
+            news.clear()
+            given = await one.ask(key, question("a", window=window, manner=manner))
+            await happens(news)
+            if isinstance(one, SqliteStore):
+                assert news.said is None
+            else:
+                assert news.said == news_of(given)
+
+    on(opened, scenario, stores=2)
+
+
 async def first_calls(store, *heard):
     """Wait until new listeners were called for the first time, once each or more often."""
     if not isinstance(store, MemoryStore):  # which has no reason to
@@ -296,7 +318,7 @@ async def first_calls(store, *heard):
 
 def test_every_listener_of_a_key_hears_its_news_and_no_other(opened, key):
     async def scenario(one, other):
-        first, second, elsewhere = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        first, second, elsewhere = News(), News(), News()
         for name in (key, f"{key}/"):
             await one.ask(name, question())
         await other.listen(key, first.set)
@@ -317,7 +339,7 @@ def test_a_listener_that_comes_while_another_one_listens_is_called_once(opened, 
     async def scenario(store):
         if isinstance(store, MemoryStore):
             return  # nothing can change there between asking and listening
-        earlier, later = asyncio.Event(), asyncio.Event()
+        earlier, later = News(), News()
         await store.ask(key, question())
         await store.listen(key, earlier.set)
         await happens(earlier)
@@ -329,7 +351,7 @@ def test_a_listener_that_comes_while_another_one_listens_is_called_once(opened, 
 
 def test_a_listener_that_was_taken_away_hears_nothing_more_and_others_go_on(opened, key):
     async def scenario(one, other):
-        gone, kept, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        gone, kept, again = News(), News(), News()
         await other.unlisten(key, gone.set)  # it does not listen yet
         for name in (key, f"{key}/"):
             await one.ask(name, question())
@@ -360,9 +382,9 @@ def test_a_listener_that_was_taken_away_hears_nothing_more_and_others_go_on(open
 
 def test_one_that_listens_twice_hears_once(opened, key):
     async def scenario(one, other):
-        heard, count = asyncio.Event(), []
+        heard, count = News(), []
 
-        def hear():
+        def hear(_news):
             count.append(1)
             heard.set()
 
@@ -381,7 +403,7 @@ def test_one_that_listens_twice_hears_once(opened, key):
 
 def test_a_change_of_neither_window_nor_limits_is_not_told_to_listeners(opened, key):
     async def scenario(one, other):
-        heard = asyncio.Event()
+        heard = News()
         await one.ask(key, question())
         await other.listen(key, heard.set)
         await first_calls(other, heard)
@@ -396,9 +418,9 @@ def test_a_change_of_neither_window_nor_limits_is_not_told_to_listeners(opened, 
 def test_a_listener_that_fails_does_not_silence_the_others_or_fail_an_answer(opened, key):
     async def scenario(one, other):
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
-        news = asyncio.Event()
+        news = News()
         await one.ask(key, question())
-        await other.listen(key, lambda: 1 / 0)
+        await other.listen(key, lambda _news: 1 / 0)
         await other.listen(key, news.set)
         await first_calls(other, news)
         given = await one.ask(key, question(window=60 * SECOND))

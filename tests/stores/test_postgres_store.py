@@ -20,7 +20,7 @@ from headgate.sharing import postgres as postgres_store
 from headgate.sharing import postgres_connection
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.postgres import PostgresStore
-from patience import PATIENCE, eventually, happens
+from patience import PATIENCE, News, eventually, happens
 
 SECOND = 1_000_000
 YEAR = 365 * 86_400 * SECOND
@@ -79,7 +79,7 @@ def test_behind_pgbouncer_questions_are_decided_once_and_news_are_looked_for(pgb
     """In transaction mode: nothing is prepared, no lock outlives its transaction, and LISTEN is not used."""
 
     async def scenario(one, other):
-        news = asyncio.Event()
+        news = News()
         await other.listen(key, news.set)
         for number in range(20):
             await asyncio.gather(
@@ -108,7 +108,7 @@ def test_behind_pgbouncer_a_listener_that_comes_while_another_one_listens_is_cal
     """A member asks, then listens. What changed in between was told to the earlier listeners only."""
 
     async def scenario(store):
-        earlier, later = asyncio.Event(), asyncio.Event()
+        earlier, later = News(), News()
         await store.ask(key, question("a", 1, window=60 * SECOND))
         await store.listen(key, earlier.set)
         await happens(earlier)
@@ -130,7 +130,7 @@ def test_gates_behind_pgbouncer_share_their_window(pgbouncer, key):
 
 def test_without_a_pooler_news_are_sent_and_not_looked_for(postgres, key):
     async def scenario(one, other):
-        news = asyncio.Event()
+        news = News()
         await other.listen(key, news.set)
         await happens(news)  # it listens
         assert not other.polls
@@ -273,7 +273,7 @@ def test_a_stopped_server_is_an_error_in_time_and_decides_once_when_it_goes_on(b
     """SIGSTOP. It reads the question when it goes on, although the connection was closed."""
 
     async def scenario(store):
-        await store.listen(key, lambda: None)
+        await store.listen(key, lambda _news: None)
         for number in range(10):
             await store.ask(key, question("a", number, batches=[[1]]))
         breakable.stop()
@@ -298,7 +298,7 @@ def test_a_stopped_server_is_an_error_in_time_and_decides_once_when_it_goes_on(b
 
 def test_a_store_can_be_closed_while_the_server_is_stopped(breakable, key):
     async def scenario(store):
-        await store.listen(key, lambda: None)
+        await store.listen(key, lambda _news: None)
         await store.ask(key, question())
         breakable.stop()
         try:
@@ -315,7 +315,7 @@ def test_a_store_can_be_closed_while_the_server_is_stopped(breakable, key):
 
 def test_a_killed_server_that_comes_back_has_counted_every_unit_and_listeners_hear_of_it(breakable, key):
     async def scenario(store, other):
-        news = asyncio.Event()
+        news = News()
         await other.listen(key, news.set)
         await happens(news)
 
@@ -345,7 +345,7 @@ def test_a_listener_notices_a_connection_that_died_silently(breakable, key, monk
     monkeypatch.setattr(postgres_connection, "_QUIET", 0.05)
 
     async def scenario(store):
-        news = asyncio.Event()
+        news = News()
         await store.listen(key, news.set)
         await happens(news)
         breakable.stop()

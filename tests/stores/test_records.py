@@ -24,7 +24,7 @@ from headgate.sharing.records.client import OpenStore, RecordClient
 from headgate.sharing.redis import RedisStore
 from headgate.sharing.sqlite import SqliteStore
 from headgate.testing import ManualClock
-from patience import PATIENCE, eventually
+from patience import PATIENCE, News, eventually
 
 MINUTE = 60_000_000
 LUA = (Path(redis_room.__file__).parent / "scripts" / "records.lua").read_text()
@@ -166,7 +166,7 @@ def test_a_record_expires(opened, group):
 
 def test_a_listener_hears_what_others_write_and_nothing_else(opened, group):
     async def scenario(one, other):
-        news = asyncio.Event()
+        news = News()
         await one.listen(group, news.set)
         await one.swap(group, {"a": LOOK}, "")
         await asyncio.sleep(0.15)  # what it says by itself at first
@@ -385,12 +385,12 @@ def test_listeners_are_told_while_other_threads_add_and_drop_some():
     thread.start()
     try:
         for _ in range(500):
-            changed()
+            changed(None)
     finally:
         done.set()
         thread.join()
         sys.setswitchinterval(before)
     assert first.heard == 500
     others[0].heard = 0
-    changed()
+    changed(None)
     assert others[0].heard == 0

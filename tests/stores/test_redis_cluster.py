@@ -19,7 +19,7 @@ from headgate.cli.app import main
 from headgate.errors import StoreError
 from headgate.sharing import redis_connection
 from headgate.sharing.redis import RedisStore
-from patience import eventually, happens
+from patience import News, eventually, happens
 from stores.on_redis import DAY, SECOND, on, question
 
 KEYS = [f"spread {n}" for n in range(30)] + ["", "}", "}b", "\0", "a}b", "{", "ключ"]
@@ -62,7 +62,7 @@ def test_all_records_of_a_group_lie_on_one_primary(cluster):
 
 def test_news_go_to_the_listeners_of_one_shard_only(cluster):
     async def scenario(store):
-        events = {key: asyncio.Event() for key in KEYS}
+        events = {key: News() for key in KEYS}
         for key, event in events.items():
             await store.listen(key, event.set)
         for event in events.values():
@@ -82,7 +82,7 @@ def test_news_go_to_the_listeners_of_one_shard_only(cluster):
 def test_a_listener_to_a_key_of_another_primary_is_added_while_others_listen(cluster):
     async def scenario(store):
         for key in KEYS[:6]:
-            event = asyncio.Event()
+            event = News()
             await store.listen(key, event.set)
             await happens(event)
             await store.ask(key, question("late", window=90 * SECOND))
@@ -101,7 +101,7 @@ def test_a_cluster_without_channels_of_shards_tells_news_by_ordinary_ones():
         server.url = f"redis+cluster://127.0.0.1:{server.port}"
 
         async def scenario(store):
-            news = asyncio.Event()
+            news = News()
             await store.listen("k", news.set)
             await happens(news)
             await store.ask("k", question(window=60 * SECOND))

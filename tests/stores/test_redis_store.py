@@ -15,7 +15,7 @@ from headgate.errors import StoreError
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.redis import SCRIPT, RedisStore
-from patience import happens
+from patience import News, happens
 from stores.on_redis import DAY, SECOND, START, on, question
 
 
@@ -121,7 +121,7 @@ def test_only_the_declared_key_and_its_channel_are_touched(server):
 
     async def main():
         store = RedisStore(f"valkey://gate:secret@127.0.0.1:{server.port}/0")
-        news = asyncio.Event()
+        news = News()
         try:
             await store.listen("acl", news.set)
             await happens(news)
@@ -178,7 +178,7 @@ def test_the_server_deletes_a_pool_a_minute_after_it_is_idle(server, client):
 def test_a_window_and_new_limits_reach_every_listener(server):
     async def scenario(store):
         other = RedisStore(server.url)
-        ours, theirs = asyncio.Event(), asyncio.Event()
+        ours, theirs = News(), News()
         try:
             await store.listen("news", ours.set)
             await other.listen("news", theirs.set)
@@ -199,9 +199,9 @@ def test_a_window_and_new_limits_reach_every_listener(server):
 def test_a_question_that_changes_neither_window_nor_limits_is_not_published(server):
     async def scenario(store):
         heard = []
-        up = asyncio.Event()
+        up = News()
         await store.ask("silence", question(number=1))
-        await store.listen("silence", lambda: (heard.append(1), up.set()))
+        await store.listen("silence", lambda _news: (heard.append(1), up.set()))
         await happens(up)
         for number in range(2, 20):
             await store.ask("silence", question(number=number, batches=[[1]]))
@@ -214,14 +214,14 @@ def test_a_question_that_changes_neither_window_nor_limits_is_not_published(serv
 
 def test_listeners_of_many_keys_share_one_connection(server, client):
     async def scenario(store):
-        events = {f"shared {n}": asyncio.Event() for n in range(20)}
+        events = {f"shared {n}": News() for n in range(20)}
         before = client.info("clients")["connected_clients"]
         for key, event in events.items():
             await store.listen(key, event.set)
             await asyncio.sleep(0)
         for event in events.values():
             await happens(event)
-        late = asyncio.Event()
+        late = News()
         await store.listen("shared late", late.set)
         await happens(late)
         for key, event in events.items():
@@ -236,8 +236,8 @@ def test_a_listener_that_fails_does_not_silence_the_others(server):
     async def scenario(store):
         told = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
-        news = asyncio.Event()
-        await store.listen("failing", lambda: 1 / 0)
+        news = News()
+        await store.listen("failing", lambda _news: 1 / 0)
         await store.listen("failing", news.set)
         await happens(news)
         await store.ask("failing", question(window=SECOND))
@@ -271,14 +271,14 @@ def test_a_store_used_on_another_loop_connects_again_and_still_listens(server):
     store = RedisStore(server.url)
 
     async def first():
-        up = asyncio.Event()
+        up = News()
         heard.append(up.set)
-        await store.listen("loops", lambda: [act() for act in heard])
+        await store.listen("loops", lambda _news: [act() for act in heard])
         await happens(up)
         assert await store.ask("loops", question(number=1))
 
     async def second():
-        up = asyncio.Event()
+        up = News()
         heard[:] = [up.set]
         assert await store.ask("loops", question(number=2))
         await happens(up)
@@ -302,7 +302,7 @@ def test_a_forked_child_has_its_own_connections_and_leaves_those_of_the_parent_a
             return COURIER.wait_for(lambda: store.ask("fork", asked), 10)
 
         store, heard = RedisStore({server.url!r}), threading.Event()
-        COURIER.wait_for(lambda: store.listen("fork", heard.set), 10)
+        COURIER.wait_for(lambda: store.listen("fork", lambda _news: heard.set()), 10)
         assert heard.wait(10)
         assert ask("parent", 1)["members"] == 1
         for _ in range(2):

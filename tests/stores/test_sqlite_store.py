@@ -25,7 +25,7 @@ from headgate.sharing.courier import COURIER
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.sqlite import SqliteStore
 from headgate.testing import Recorder
-from patience import PATIENCE, eventually
+from patience import PATIENCE, News, eventually
 
 SECOND = 1_000_000
 YEAR = 365 * 86_400 * SECOND
@@ -158,7 +158,7 @@ def test_a_listener_hears_of_a_change_by_another_process(path):
 
     async def main():
         store = SqliteStore(url_of(path))
-        news = asyncio.Event()
+        news = News()
         try:
             await store.ask("key", question())
             await store.listen("key", news.set)
@@ -183,12 +183,12 @@ def test_a_listener_that_comes_while_the_file_is_looked_at_hears_of_changes_and_
 
     async def main():
         loop = asyncio.get_running_loop()
-        store, other, early, late = SqliteStore(url_of(path)), SqliteStore(url_of(path)), asyncio.Event(), []
+        store, other, early, late = SqliteStore(url_of(path)), SqliteStore(url_of(path)), News(), []
         blob_of = sqlite._blob
 
         def blob_while_another_listens(name):
             if threading.current_thread() is not threading.main_thread() and not late:
-                late.append(asyncio.Event())
+                late.append(News())
                 asyncio.run_coroutine_threadsafe(store.listen("late", late[0].set), loop).result(PATIENCE)
             return blob_of(name)
 
@@ -215,8 +215,8 @@ def test_a_listener_that_comes_when_the_only_other_one_goes_is_called_at_its_fir
     async def main():
         store, early, late, over = (
             SqliteStore(url_of(path)),
-            asyncio.Event(),
-            asyncio.Event(),
+            News(),
+            News(),
             threading.Event(),
         )
         try:
@@ -237,7 +237,7 @@ def test_a_listener_that_comes_when_the_only_other_one_goes_is_called_at_its_fir
 
 def test_a_change_is_told_at_the_next_look_if_a_look_at_the_file_fails(path, monkeypatch):
     async def main():
-        store, other, news = SqliteStore(url_of(path)), SqliteStore(url_of(path)), asyncio.Event()
+        store, other, news = SqliteStore(url_of(path)), SqliteStore(url_of(path)), News()
         blob_of, failures = sqlite._blob, []
 
         def blob_of_a_bad_moment(name):
@@ -705,7 +705,7 @@ def test_stores_whose_file_is_deleted_while_in_use_go_on_together_in_the_new_one
 
     async def main():
         stores = [SqliteStore(url_of(path)) for _ in range(3)]
-        heard = asyncio.Event()
+        heard = News()
         try:
             for n, store in enumerate(stores):
                 await store.ask("key", question(f"m{n}", batches=[[5]]))

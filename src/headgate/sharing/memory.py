@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 from weakref import finalize, proxy
 
@@ -15,9 +15,10 @@ from ..gate.clock import SYSTEM, read_clock
 from ..gate.forks import reset_in_child
 from ..typing import Clock
 from .pool.answer import answer
+from .pool.heard import WindowNews, news_of
 from .pool.question import Answer, Question
 from .pool.state import KEPT_IDLE, Pool
-from .store import Changes, Records, add_listener, drop_listener, tell_all, texts_to_write
+from .store import Changes, Heard, Records, add_listener, drop_listener, tell_all, texts_to_write
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -66,8 +67,8 @@ class MemoryStore:
         self._clock = read_clock(clock)
         self._pools: _Expiring[str, str] = _Expiring()  # as texts, so that an error changes nothing
         self._records: _Expiring[tuple[str, str], tuple[str, str]] = _Expiring()
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
-        self._leaving: deque[tuple[str, Callable[[], None]]] = deque()  # listeners that are not to be called
+        self._listeners: dict[str, list[Heard]] = {}
+        self._leaving: deque[tuple[str, Heard]] = deque()  # listeners that are not to be called
         self.after_fork()
         reset_in_child(self, first=True)
 
@@ -87,7 +88,7 @@ class MemoryStore:
             raise StoreError(f"memory: {error!r}") from error
         self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
         if pool.news != before:
-            self._tell(key)
+            self._tell(key, news_of(given))
         return given
 
     def _pool(self, key: str, now: int) -> Pool | None:
@@ -106,20 +107,20 @@ class MemoryStore:
             self._tell(group)
         return Records(now, texts is not None, current, self._clock.wall() // NS_PER_US - now)
 
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+    async def listen(self, key: str, heard: Heard) -> None:
         with self._lock:
             self._dismiss_locked()
             add_listener(self._listeners, key, heard)
 
-    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+    async def unlisten(self, key: str, heard: Heard) -> None:
         """Call that listener of that key no longer. Waits for no lock: finalizers may call this."""
         self._leaving.append((key, heard))
 
-    def _tell(self, key: str) -> None:
+    def _tell(self, key: str, news: WindowNews | None = None) -> None:
         if self._leaving:
             with self._lock:
                 self._dismiss_locked()
-        tell_all(self._listeners.get(key, ()))
+        tell_all(self._listeners.get(key, ()), news)
 
     def _dismiss_locked(self) -> None:
         while self._leaving:

@@ -19,10 +19,11 @@ from ..errors import StoreError
 from ..gate.forks import around_fork, never_free, reset_in_child
 from .courier import COURIER, settle
 from .pool.answer import answer
+from .pool.heard import news_text, read_news
 from .pool.state import KEPT_IDLE, Pool
 from .postgres_connection import CHANNEL, Address, Listener, hang_up
 from .postgres_statements import BEGINNING, NOW, SWEEPING, TABLE, WRITING
-from .store import Records, add_listener, drop_listener, tell_all, texts_to_write
+from .store import Heard, Records, add_listener, drop_listener, tell_all, texts_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,11 +55,12 @@ class _Row(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """The reply to a request, the rows to write, and the key that has news."""
+    """The reply to a request, the rows to write, the key that has news, and what they say of its window."""
 
     reply: Any
     rows: list[_Row]
     news: str | None
+    said: str = ""
 
 
 class _Request(NamedTuple):
@@ -83,7 +85,7 @@ class PostgresStore:
         self._given = url
         self._patience = timeout + connect_timeout
         self._closed = False
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._listeners: dict[str, list[Heard]] = {}
         self._start(None)
         reset_in_child(self, first=True)
 
@@ -131,7 +133,7 @@ class PostgresStore:
                 return _Decision(given, [], None)
             new = _Row(pool_id, _bytes(key), "", text, now + pool.idle_for() + KEPT_IDLE)
             news = key if pool.news != before else None
-            return _Decision(given, [new], news)
+            return _Decision(given, [new], news, news_text(given))
 
         given: Answer = await self._run(_lock(pool_id), [pool_id], decide)
         return given
@@ -154,7 +156,7 @@ class PostgresStore:
         records: Records = await self._run(_lock(_id("record", group)), list(ids.values()), decide)
         return records
 
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+    async def listen(self, key: str, heard: Heard) -> None:
         """Have `heard` called when the window, the limits or a record has changed, or may have without news.
 
         Returns at once. The first call of `heard` says that the connection is there, perhaps at once, and so
@@ -165,7 +167,7 @@ class PostgresStore:
         if self._listener is not None and (self._listener.hears or self._listener.polls):
             tell_all([heard])  # what has changed since it asked was told to the other listeners only
 
-    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+    async def unlisten(self, key: str, heard: Heard) -> None:
         drop_listener(self._listeners, _news_of(key), heard)
         listener = self._listener
         if self._listeners or listener is None or self._loop is not asyncio.get_running_loop():
@@ -312,10 +314,10 @@ class PostgresStore:
             rows, now = await self._begin(connection, batch)
             replies: list[Any] = []
             new: dict[bytes, _Row] = {}
-            news: set[str] = set()
+            news: dict[str, str] = {}
             for request in batch:
                 try:
-                    reply, written, told = request.decide(rows, now)
+                    reply, written, told, said = request.decide(rows, now)
                 except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
                     replies.append(StoreError(f"{self.url} cannot answer: {error}"))
                     continue
@@ -323,7 +325,7 @@ class PostgresStore:
                 rows |= {row.id: row for row in written}
                 new |= {row.id: row for row in written}
                 if told is not None:
-                    news.add(told)
+                    news[told] = said
             new |= {row.id: row for key in news if (row := _news_row(key, now))}
             committing = time.monotonic()
             await self._commit(connection, list(new.values()), news)
@@ -355,7 +357,7 @@ class PostgresStore:
         rows = [_Row(*row) for _, *row in found if row[0] is not None]
         return {row.id: row for row in rows if row.expires > now}, now
 
-    async def _commit(self, connection: AsyncConnection[Any], rows: list[_Row], news: set[str]) -> None:
+    async def _commit(self, connection: AsyncConnection[Any], rows: list[_Row], news: dict[str, str]) -> None:
         statements, facts = [], []
         if rows:
             # In the order of their ids, as every transaction writes them.
@@ -363,9 +365,9 @@ class PostgresStore:
             values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(rows))
             statements.append(WRITING.format(values=values))
             facts = [fact for row in rows for fact in (*row, row.expires // _MINUTE + 1)]
-        for key in news:
+        for key, said in news.items():
             statements.append(f"SELECT pg_notify('{CHANNEL}', %s)")
-            facts.append(_news_of(key))
+            facts.append(f"{_news_of(key)} {said}")
         await connection.execute("; ".join([*statements, "COMMIT"]), facts)
 
     async def _read(self, query: str, *facts: object) -> list[Any]:
@@ -401,9 +403,11 @@ class PostgresStore:
         return {ids[each]: mark for each, mark in rows}
 
     def _hear(self, news: str | None) -> None:
+        """Tell the listeners of all keys, or of the one that is named before the first space."""
+        changed, _, said = (news or "").partition(" ")
         for name, listeners in list(self._listeners.items()):
-            if news in (None, name):
-                tell_all(listeners)
+            if changed in ("", name):
+                tell_all(listeners, read_news(said))
 
     # -- errors
 

@@ -119,8 +119,8 @@ class Listener:
 
     Where a pooler stands between, a server process that listens serves other clients the next moment. There
     the table is read every 50 milliseconds. `marks(connection)` reads, for all that is wanted, what differs
-    after each change. `heard(name)` is called for every change, and for every name, as None, when the
-    connection is there.
+    after each change. `heard(news)` is called with the text of every change, or the name that changed; and
+    with None, for all names, when the connection is there.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ from .courier import COURIER, settle
 from .pool.answer import REUNION
 from .pool.flow import MOST_LONGER
 from .pool.grants import AGAIN, CALLS, EARLY, ENOUGH, FAR, GRACE, LATELY, LEAST_AHEAD, MOST_AHEAD, SOONEST
+from .pool.heard import read_news
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
 from .pool.rate import (
@@ -36,10 +37,10 @@ from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
 from .redis_connection import OneServer, code_of
-from .store import Records, add_listener, drop_listener
+from .store import Heard, Records, add_listener, drop_listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from .pool.question import Question
     from .redis_connection import AnyListener, Servers
@@ -97,7 +98,7 @@ class RedisStore:
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._closed = False
-        self._heard: dict[bytes, list[Callable[[], None]]] = {}
+        self._heard: dict[bytes, list[Heard]] = {}
         self._start(None)
         reset_in_child(self, first=True)
 
@@ -152,7 +153,7 @@ class RedisStore:
         except TimeoutError:
             raise self._unanswered() from None
 
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+    async def listen(self, key: str, heard: Heard) -> None:
         """Have `heard` called when the window, the limits or a record has changed, or may have without news.
 
         Returns at once. The first call of `heard` says that the connection is there, and so does one after
@@ -164,7 +165,7 @@ class RedisStore:
         if self._listener is not None:  # the server confirms a channel again that is known
             await self._listener.subscribe(channel)
 
-    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+    async def unlisten(self, key: str, heard: Heard) -> None:
         channel = _key(key) + b":news"
         if not drop_listener(self._heard, channel, heard) or self._loop is not asyncio.get_running_loop():
             return
@@ -303,9 +304,10 @@ class RedisStore:
 
     # -- listening
 
-    def _hear(self, _kind: str, channel: bytes, _data: object) -> None:
+    def _hear(self, kind: str, channel: bytes, data: bytes | str) -> None:
+        news = read_news(data) if kind == "message" else None
         for heard in self._heard.get(channel, ()):
-            asyncio.get_running_loop().call_soon(heard)
+            asyncio.get_running_loop().call_soon(heard, news)
 
     # -- errors
 

@@ -27,7 +27,7 @@ from ..gate.forks import around_fork, never_free, reset_in_child
 from .courier import COURIER, settle
 from .pool.answer import answer
 from .pool.state import KEPT_IDLE, Pool
-from .store import Records, add_listener, drop_listener, tell_all, texts_to_write
+from .store import Heard, Records, add_listener, drop_listener, tell_all, texts_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -87,7 +87,7 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # that the connection has open
         self._worker = _Worker()  # the courier must not wait for locks of other processes
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._listeners: dict[str, list[Heard]] = {}
         self._new: deque[str] = deque()  # keys with a listener that was not called yet
         self._news: dict[str, str] = {}
         self._marks: dict[str, list[tuple[str]]] = {}
@@ -118,13 +118,13 @@ class SqliteStore:
         COURIER.let_go_at_end(self)
         return await self._worker.run(act, args)
 
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+    async def listen(self, key: str, heard: Heard) -> None:
         add_listener(self._listeners, key, heard)
         self._new.append(key)  # what has changed since it asked was perhaps told to the other listeners only
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
-    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+    async def unlisten(self, key: str, heard: Heard) -> None:
         drop_listener(self._listeners, key, heard)
         if not self._listeners:
             self._stop_watching()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from ..errors import InvalidConfig
+from .pool.heard import WindowNews
 from .pool.question import Answer, Question
 from .pool.state import Pool
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ..typing import Clock
 
 K = TypeVar("K", bound=Hashable)
+
+# A listener: it is told what a change says of the window, or None.
+Heard: TypeAlias = Callable[[WindowNews | None], None]
 
 # By name: the mark that was seen (None: any), the text to write (None: only read), and for how many µs to
 # keep it.
@@ -51,14 +55,15 @@ class Store(Protocol):
         others; asked a second time by the same mark, the store does not write again.
         """
 
-    async def listen(self, key: str, heard: Callable[[], None]) -> None:
+    async def listen(self, key: str, heard: Heard) -> None:
         """Have `heard` called when the window or limits of that key, or a record of that group, changed.
 
+        It is called with what the change says of the window, or with None: then the listener asks.
         A store that answers over a wire calls a new listener once when it is sure to hear of later changes:
         something may have changed after the listener has asked. One that listens already listens once.
         """
 
-    async def unlisten(self, key: str, heard: Callable[[], None]) -> None:
+    async def unlisten(self, key: str, heard: Heard) -> None:
         """Call that listener of that key no longer. One that does not listen is nothing to do."""
 
     async def keys(self) -> list[str]:
@@ -95,14 +100,14 @@ def texts_to_write(
     return new if as_seen or (given and not new) else None
 
 
-def add_listener(listeners: dict[K, list[Callable[[], None]]], place: K, heard: Callable[[], None]) -> None:
+def add_listener(listeners: dict[K, list[Heard]], place: K, heard: Heard) -> None:
     """Note a listener of a place, once."""
     of_place = listeners.setdefault(place, [])
     if heard not in of_place:
         of_place.append(heard)
 
 
-def drop_listener(listeners: dict[K, list[Callable[[], None]]], place: K, heard: Callable[[], None]) -> bool:
+def drop_listener(listeners: dict[K, list[Heard]], place: K, heard: Heard) -> bool:
     """Note that one listens no longer. True if the place has no listener left by that."""
     of_place = listeners.get(place, [])
     if heard not in of_place:
@@ -113,11 +118,11 @@ def drop_listener(listeners: dict[K, list[Callable[[], None]]], place: K, heard:
     return not of_place
 
 
-def tell_all(listeners: Iterable[Callable[[], None]]) -> None:
+def tell_all(listeners: Iterable[Heard], news: WindowNews | None = None) -> None:
     """Call all listeners. One that raises does not silence the others."""
     for heard in tuple(listeners):
         try:
-            heard()
+            heard(news)
         except Exception:
             logging.getLogger("headgate").exception("a listener of a store failed")
 

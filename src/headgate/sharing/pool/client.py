@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...typing import Clock, Observer
-    from ..store import AnyStore, Store
+    from ..store import AnyStore, Heard, Store
+    from .heard import WindowNews
     from .question import Answer, Question
 
 # How many seconds pass before a store that did not answer is tried again.
@@ -45,7 +46,7 @@ class PoolClient:
         store: AnyStore,
         key: str,
         clock: Clock,
-        heard: Callable[[], None],
+        heard: Heard,
         observer: Callable[[], Observer | None] = lambda: None,
     ) -> None:
         self.key = key
@@ -141,19 +142,19 @@ class PoolClient:
             raise
 
 
-def _weakly(heard: Callable[[], None]) -> Callable[[], None]:
+def _weakly(heard: Heard) -> Heard:
     """A listener that keeps nothing alive: a member that is no longer used goes although there is news."""
     weakly = WeakMethod(heard)
 
-    def hear() -> None:
+    def hear(news: WindowNews | None) -> None:
         listening = weakly()
         if listening is not None:
-            listening()
+            listening(news)
 
     return hear
 
 
-async def _part_with(store: Store, key: str, heard: Callable[[], None], *, own: bool) -> None:
+async def _part_with(store: Store, key: str, heard: Heard, *, own: bool) -> None:
     """Listen to a store no longer. Close it if it is the member's own."""
     try:
         await store.unlisten(key, heard)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ...gate.gate import Gate
     from ...limits import Rate
     from ..store import AnyStore
+    from .heard import WindowNews
     from .lessons import SharedLearner
     from .question import Answer, Question
 
@@ -78,9 +79,6 @@ class PoolMember:
         self._set: Sequence[Any] | None = [None if automatic else terms_of(rates), self._limits]  # to replace
         self._lessons = Lessons(learner)
         self._members = self._raised = 0
-        self._signal: int | None = None  # the end of the window, or CLEARED, that the pool has not heard of
-        self._manner = USUAL  # of that window
-        self._telling: int | None = None  # the one that the pending question tells
         self._window = HeardWindow()
         self._forgot = False  # the store has lost the pool, and its window was not compared with ours yet
         self._forecast = Forecast(len(rates), self._clock.now())
@@ -187,8 +185,14 @@ class PoolMember:
 
     # -- on the courier's loop
 
-    def hear(self) -> None:
-        """Another member changed the window or the limits of the pool."""
+    def hear(self, news: WindowNews | None = None) -> None:
+        """Another member changed the window or the limits of the pool; `news` tells of the window."""
+        if news is not None:
+            now, late = self._clock.now(), self._pool.trips.patience
+            asking = self._pending is not None
+            until = self._window.told(news, self._window_end(), now, late=late, asking=asking)
+            if until is not None:
+                self._hear_window(heard_signal(until, self, gentle=news.gentle))
         self._forecast.ask_now()
         self._curious = True
         self._stir()
@@ -201,8 +205,7 @@ class PoolMember:
         self._stir()
 
     def _note_signal(self, until: int, manner: int) -> None:
-        if until != ENDED or self._signal is None:
-            self._signal, self._manner = until, manner
+        self._window.note(until, manner)
         self._stir()
 
     def _stir(self) -> None:
@@ -239,7 +242,7 @@ class PoolMember:
             demand = self._gate.demand(keeps=keeps)
             question, self._pending_since = self._question(demand), demand.at
         else:
-            question["window"] = window_left(self._telling, now)  # less than when it was first asked
+            self._window.write_again(question, now)
             question["stated"] = [[] for _ in question["owed"]]  # a newer answer will say what remains
         if question is None:
             return self._next_look()
@@ -267,8 +270,7 @@ class PoolMember:
         self._lessons.write_again(question)
         if question["lesson"] is None:
             self._set = self._set or question["set"]
-        if self._signal is None:
-            self._signal = self._telling
+        self._window.tell_again()
 
     def _next_look(self) -> float | None:
         now = self._clock.now()
@@ -341,7 +343,7 @@ class PoolMember:
         self._owe([rate.owed for rate in demand.rates])
         waited = now - self._asked_at
         places = self._places.asks(question, (limits.places, limits.bytes), now, waited, going=going)
-        signal = window_left(self._signal, now)
+        signal = window_left(self._window.signal, now)
         telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
         telling = telling or more or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
         due = waited >= self._forecast.heartbeat(limits) and demand.holds
@@ -356,11 +358,9 @@ class PoolMember:
             "returned": returned,
             "owed": self._owed,
             "spare": [0, 0] if self._places.crowded or going else spare_for(demand),
-            "window": signal,
-            "manner": self._manner,
-            "recalls": self._window.recalls(self._window_end(), now),
             "leaves": leaving,
         }
+        self._window.write(question, self._window_end(), now)
         self._part.tell(question)
         self._lessons.write(question, limits)
         if leaving:
@@ -368,7 +368,6 @@ class PoolMember:
         self._owed = [0] * len(self._rates)
         self._places.tell(question)
         self._asked_at = now
-        self._telling, self._signal = self._signal, None
         self._set = None
         self._curious = False
         return question
@@ -420,10 +419,10 @@ class PoolMember:
         own, now = self._window_end(), self._clock.now()
         until = self._window.news(question, answer, own, self._pending_since, now, forgot=forgot)
         if until is not None:
-            self._hear_window(heard_signal(until, answer, self))
-        elif forgot and self._signal is None:
-            self._signal = self._window.untold(answer, own, now)
-        if self._lessons.hear_probes(answer["probes"], untold=self._signal is not None):
+            self._hear_window(heard_signal(until, self, gentle=answer["window_gentle"]))
+        elif forgot and self._window.signal is None:
+            self._window.signal = self._window.untold(answer, own, now)
+        if self._lessons.hear_probes(answer["probes"], untold=self._window.signal is not None):
             self._note_signal(ENDED, USUAL)
 
     def _window_end(self) -> int | None:

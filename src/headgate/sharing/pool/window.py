@@ -19,7 +19,7 @@ from ..courier import COURIER
 from .client import TRY_AGAIN, PoolClient
 from .episode import CLEARED, GENTLE, USUAL
 from .heard import HeardWindow, heard_signal
-from .question import empty_question, window_left
+from .question import empty_question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...gate.window import Window
     from ...typing import Clock
     from ..store import AnyStore
+    from .heard import WindowNews
 
 
 class WindowMember:
@@ -49,7 +50,6 @@ class WindowMember:
         self._pool = PoolClient(store, key, clock, self.hear)
         self._window = HeardWindow()
         self._told = rule.signalled  # the state of our window that was told last
-        self._signal: int | None = None  # an end, or CLEARED, that the pool has not heard of
         self._curious = False  # another member has changed something
         self._working = False
         self._asking = asyncio.Lock()
@@ -57,7 +57,7 @@ class WindowMember:
 
     def start(self) -> None:
         """Hear whether a window is active. Waits, to find out whether there is a store at all."""
-        self._pool.greet(lambda: self._ask(None), timeout=6.0)
+        self._pool.greet(self._ask, timeout=6.0)
         reset_in_child(self)
 
     def hear_window(self) -> None:
@@ -69,7 +69,7 @@ class WindowMember:
         until = self._rule.signal(self._clock.now()).until
 
         def note() -> None:
-            self._signal = CLEARED if until is None else until
+            self._window.note(CLEARED if until is None else until, GENTLE if self._rule.gentle else USUAL)
             self._stir()
 
         COURIER.soon(note)
@@ -82,8 +82,13 @@ class WindowMember:
 
     # -- on the courier's loop
 
-    def hear(self) -> None:
-        """Another member changed the window or the limits of the pool."""
+    def hear(self, news: WindowNews | None = None) -> None:
+        """Another member changed the window or the limits of the pool; `news` tells of the window."""
+        if news is not None:
+            asking, late = self._asking.locked(), self._pool.trips.patience
+            until = self._window.told(news, self._rule.until, self._clock.now(), late=late, asking=asking)
+            if until is not None and (hear := self._hear_window()) is not None:
+                hear(heard_signal(until, self, gentle=news.gentle))
         self._curious = True
         self._stir()
 
@@ -95,7 +100,7 @@ class WindowMember:
     async def _work(self) -> None:
         """Tell and ask until the pool has heard all there is, and this member too."""
         try:
-            while (self._curious or self._signal is not None) and not self._closed:
+            while (self._curious or self._window.signal is not None) and not self._closed:
                 try:
                     await self._tell()
                 except StoreError:
@@ -106,7 +111,7 @@ class WindowMember:
 
     async def _leave(self) -> None:
         try:
-            if self._signal is not None or self._asking.locked():
+            if self._window.signal is not None or self._asking.locked():
                 await self._tell()
         except StoreError as error:
             logging.getLogger("headgate").warning(
@@ -121,20 +126,18 @@ class WindowMember:
     async def _tell(self) -> None:
         """Tell the pool what it has not heard, and hear whether another member changed the window."""
         async with self._asking:
-            signal, self._signal, self._curious = self._signal, None, False
+            self._curious = False
             try:
-                await self._ask(signal)
+                await self._ask()
             except StoreError:
-                self._signal = signal if self._signal is None else self._signal
+                self._window.tell_again()
                 raise
 
-    async def _ask(self, signal: int | None) -> None:
+    async def _ask(self) -> None:
         """Tell until when calls should be held back, and want nothing."""
         question = empty_question(self._pool.name, self._pool.next_number())
         asked_at = self._clock.now()
-        question["window"] = window_left(signal, asked_at)
-        question["manner"] = GENTLE if self._rule.gentle else USUAL
-        question["recalls"] = self._window.recalls(self._rule.until, asked_at)
+        self._window.write(question, self._rule.until, asked_at)
         answer = await self._pool.ask(question)
         forgot, own, now = self._pool.forgot, self._rule.until, self._clock.now()
         hear, tell = self._hear_window(), self._tell_event()
@@ -144,9 +147,9 @@ class WindowMember:
             tell(StoreForgot(key=self._pool.key, at=self._clock.seconds(), store=self._pool.kind))
         until = self._window.news(question, answer, own, asked_at, now, forgot=forgot)
         if until is not None:
-            hear(heard_signal(until, answer, self))
-        elif forgot and self._signal is None:
-            self._signal = self._window.untold(answer, own, now)
+            hear(heard_signal(until, self, gentle=answer["window_gentle"]))
+        elif forgot and self._window.signal is None:
+            self._window.signal = self._window.untold(answer, own, now)
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,8 @@ from ...gate.forks import never_free
 from ...typing import Clock
 from ..courier import COURIER
 from ..memory import MemoryStore
-from ..store import AnyStore, Store, is_client, open_store
+from ..pool.heard import WindowNews
+from ..store import AnyStore, Heard, Store, is_client, open_store
 
 
 class Listens(Protocol):
@@ -33,7 +34,7 @@ class _Group:
     def __init__(self) -> None:
         self.clients: dict[int, ref[Listens]] = {}
 
-    def changed(self) -> None:
+    def changed(self, _news: WindowNews | None) -> None:
         """What the store calls."""
         for each in list(self.clients.values()):
             listening = each()
@@ -53,7 +54,7 @@ class OpenStore:
         self._left: deque[str] = deque()  # groups that a client has left; finalizers append to it
         finalize(self, _part_with, store, self._groups, self.pid, own=own).atexit = False
 
-    def add_listener(self, name: str, client: Listens) -> Callable[[], None] | None:
+    def add_listener(self, name: str, client: Listens) -> Heard | None:
         """Have a client listen to a group. Returns what the store has to call, for the first of a group."""
         self._tidy()
         group = self._groups.setdefault(name, _Group())
@@ -99,7 +100,7 @@ class OpenStore:
         if group.clients:  # one has come in between
             self._groups.setdefault(name, group)
             await self.store.listen(name, group.changed)
-            group.changed()
+            group.changed(None)
 
 
 # By URL or client; those in memory also by their clock, which they keep alive.
@@ -122,7 +123,7 @@ def hold(where: AnyStore, clock: Clock) -> OpenStore:
 
 def _part_with(store: Store, groups: dict[str, _Group], pid: int, *, own: bool) -> None:
     """No client uses an OpenStore any more. A finalizer: a store in memory is only left a note."""
-    listening = [(name, group.changed) for name, group in groups.items()]
+    listening: list[tuple[str, Heard]] = [(name, group.changed) for name, group in groups.items()]
     if isinstance(store, MemoryStore):
         for name, changed in listening:
             drive(store.unlisten(name, changed))
@@ -133,7 +134,7 @@ def _part_with(store: Store, groups: dict[str, _Group], pid: int, *, own: bool) 
         COURIER.send_last(partial(_end, store, listening, own=own))
 
 
-async def _end(store: Store, listening: list[tuple[str, Callable[[], None]]], *, own: bool) -> None:
+async def _end(store: Store, listening: list[tuple[str, Heard]], *, own: bool) -> None:
     for name, changed in listening:
         with suppress(StoreError):
             await store.unlisten(name, changed)

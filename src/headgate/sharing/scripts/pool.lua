@@ -403,7 +403,9 @@ if changed then
   redis.call('SET', KEYS[1], packed(pool, LAYOUT), 'PX', keep)
   if pool.window[GENERATION] ~= generation or pool.version ~= version or pool.called ~= called or pool.born ~= born
     or pool.lesson[VERSION] ~= lesson then
-    tell(KEYS[1] .. ':news', 'changed', SHARDED)
+    -- What `read_news` in pool/heard.py reads: the pool, and the window as the answer tells it.
+    local news = string.format('%.0f %.0f %.0f %d', pool.born, given[10], given[9], given[11])
+    tell(KEYS[1] .. ':news', news, SHARDED)
   end
 end
 return given
