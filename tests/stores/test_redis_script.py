@@ -239,6 +239,41 @@ def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, ki
     assert kept_in_turn == 0 if kinds == [STRICT] else kept_in_turn > 1
 
 
+@pytest.mark.parametrize("burst", [1, 2, 4])
+@pytest.mark.parametrize("others", [[], [[70_000, SECOND, 20_000]], [[100_000, SECOND, 900]]])
+def test_the_script_and_answer_py_agree_on_members_that_use_a_small_burst_one_after_the_other(
+    client, burst, others
+):
+    """Those that are far have stretches of their own, others come at the end of them, and limits change."""
+    twins, pick, now = Twins(client), Dice(f"{burst} {others}"), START
+    doubts = {"a": [0, 1_000], "b": [0], "c": [30_000], "d": [300_000, 310_000], "e": [SECOND]}
+    facts = {"rates": [[200, SECOND, burst], *others], "limits": [0, 0, 0, 0]}
+    turns, guarded, prepaid = set(), 0, 0
+    for number in range(300):
+        now += pick.number(0, pick.among([2_000, 30_000, 120_000, 120_000, 2 * SECOND]))
+        who, waiting = pick.among("abcde"), pick.among([0, 3, 11, 50])
+        doubt = pick.among(doubts[who])
+        if not pick.number(0, 60):
+            facts["rates"] = [[pick.among([100, 200, 500]), SECOND, burst], *others]
+            facts["set"] = [facts["rates"], facts["limits"]]
+        asked = {
+            "batches": [[1, *(300 for _ in others)] for _ in range(pick.number(0, 30))],
+            "returned": [[[1, twins.pool.stamp - pick.number(0, SECOND)]], *([] for _ in others)],
+            "owed": [pick.among([0, 0, 0, 1]), *(pick.among([0, 0, 99]) for _ in others)],
+            "leaves": not pick.number(0, 60),
+            "reach": doubt,
+            "back": pick.among([0, 0, doubt // 2]),
+        }
+        twins.ask(question(who, number, doubt=doubt, waiting=waiting, **asked, **facts), now)
+        facts.pop("set", None)
+        turns.add(twins.pool.apart)
+        guarded += any(rate.guard for rate in twins.pool.rates)
+        prepaid += twins.pool.prepaid > 0
+    assert turns >= {"", "d", "e"}
+    assert guarded > 30
+    assert prepaid > 5
+
+
 @pytest.mark.parametrize("others", [[], [[400, SECOND, 40]], [[70_000, 60 * SECOND, 70_000, STRICT]]])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_script_and_answer_py_agree_on_a_strict_rate_that_many_members_divide(client, seed, others):

@@ -18,7 +18,7 @@ from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle
 from .pool.answer import REUNION
-from .pool.flow import MOST_LONGER
+from .pool.flow import FAR_PART, HALF, MOST_LONGER
 from .pool.grants import AGAIN, CALLS, EARLY, ENOUGH, FAR, GRACE, LATELY, LEAST_AHEAD, MOST_AHEAD, SOONEST
 from .pool.heard import read_news
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
@@ -34,6 +34,7 @@ from .pool.rate import (
     USED_WITHIN,
 )
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
+from .pool.stretch import GUARDED, LONGEST_ROUND
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
 from .redis_connection import OneServer, code_of
@@ -57,8 +58,8 @@ def _script(*names: str) -> str:
 
 
 SCRIPT = _script(
-    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "episode.lua", "grants.lua", "unused.lua"),
-    *("parts.lua", "news.lua", "pool.lua"),
+    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "stretch.lua", "episode.lua", "grants.lua"),
+    *("unused.lua", "parts.lua", "news.lua", "pool.lua"),
 )
 # What the script is given besides a question, in the order in which it reads them.
 _CONSTANTS = [
@@ -66,6 +67,7 @@ _CONSTANTS = [
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
+    *(HALF, FAR_PART, GUARDED, LONGEST_ROUND),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

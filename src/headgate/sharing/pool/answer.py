@@ -122,7 +122,7 @@ def _read_limits(pool: Pool, question: Question, now: int) -> None:
         before = _replaced(pool, i, rate.terms, units)
         if before is not None:
             rate.follow(before, now)
-    pool.rates, pool.limits, pool.units = rates, limits, list(units)
+    pool.rates, pool.limits, pool.units, pool.apart = rates, limits, list(units), ""
 
 
 def _replaced(pool: Pool, i: int, terms: list[int], units: list[str]) -> AnyPoolRate | None:

@@ -30,6 +30,9 @@ IDLE = 250_000_000
 # tenth of the burst in one batch each, or than half of it if a question would be of more batches otherwise.
 _BATCH = 10_000_000
 _MOST_BATCHES = 128
+# A member far away that has the whole rate for a while needs more of them: as many again for each so long a
+# part of its trip, and no more than so many times as many.
+_TRIP, _MOST_TIMES = 50_000_000, 8
 # For how long a member keeps units ahead of its demand.
 _AHEAD = 50_000_000
 # The most that is said to remain, as far as it is told.
@@ -106,6 +109,9 @@ class Forecast:
         if now < ask_at:
             self.ask_at = ask_at  # what was granted lasts until then
             return []
+        count = _MOST_BATCHES
+        if any(rate.burst < 2 * processes for rate in rates):
+            count *= min(_MOST_TIMES, 1 + self.trip // _TRIP)
         most = [
             max(
                 1,
@@ -117,8 +123,8 @@ class Forecast:
         if any(waits):
             calls = [[cost[column] for column in columns] for cost in costs]
             free = [have.units + have.scheduled for have in demand.rates]
-            return _of_calls(calls, free, expected, most)
-        count = min(_MOST_BATCHES, max(-(-need // each) for need, each in zip(needs, most, strict=True)))
+            return _of_calls(calls, free, expected, most, count)
+        count = min(count, max(-(-need // each) for need, each in zip(needs, most, strict=True)))
         return [
             [
                 min(each, need // count + (piece < need % count))
@@ -131,10 +137,11 @@ class Forecast:
         """Return what callers may use in `_horizon` that have used nothing yet.
 
         If the store is so far away that those in line will be back by then, it is more than they wait for;
-        but not more than an even part of the rate.
+        but not more than an even part of the rate, or than all of it if the burst is so small that members
+        use it one after the other.
         """
-        even = rate.amount * self._horizon // rate.per_ns // max(1, members)
-        return min(waits * 2 * self.trip // _NEXT, even)
+        part = rate.amount * self._horizon // rate.per_ns // (members if rate.burst > members > 1 else 1)
+        return min(waits * 2 * self.trip // _NEXT, part)
 
     @property
     def _horizon(self) -> int:
@@ -169,9 +176,15 @@ class Forecast:
 
 
 def _of_calls(
-    calls: Sequence[Sequence[int]], free: Sequence[int], expected: Sequence[int], most: Sequence[int]
+    calls: Sequence[Sequence[int]],
+    free: Sequence[int],
+    expected: Sequence[int],
+    most: Sequence[int],
+    count: int,
 ) -> list[list[int]]:
     """Return batches of whole calls: of those that wait, and of as many more as are expected at these costs.
+
+    `count`: no more batches than that.
 
     If a call was granted in several batches, it might never have all of them at once: those that start first
     go back, or their time ends, before the others have been earned. So what is `free` counts only where it is
@@ -190,14 +203,14 @@ def _of_calls(
         times = min(limit // units for limit, units in zip(most, used, strict=True) if units)
         groups = [[units * max(1, times) for units in used]]
     for group in cycle(groups):
-        if any(map(ge, used, expected)) or len(batches) >= _MOST_BATCHES:
+        if any(map(ge, used, expected)) or len(batches) >= count:
             break
         used = list(map(add, used, group))
         if all(map(ge, free, group)):
             free = list(map(sub, free, group))
         else:
             batches.append(group)
-    return batches[:_MOST_BATCHES]
+    return batches[:count]
 
 
 def _grouped(calls: Sequence[Sequence[int]], most: Sequence[int]) -> list[list[int]]:

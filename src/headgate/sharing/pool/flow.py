@@ -20,23 +20,38 @@ if TYPE_CHECKING:
 
 # What all parts of a rate are together.
 WHOLE = 1_000_000
+# Units of a burst that is too small for flows are few if they are no more than half of it.
+HALF = 2
+# If the burst is of few batches, a member is far whose doubt is a larger part than that of the time in which
+# the burst is earned.
+FAR_PART = 8
 # How many times longer members without a flow wait at most than they would without flows: others will soon be
 # told a smaller part, because they wait.
 MOST_LONGER = 100
 
 
-def is_far(rates: list[AnyPoolRate], doubt: int) -> bool:
-    """Whether what a member of that doubt is granted has to be a flow."""
-    return any(rate.kind != STRICT and 2 * doubt > rate.time_for(rate.most) for rate in rates) and not any(
-        rate.kind == STRICT for rate in rates
-    )
+def is_far(rates: list[AnyPoolRate], doubt: int, batches: list[list[int]]) -> bool:
+    """Whether what a member of that doubt is granted has to be a flow, or a stretch (stretch.py).
+
+    So it is sooner if the burst is of so few of these batches that none is kept back for those that may be
+    used later (`PoolRate.charge`).
+    """
+    if any(rate.kind == STRICT for rate in rates):
+        return False
+    for i, rate in enumerate(rates):
+        heavy = FEW_PART * max(batch[i] for batch in batches) > rate.most
+        if (FAR_PART if heavy else HALF) * doubt > rate.time_for(rate.most):
+            return True
+    return False
 
 
-def are_few(rates: list[AnyPoolRate], batches: list[list[int]]) -> bool:
-    """Whether these are so few units, with those that may be used late, that they may come together."""
+def are_few(rates: list[AnyPoolRate], batches: list[list[int]], part: int = FEW_PART) -> bool:
+    """Whether these are so few units, with those that may be used late, that they may come together.
+
+    That is so if they are no more than that `part` of a burst.
+    """
     return all(
-        FEW_PART * rate.time_for(sum(batch[i] for batch in batches) + rate.doubted)
-        <= rate.time_for(rate.most)
+        part * rate.time_for(sum(batch[i] for batch in batches) + rate.doubted) <= rate.time_for(rate.most)
         for i, rate in enumerate(rates)
         if isinstance(rate, PoolRate)
     )

@@ -10,7 +10,8 @@ stamp, and the member returns what it did not need of a batch by that stamp.
 Units of a strict rate come back together. Members that are short divide them: each is granted no more than
 brings all of them to the same sum. What no member has come for a moment later goes to those that wait for it.
 
-Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`).
+Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`),
+or, if the burst is too small for that, the whole rate for a while (`stretch.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .flow import (
+    HALF,
+    MOST_LONGER,
     WHOLE,
     alone,
     are_few,
@@ -30,6 +33,7 @@ from .flow import (
     room_from,
     together,
 )
+from .stretch import goes_on_first, serve, take_stretch, turn_apart
 from .strict import StrictPoolRate
 
 if TYPE_CHECKING:
@@ -75,12 +79,14 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if pool.window.prober != question["member"]:
             return starts, AGAIN
         batches = batches[:1]  # for single calls
-    small = False
-    if is_far(pool.rates, question["doubt"]) and (member.flows or not are_few(pool.rates, batches)):
+    guard = 0
+    if is_far(pool.rates, question["doubt"], batches) and (member.flows or not are_few(pool.rates, batches)):
         flowing = _grant_flow(pool, member, question, batches, now)
         if flowing is not None:
             return flowing
-        small = True
+        if not are_few(pool.rates, batches, HALF):
+            guard = question["doubt"]
+    member.guard = guard
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_from_now(pool), together(pool)
     who, waiting = question["member"], question["waiting"]
@@ -91,7 +97,8 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
     for batch in batches:
         needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
         takes = max((rate.time_for(units) for rate, units in needs), default=0)
-        fits = max([now, *(rate.fits_at(units, now, less) for rate, units in needs)])
+        apart = bool(member.guard) and pool.apart == who
+        fits = max([now, *(rate.fits_at(units, now, less, apart=apart) for rate, units in needs)])
         # Not before the answer is heard: what is used later than it is charged would add to what others use.
         start = max(heard, beside(kept, fits, now))
         if turns is None:
@@ -128,6 +135,8 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
                 again = member.last_start - ahead
             elif any(rate.fits_at(units, now) == fits for rate, units in strict):
                 pass  # it is divided by the level
+            elif goes_on_first(pool, member, who, turn, now):
+                again = start - (dry - now) - forth
             elif light and member.served >= enough:
                 # Half a turn earlier than the others leave it to this member: they may need less.
                 halves = max(0, 2 * _before(pool, member, who, had, now) - 1)
@@ -142,19 +151,21 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
             member.put_off = member.put_off or now
-            member.short_until = now + AGAIN + 2 * member.reach + GRACE if kept[-1][1] else 0
+            waits = kept[-1][1] or any(each.guard for each in pool.members.values())
+            member.short_until = now + AGAIN + 2 * member.reach + GRACE if waits else 0
             return starts, min(start - FAR - now, AGAIN)
         member.put_off = 0
         stamp = pool.next_stamp()
         # The rates do not count what is kept as time that passes: for them, it is used sooner.
         used_by = start + question["doubt"]
         taken_at = max(fits, alone(kept, heard, now))
-        later = alone(kept, used_by, now) - taken_at
+        later = 0 if member.guard else alone(kept, used_by, now) - taken_at
+        take_stretch(pool, member, who)
         for rate, units in needs:
-            rate.charge(units, taken_at, stamp, later, small=small)
+            rate.charge(units, taken_at, stamp, later)
             rate.tell_taken(units, start, question["doubt"])
         keep_beside(pool, kept, used_by)
-        member.served += takes
+        serve(pool, member, takes)
         member.last_start = start
         starts.append(start)
     # One that got all it asked for is short too if it has to wait for it: its callers may be back by then.
@@ -199,7 +210,9 @@ def _grant_flow(
         member.lump = 0
         begins = max(now + member.back, more_from)
         share = last = WHOLE // max(many, present)  # more can be kept later
-    share, last = max(1, share), max(1, last)
+    # Others have a little of the rates before they are kept for them, too.
+    share = max(1, min(share, WHOLE if present == 1 else WHOLE - WHOLE // MOST_LONGER))
+    last = max(1, last)
     begins = room_from(others, share, begins)
     if begins > now + 2 * ahead:
         member.short_until = begins + member.reach + GRACE
@@ -283,7 +296,7 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     ahead = granted_ahead(time_for_calls(pool) * many)
     # Those that have a part of their own are not waited for.
     ahead += max([member.reach, *(each.reach for each in pool.members.values() if not each.flows)])
-    turn = max(takes, ahead // many)
+    turn = max(takes, ahead // many, turn_apart(pool, member, many, now))
     # A turn of a strict rate is an even part of the period.
     periods = [rate.period // many for rate in pool.rates if isinstance(rate, StrictPoolRate)]
     behind = max(turn * many, 2 * LEAST_AHEAD, *periods)

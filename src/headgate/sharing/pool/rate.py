@@ -77,6 +77,7 @@ class PoolRate:
     doubts: list[list[int]] = field(default_factory=list)  # [until, from, units], the first one first
     unused: int = 0  # what may lie unused beyond a tenth of the burst, as time of the rate
     held: int = 0  # the same if some members are not near: a return leaves it missing if there are doubts
+    guard: int = 0  # by how much `full_at` is later for all but the member whose stretch it is (stretch.py)
 
     @property
     def terms(self) -> list[int]:
@@ -99,17 +100,18 @@ class PoolRate:
 
     def missing(self, now: int) -> int:
         """Return how many units are missing to be full, rounded up."""
-        return self.earned_in(self.full_at - now)
+        return self.earned_in(self.full_at + self.guard - now)
 
-    def fits_at(self, units: int, now: int, less: int = 0) -> int:
+    def fits_at(self, units: int, now: int, less: int = 0, *, apart: bool = False) -> int:
         """Return when these units fit. More than the burst fits when the rate is full.
 
-        `less`: what has to be left, as time of the rate.
+        `less`: what has to be left, as time of the rate. `apart`: for the member whose stretch it is.
         """
+        full_at = self.full_at if apart else self.full_at + self.guard
         burst = max(self.burst, self.raised)
         less += self.time_for(min(units, burst)) - self.time_for(self.most)
         unused = 0 if self.doubts else self.unused  # what may be used later is missing anyway
-        return max(now, self.full_at + less + max(0, min(unused, -less)))
+        return max(now, full_at + less + max(0, min(unused, -less)))
 
     def keep_back(self, reaches: list[int], resting: int) -> None:
         """Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
@@ -141,7 +143,8 @@ class PoolRate:
         """Note whether nothing is missing by now."""
         if self.doubts:
             self._miss(now, next_stamp())
-        if self.full_at <= now:
+        if self.full_at + self.guard <= now:
+            self.guard = 0
             self._fill(next_stamp())
 
     def _fill(self, stamp: int) -> None:
@@ -183,7 +186,7 @@ class PoolRate:
 
     def _doubt(self, units: int, start: int, time: int) -> None:
         """Remember that these units may be used so much later."""
-        spacing = max(SPACING, time // 8)
+        spacing = max(1, time // 8, min(SPACING, self.time_for(self.most) // 8))
         doubts = self.doubts
         i = bisect_left(doubts, start + time, key=itemgetter(0))
         if i < len(doubts) and doubts[i][0] < start + time + spacing:
@@ -192,14 +195,13 @@ class PoolRate:
         else:
             doubts.insert(i, [-(-(start + time) // spacing) * spacing, start, units])
 
-    def charge(self, units: int, start: int, stamp: int, doubt: int = 0, *, small: bool = False) -> None:
+    def charge(self, units: int, start: int, stamp: int, doubt: int = 0) -> None:
         """Take these units at that moment, and mark how much was missing then: no return is worth more.
 
-        `doubt`: by how much later they may be used. `small`: the burst is of so few calls that it would not
-        be used up if those that may be used later were waited for.
+        `doubt`: by how much later they may be used. If the burst is of a few such calls it would not be used
+        up if those that may be used later were waited for.
         """
-        small = small or FEW_PART * units > self.most
-        self._miss(start, stamp, units if small else 0)
+        self._miss(start, stamp, units if FEW_PART * units > self.most else 0)
         moment = self.time_for(max(self.burst, self.raised)) // NEAR_PART
         if units and doubt > moment:
             self._doubt(units, start, doubt + moment)
@@ -337,7 +339,8 @@ class PoolRate:
     def idle_from(self) -> int:
         """Return from when on it is like a new one."""
         burst = max(self.burst, self.raised)
-        return max(self.full_at, self.facts_at) + self.time_for(burst) - self.time_for(self.most)
+        full_at = max(self.full_at + self.guard, self.facts_at)
+        return full_at + self.time_for(burst) - self.time_for(self.most)
 
     def idle_after(self, until: int) -> int:
         """Return from when on it is like a new one, if it has yet to come back from a window of that end."""

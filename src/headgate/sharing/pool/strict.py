@@ -76,7 +76,7 @@ class StrictPoolRate:
         gone = now - self.counts_for
         return sum(units for last, units in zip(self.lasts, self.units, strict=True) if last > gone)
 
-    def fits_at(self, units: int, now: int, less: int = 0) -> int:  # noqa: ARG002 - of a method of every rate
+    def fits_at(self, units: int, now: int, less: int = 0, *, apart: bool = False) -> int:  # noqa: ARG002 - of a method of every rate
         """Return when these units fit."""
         units = min(units, self.amount)
         at = self._down_to(self.amount - units, now)

@@ -7,20 +7,26 @@ local ALL = 1000000
 -- The functions of this file: a script may not have more than 200 local variables.
 local Flow = {}
 
--- Whether what a member of that doubt is granted has to be a flow.
-function Flow.is_far(rates, doubt)
+-- Whether what a member of that doubt is granted has to be a flow, or a stretch.
+function Flow.is_far(rates, doubt, batches)
   local far = false
-  for _, rate in ipairs(rates) do
+  for i, rate in ipairs(rates) do
     if rate[KIND] == STRICT then
       return false
     end
-    far = far or 2 * doubt > time_for(rate, most(rate))
+    local heaviest = 0
+    for _, batch in ipairs(batches) do
+      heaviest = max(heaviest, batch[i])
+    end
+    local part = FEW_PART * heaviest > most(rate) and FAR_PART or HALF
+    far = far or part * doubt > time_for(rate, most(rate))
   end
   return far
 end
 
--- Whether these are so few units, with those that may be used late, that they may come together.
-function Flow.are_few(rates, batches)
+-- Whether these are so few units, with those that may be used late, that they may come together: no more than that part
+-- of a burst.
+function Flow.are_few(rates, batches, part)
   for i, rate in ipairs(rates) do
     local units = 0
     for _, batch in ipairs(batches) do
@@ -29,7 +35,7 @@ function Flow.are_few(rates, batches)
     for _, doubt in ipairs(rate[DOUBTS]) do
       units = units + doubt[3]
     end
-    if FEW_PART * time_for(rate, units) > time_for(rate, most(rate)) then
+    if part * time_for(rate, units) > time_for(rate, most(rate)) then
       return false
     end
   end

@@ -1,5 +1,5 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
--- rates.lua, flow.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
+-- rates.lua, flow.lua, stretch.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the values of the answer
@@ -15,12 +15,12 @@ local function new_pool()
   return {
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
-    present = {}, parts = 0, parts_until = 0, beside = {}, granted_until = 0,
+    present = {}, parts = 0, parts_until = 0, beside = {}, granted_until = 0, apart = '', prepaid = 0,
   }
 end
 
 local function new_member(expires)
-  return {expires, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, false}
+  return {expires, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false}
 end
 
 local function advance(pool, now)
@@ -121,8 +121,7 @@ local function read_limits(pool, question, now)
       follow(rates[i], before, now)
     end
   end
-  pool.rates = rates
-  pool.units = units
+  pool.rates, pool.units, pool.apart = rates, units, ''
   pool.limits = {exact(limits[1]), exact(limits[2]), exact(limits[3]), exact(limits[4])}
 end
 
@@ -178,7 +177,8 @@ local function charge_and_return(pool, question, now)
       if #rate[DOUBTS] > 0 then
         miss(rate, now, next_stamp(pool), 0)
       end
-      if rate[FULL_AT] <= now then
+      if rate[FULL_AT] + rate[GUARD] <= now then
+        rate[GUARD] = 0
         fill(rate, next_stamp(pool))
       end
     end

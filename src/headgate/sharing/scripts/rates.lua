@@ -5,7 +5,8 @@
 
 local LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE, MOST_MARKS, SPACING,
   USED_WITHIN, LONG_AGO, NEAR_PART, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
-  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY,
+  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY, HALF, FAR_PART, GUARDED,
+  LONGEST_ROUND,
   SHARDED =
   unpack(cjson.decode(ARGV[2]))
 
@@ -18,7 +19,7 @@ local function new_rate(terms, stamp)
   if kind == STRICT then
     return {amount, period, burst, kind, stamp, {}, {}, {}, {}, 0, 0, 0}
   end
-  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}, 0, 0}
+  return {amount, period, burst, kind, 0, stamp, {}, {}, 0, 0, 0, {}, {}, {}, 0, 0, 0}
 end
 
 local function same_terms(rate, terms)
@@ -227,13 +228,15 @@ end
 
 -- -- both
 
-local function fits_at(rate, units, now, less)
+-- `apart`: for the member whose stretch it is.
+local function fits_at(rate, units, now, less, apart)
   if rate[KIND] == STRICT then
     return strict_fits_at(rate, units, now)
   end
+  local full_at = rate[FULL_AT] + (apart and 0 or rate[GUARD])
   less = less + time_for(rate, min(units, whole_burst(rate))) - time_for(rate, most(rate))
   local unused = #rate[DOUBTS] > 0 and 0 or rate[UNUSED]
-  return max(now, rate[FULL_AT] + less + max(0, min(unused, -less)))
+  return max(now, full_at + less + max(0, min(unused, -less)))
 end
 
 -- Keep back what may lie unused beyond a tenth of the burst, with members of these reaches.
@@ -281,7 +284,8 @@ end
 
 -- Remember that these units may be used so much later.
 local function remember_doubt(rate, units, start, time)
-  local spacing, until_ = max(SPACING, floor(time / 8)), exact(start + time)
+  local spacing = max(1, floor(time / 8), min(SPACING, floor(time_for(rate, most(rate)) / 8)))
+  local until_ = exact(start + time)
   local doubts, i = rate[DOUBTS], 1
   while doubts[i] and doubts[i][1] < until_ do
     i = i + 1
@@ -312,13 +316,12 @@ local function tell_taken(rate, units, start, doubt)
   end
 end
 
-local function charge(rate, units, start, stamp, doubt, small)
+local function charge(rate, units, start, stamp, doubt)
   doubt = doubt or 0
   if rate[KIND] == STRICT then
     return strict_charge(rate, units, start, stamp, doubt)
   end
-  small = small or FEW_PART * units > most(rate)
-  miss(rate, start, stamp, small and units or 0)
+  miss(rate, start, stamp, FEW_PART * units > most(rate) and units or 0)
   local moment = floor(time_for(rate, whole_burst(rate)) / NEAR_PART)
   if units > 0 and doubt > moment then
     remember_doubt(rate, units, start, doubt + moment)
@@ -386,7 +389,7 @@ local function hear(rate, remaining, allowed, at, now)
   if at < rate[HEARD_AT] or rate[FULL_AT] - now > LONG_AGO then
     return false
   end
-  local growing, missing = rate[KIND] == GROWING, earned_in(rate, rate[FULL_AT] - now)
+  local growing, missing = rate[KIND] == GROWING, earned_in(rate, rate[FULL_AT] + rate[GUARD] - now)
   if growing and #rate[MOMENTS] == 0 then
     local since = at - USED_WITHIN
     rate[MOMENTS] = {since}
@@ -423,7 +426,7 @@ local function left(rate, now)
   if rate[KIND] == STRICT then
     return max(0, rate[AMOUNT] - counted(rate, now))
   end
-  local owed, burst = max(0, rate[FULL_AT] - now), whole_burst(rate)
+  local owed, burst = max(0, rate[FULL_AT] + rate[GUARD] - now), whole_burst(rate)
   -- If twice the burst or more is missing, how much more does not matter, and may be too large a number.
   if owed / rate[PERIOD] * rate[AMOUNT] < 2 * burst + 2 then
     return max(0, burst - rounded_up(owed, rate[AMOUNT], rate[PERIOD]))
@@ -459,7 +462,8 @@ local function idle_from(rate)
     local lasts = rate[LASTS]
     return max(rate[CAPPED_UNTIL], #lasts > 0 and lasts[#lasts] + counts_for(rate) or 0)
   end
-  return max(rate[FULL_AT], rate[FACTS_AT]) + time_for(rate, whole_burst(rate)) - time_for(rate, most(rate))
+  local full_at = max(rate[FULL_AT] + rate[GUARD], rate[FACTS_AT])
+  return full_at + time_for(rate, whole_burst(rate)) - time_for(rate, most(rate))
 end
 
 -- If it has yet to come back from a window of that end.
