@@ -11,6 +11,7 @@ import pytest
 
 from faults.at_once import places
 from faults.postgres import PostgresServer
+from faults.referee import worst_excess
 from faults.rig import Cluster, Server
 from faults.team import BURST, PLACES, RATE, Team, calmly
 from faults.units import question
@@ -81,7 +82,14 @@ def test_a_process_in_a_black_hole_goes_by_what_on_loss_says_and_the_other_one_u
     assert said[1][limit]["lost"] == said[1][limit]["regained"] <= (name == "postgres")
     # The other one uses what the lonely one does not, once its lease is over. For as long as it has lost the
     # store too, on_loss="open" means that it has no rates.
-    assert other.excess <= 0 or (mode == "open" and said[1][limit]["lost"])
+    if mode == "open" and said[1][limit]["lost"]:
+        for times in (
+            [at for at in other.admitted if at < SILENT],
+            [at for at in other.admitted if at > BACK + 1],
+        ):
+            assert worst_excess(times, RATE, BURST) <= 0
+    else:
+        assert other.excess <= 0
     assert other.between(SILENT, BACK) >= 0.35 * RATE * (BACK - SILENT)
     assert alone.between(BACK, END) >= 5
     calls = alone.between(SILENT + 1.5, BACK)

@@ -286,7 +286,7 @@ def test_listeners_hear_of_windows_and_new_limits_of_other_processes(opened, key
 
 
 def test_news_tell_of_the_window_as_answers_do_so_that_members_need_not_ask(opened, key):
-    """Processes that share a file look into it every 50 ms, and ask in less than that."""
+    """SQLite has none: processes that share a file look into it every 50 ms, and ask for the window."""
 
     async def scenario(one, other):
         news = News()

@@ -116,6 +116,15 @@ def test_a_breaker_that_is_closed_right_after_a_failure_tells_it_on_its_connecti
     assert "cannot be asked" not in caplog.text
 
 
+def test_windows_that_are_dropped_while_they_connect_leave_no_connection_and_no_task(server, client, key):
+    """redis-py may lose a cancellation that comes while it connects."""
+    before = len(client.client_list())
+    for number in range(30):
+        BackoffWindow(store=server.url, key=f"{key} {number}")
+    gc.collect()
+    eventually(lambda: len(client.client_list()) <= before, "their connections are closed")
+
+
 def test_connections_in_common_lose_the_listeners_of_each_member_that_is_closed(postgres, key):
     kept = Dispatch(f"{key} kept", rates="10/s", store=postgres)
     store = PostgresStore.shared(postgres)

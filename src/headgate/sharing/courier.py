@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # How many seconds the end of the process waits for errands, e.g. for leases that are returned.
 _LAST_WAIT = 2.0
+# After how many seconds a task that goes on is cancelled again.
+_CANCEL_AGAIN = 0.05
 
 
 class Connected(Protocol):
@@ -156,6 +158,19 @@ class Courier:
         closing = [asyncio.ensure_future(each.let_go()) for each in self._connected]
         if closing:
             await asyncio.wait(closing, timeout=_LAST_WAIT / 10)
+
+
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended.
+
+    Some libraries lose a cancellation that comes while they connect: then the task is cancelled again.
+    """
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def settle(future: asyncio.Future[Any], given: object) -> None:

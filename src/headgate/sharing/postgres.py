@@ -325,7 +325,7 @@ class PostgresStore:
                 rows |= {row.id: row for row in written}
                 new |= {row.id: row for row in written}
                 if told is not None:
-                    news[told] = said
+                    news[told] = said or news.get(told, "")
             new |= {row.id: row for key in news if (row := _news_row(key, now))}
             committing = time.monotonic()
             await self._commit(connection, list(new.values()), news)

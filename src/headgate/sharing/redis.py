@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
-from .courier import COURIER, settle
+from .courier import COURIER, settle, stop
 from .pool.answer import REUNION
 from .pool.flow import FAR_PART, HALF, MOST_LONGER
 from .pool.grants import AGAIN, CALLS, EARLY, ENOUGH, FAR, GRACE, LATELY, LEAST_AHEAD, MOST_AHEAD, SOONEST
@@ -178,8 +178,7 @@ class RedisStore:
             await listener.unsubscribe(channel)
         else:  # a connection that listens to nothing would not notice that it is lost
             self._listening = self._listener = None
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await stop(listening)
 
     async def keys(self) -> list[str]:
         """Return the keys of all pools. Reads all keys of the servers, a few at a time."""
@@ -225,9 +224,7 @@ class RedisStore:
         self._fail(waiting)
         if not here:
             return  # the tasks are those of another loop, which has ended
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(*tasks)
         if servers is not None:
             with suppress(Exception):  # the connection may be lost already
                 await servers.close()

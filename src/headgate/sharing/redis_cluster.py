@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .courier import stop
 from .redis_address import close_client
 from .redis_connection import Listener, Node, code_of
 
@@ -78,8 +79,7 @@ class Cluster:
 
     async def close(self) -> None:
         if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
+            await stop(self._loading)
         for node in self._nodes.values():
             await close_client(node.client)
 
@@ -258,10 +258,7 @@ class ShardListener:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, 0.5)
         finally:
-            tasks = [task for _, task in self._listeners.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(*(task for _, task in self._listeners.values()))
 
     async def subscribe(self, channel: bytes) -> None:
         """Listen on another channel, which `wanted` lists by now."""
@@ -286,8 +283,7 @@ class ShardListener:
         homes = {self._cluster.home(channel) for channel in self._wanted()} - {None}
         for gone in self._listeners.keys() - homes:
             _, task = self._listeners.pop(gone)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stop(task)
         for host in homes - self._listeners.keys():
             if host is not None:
                 listener = Listener(

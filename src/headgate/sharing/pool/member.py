@@ -113,12 +113,13 @@ class PoolMember:
 
     def signalled(self, signal: WindowSignal) -> None:
         """The window was changed in this process: the other members are to hear it."""
-        until, manner = CLEARED if signal.until is None else signal.until, manner_of(signal)
-        COURIER.soon(lambda: self._note_signal(until, manner))
+        self._window.leave(CLEARED if signal.until is None else signal.until, manner_of(signal))
+        COURIER.soon(self._stir)
 
     def end_probes(self) -> None:
         """A call went well: if calls of all members wait for that, they go again."""
-        COURIER.soon(lambda: self._note_signal(ENDED, USUAL))
+        self._window.leave(ENDED, USUAL)
+        COURIER.soon(self._stir)
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
         """Other rates from now on, for all members."""
@@ -187,10 +188,9 @@ class PoolMember:
 
     def hear(self, news: WindowNews | None = None) -> None:
         """Another member changed the window or the limits of the pool; `news` tells of the window."""
-        if news is not None:
-            now, late = self._clock.now(), self._pool.trips.patience
-            asking = self._pending is not None
-            until = self._window.told(news, self._window_end(), now, late=late, asking=asking)
+        if news is not None and not self._closed:
+            trips, asking = self._pool.trips, self._pending is not None
+            until = self._window.told(news, self._window_end(), trips, self._clock.now(), asking=asking)
             if until is not None:
                 self._hear_window(heard_signal(until, self, gentle=news.gentle))
         self._forecast.ask_now()
@@ -202,10 +202,6 @@ class PoolMember:
         self._lessons.note(cut=cut, by_hand=by_hand)
         if self._lost and self._use(self._lessons.rates()):
             self._owe(self._install(leased=False))
-        self._stir()
-
-    def _note_signal(self, until: int, manner: int) -> None:
-        self._window.note(until, manner)
         self._stir()
 
     def _stir(self) -> None:
@@ -417,13 +413,15 @@ class PoolMember:
         )
         forgot, self._forgot = self._forgot, False
         own, now = self._window_end(), self._clock.now()
-        until = self._window.news(question, answer, own, self._pending_since, now, forgot=forgot)
+        until = self._window.news(answer, own, self._pending_since, now, forgot=forgot)
         if until is not None:
             self._hear_window(heard_signal(until, self, gentle=answer["window_gentle"]))
-        elif forgot and self._window.signal is None:
-            self._window.signal = self._window.untold(answer, own, now)
+        elif forgot:
+            self._window.tell_anew(answer, own, now)
+        if self._window.tells_more():
+            self._stir()
         if self._lessons.hear_probes(answer["probes"], untold=self._window.signal is not None):
-            self._note_signal(ENDED, USUAL)
+            self.end_probes()
 
     def _window_end(self) -> int | None:
         window = self._gate.rules.window

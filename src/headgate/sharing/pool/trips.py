@@ -79,6 +79,12 @@ class RoundTrips:
         self._note_late(heard - moment)
         return moment
 
+    def moment(self, stated: int, now: int) -> int | None:
+        """Return the latest moment, on our clock, at which the store's showed `stated`. None: not known."""
+        if self._at is None:
+            return None
+        return min(now, stated + self._latest + max(0, now - self._at) // _DRIFT)
+
     def _note_late(self, late: int) -> None:
         """An answer was heard by that much later than at its moment.
 

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
+from ...arguments import NS_PER_US
 from ...errors import StoreError
 from ...events import StoreForgot
 from ...gate.forks import reset_in_child
@@ -67,12 +68,8 @@ class WindowMember:
             return
         self._told = state
         until = self._rule.signal(self._clock.now()).until
-
-        def note() -> None:
-            self._window.note(CLEARED if until is None else until, GENTLE if self._rule.gentle else USUAL)
-            self._stir()
-
-        COURIER.soon(note)
+        self._window.leave(CLEARED if until is None else until, GENTLE if self._rule.gentle else USUAL)
+        COURIER.soon(self._stir)
 
     def close(self) -> None:
         """Share the window no longer. What the pool has not heard yet is told before the store is closed."""
@@ -84,9 +81,9 @@ class WindowMember:
 
     def hear(self, news: WindowNews | None = None) -> None:
         """Another member changed the window or the limits of the pool; `news` tells of the window."""
-        if news is not None:
-            asking, late = self._asking.locked(), self._pool.trips.patience
-            until = self._window.told(news, self._rule.until, self._clock.now(), late=late, asking=asking)
+        if news is not None and not self._closed:
+            trips, asking = self._pool.trips, self._asking.locked()
+            until = self._window.told(news, self._rule.until, trips, self._clock.now(), asking=asking)
             if until is not None and (hear := self._hear_window()) is not None:
                 hear(heard_signal(until, self, gentle=news.gentle))
         self._curious = True
@@ -138,18 +135,22 @@ class WindowMember:
         question = empty_question(self._pool.name, self._pool.next_number())
         asked_at = self._clock.now()
         self._window.write(question, self._rule.until, asked_at)
+        question["manner"] = GENTLE if self._rule.gentle else USUAL  # which may have changed since
         answer = await self._pool.ask(question)
         forgot, own, now = self._pool.forgot, self._rule.until, self._clock.now()
+        self._pool.trips.note(now - asked_at)
+        self._pool.trips.moment_of(answer["at"] * NS_PER_US, asked_at, now)
         hear, tell = self._hear_window(), self._tell_event()
         if hear is None or tell is None:
             return
         if forgot:
             tell(StoreForgot(key=self._pool.key, at=self._clock.seconds(), store=self._pool.kind))
-        until = self._window.news(question, answer, own, asked_at, now, forgot=forgot)
+        until = self._window.news(answer, own, asked_at, now, forgot=forgot)
         if until is not None:
             hear(heard_signal(until, self, gentle=answer["window_gentle"]))
-        elif forgot and self._window.signal is None:
-            self._window.signal = self._window.untold(answer, own, now)
+        elif forgot:
+            self._window.tell_anew(answer, own, now)
+        self._window.tells_more()
 
     def after_fork(self) -> None:
         """In a forked child: another member, with a connection of its own."""

@@ -404,7 +404,7 @@ if changed then
   if pool.window[GENERATION] ~= generation or pool.version ~= version or pool.called ~= called or pool.born ~= born
     or pool.lesson[VERSION] ~= lesson then
     -- What `read_news` in pool/heard.py reads: the pool, and the window as the answer tells it.
-    local news = string.format('%.0f %.0f %.0f %d', pool.born, given[10], given[9], given[11])
+    local news = string.format('%.0f %.0f %.0f %d %.0f', pool.born, given[10], given[9], given[11], given[20])
     tell(KEYS[1] .. ':news', news, SHARDED)
   end
 end
