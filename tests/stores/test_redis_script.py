@@ -244,11 +244,11 @@ def test_the_script_and_answer_py_agree_on_members_near_and_far(client, seed, ki
 def test_the_script_and_answer_py_agree_on_members_that_use_a_small_burst_one_after_the_other(
     client, burst, others
 ):
-    """Those that are far have stretches of their own, others come at the end of them, and limits change."""
+    """Those that are far have shifts of their own, others come at the end of them, and limits change."""
     twins, pick, now = Twins(client), Dice(f"{burst} {others}"), START
     doubts = {"a": [0, 1_000], "b": [0], "c": [30_000], "d": [300_000, 310_000], "e": [SECOND]}
     facts = {"rates": [[200, SECOND, burst], *others], "limits": [0, 0, 0, 0]}
-    turns, guarded, prepaid = set(), 0, 0
+    turns, gaps, prepaid = set(), 0, 0
     for number in range(300):
         now += pick.number(0, pick.among([2_000, 30_000, 120_000, 120_000, 2 * SECOND]))
         who, waiting = pick.among("abcde"), pick.among([0, 3, 11, 50])
@@ -267,10 +267,10 @@ def test_the_script_and_answer_py_agree_on_members_that_use_a_small_burst_one_af
         twins.ask(question(who, number, doubt=doubt, waiting=waiting, **asked, **facts), now)
         facts.pop("set", None)
         turns.add(twins.pool.apart)
-        guarded += any(rate.guard for rate in twins.pool.rates)
+        gaps += any(rate.gap for rate in twins.pool.rates)
         prepaid += twins.pool.prepaid > 0
     assert turns >= {"", "d", "e"}
-    assert guarded > 30
+    assert gaps > 30
     assert prepaid > 5
 
 

@@ -33,8 +33,8 @@ from .pool.rate import (
     SPACING,
     USED_WITHIN,
 )
+from .pool.shift import GAPS, LONGEST_ROUND
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
-from .pool.stretch import GUARDED, LONGEST_ROUND
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
 from .redis_address import address_of
 from .redis_connection import OneServer, code_of
@@ -58,7 +58,7 @@ def _script(*names: str) -> str:
 
 
 SCRIPT = _script(
-    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "stretch.lua", "episode.lua", "grants.lua"),
+    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "shift.lua", "episode.lua", "grants.lua"),
     *("unused.lua", "parts.lua", "news.lua", "pool.lua"),
 )
 # What the script is given besides a question, in the order in which it reads them.
@@ -67,7 +67,7 @@ _CONSTANTS = [
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
-    *(HALF, FAR_PART, GUARDED, LONGEST_ROUND),
+    *(HALF, FAR_PART, GAPS, LONGEST_ROUND),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

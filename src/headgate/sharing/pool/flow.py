@@ -31,7 +31,7 @@ MOST_LONGER = 100
 
 
 def is_far(rates: list[AnyPoolRate], doubt: int, batches: list[list[int]]) -> bool:
-    """Whether what a member of that doubt is granted has to be a flow, or a stretch (stretch.py).
+    """Whether what a member of that doubt is granted has to be a flow, or a shift (shift.py).
 
     So it is sooner if the burst is of so few of these batches that none is kept back for those that may be
     used later (`PoolRate.charge`).

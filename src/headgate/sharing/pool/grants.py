@@ -11,7 +11,7 @@ Units of a strict rate come back together. Members that are short divide them: e
 brings all of them to the same sum. What no member has come for a moment later goes to those that wait for it.
 
 Members that are far from the store and want much do not take turns: each has a part of the rate (`flow.py`),
-or, if the burst is too small for that, the whole rate for a while (`stretch.py`).
+or, if the burst is too small for that, the whole rate for a while (`shift.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .flow import (
     room_from,
     together,
 )
-from .stretch import goes_on_first, serve, take_stretch, turn_apart
+from .shift import goes_on_first, serve, take_shift, turn_apart
 from .strict import StrictPoolRate
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if pool.window.prober != question["member"]:
             return starts, AGAIN
         batches = batches[:1]  # for single calls
-    guard = 0
+    gap = 0
     if is_far(pool.rates, question["doubt"], batches) and (member.flows or not are_few(pool.rates, batches)):
         flowing = _grant_flow(pool, member, question, batches, now)
         if flowing is not None:
             return flowing
         if not are_few(pool.rates, batches, HALF):
-            guard = question["doubt"]
-    member.guard = guard
+            gap = question["doubt"]
+    member.gap = gap
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_from_now(pool), together(pool)
     who, waiting = question["member"], question["waiting"]
@@ -97,7 +97,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
     for batch in batches:
         needs = [(rate, units) for rate, units in zip(pool.rates, batch, strict=True) if units]
         takes = max((rate.time_for(units) for rate, units in needs), default=0)
-        apart = bool(member.guard) and pool.apart == who
+        apart = bool(member.gap) and pool.apart == who
         fits = max([now, *(rate.fits_at(units, now, less, apart=apart) for rate, units in needs)])
         # Not before the answer is heard: what is used later than it is charged would add to what others use.
         start = max(heard, beside(kept, fits, now))
@@ -151,7 +151,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
             # Not put off for longer than FAR: a large batch would never be granted.
             member.put_off = member.put_off or now
-            waits = kept[-1][1] or any(each.guard for each in pool.members.values())
+            waits = kept[-1][1] or any(each.gap for each in pool.members.values())
             member.short_until = now + AGAIN + 2 * member.reach + GRACE if waits else 0
             return starts, min(start - FAR - now, AGAIN)
         member.put_off = 0
@@ -159,8 +159,8 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         # The rates do not count what is kept as time that passes: for them, it is used sooner.
         used_by = start + question["doubt"]
         taken_at = max(fits, alone(kept, heard, now))
-        later = 0 if member.guard else alone(kept, used_by, now) - taken_at
-        take_stretch(pool, member, who)
+        later = 0 if member.gap else alone(kept, used_by, now) - taken_at
+        take_shift(pool, member, who)
         for rate, units in needs:
             rate.charge(units, taken_at, stamp, later)
             rate.tell_taken(units, start, question["doubt"])

@@ -77,7 +77,7 @@ class PoolRate:
     doubts: list[list[int]] = field(default_factory=list)  # [until, from, units], the first one first
     unused: int = 0  # what may lie unused beyond a tenth of the burst, as time of the rate
     held: int = 0  # the same if some members are not near: a return leaves it missing if there are doubts
-    guard: int = 0  # by how much `full_at` is later for all but the member whose stretch it is (stretch.py)
+    gap: int = 0  # by how much `full_at` is later for all but the member whose shift it is (shift.py)
 
     @property
     def terms(self) -> list[int]:
@@ -100,14 +100,14 @@ class PoolRate:
 
     def missing(self, now: int) -> int:
         """Return how many units are missing to be full, rounded up."""
-        return self.earned_in(self.full_at + self.guard - now)
+        return self.earned_in(self.full_at + self.gap - now)
 
     def fits_at(self, units: int, now: int, less: int = 0, *, apart: bool = False) -> int:
         """Return when these units fit. More than the burst fits when the rate is full.
 
-        `less`: what has to be left, as time of the rate. `apart`: for the member whose stretch it is.
+        `less`: what has to be left, as time of the rate. `apart`: for the member whose shift it is.
         """
-        full_at = self.full_at if apart else self.full_at + self.guard
+        full_at = self.full_at if apart else self.full_at + self.gap
         burst = max(self.burst, self.raised)
         less += self.time_for(min(units, burst)) - self.time_for(self.most)
         unused = 0 if self.doubts else self.unused  # what may be used later is missing anyway
@@ -143,8 +143,8 @@ class PoolRate:
         """Note whether nothing is missing by now."""
         if self.doubts:
             self._miss(now, next_stamp())
-        if self.full_at + self.guard <= now:
-            self.guard = 0
+        if self.full_at + self.gap <= now:
+            self.gap = 0
             self._fill(next_stamp())
 
     def _fill(self, stamp: int) -> None:
@@ -339,7 +339,7 @@ class PoolRate:
     def idle_from(self) -> int:
         """Return from when on it is like a new one."""
         burst = max(self.burst, self.raised)
-        full_at = max(self.full_at + self.guard, self.facts_at)
+        full_at = max(self.full_at + self.gap, self.facts_at)
         return full_at + self.time_for(burst) - self.time_for(self.most)
 
     def idle_after(self, until: int) -> int:

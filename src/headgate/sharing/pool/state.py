@@ -48,7 +48,7 @@ class MemberState:
     # of these, as time of the rate.
     flows: list[list[int]] = field(default_factory=list)
     lump: int = 0
-    guard: int = 0  # by how much later it may use units, if it has stretches of its own (stretch.py)
+    gap: int = 0  # by how much later it may use units, if it has shifts of its own (shift.py)
     content: int = 0  # 1: its callers in line were few, and there was a batch for each of them
     # Since when a batch is put off because it starts too late, or from when on there are units that others
     # may have first. 0: none is.
@@ -88,8 +88,8 @@ class Pool:
     # [until, part] in turn: what of the rates is kept for flows at least (flow.py).
     beside: list[list[int]] = field(default_factory=list)
     granted_until: int = 0  # so long members may use what a lost pool had granted them, by `granted_for`
-    apart: str = ""  # the member far away whose stretch it is; empty: that of all near ones (stretch.py)
-    prepaid: int = 0  # what was counted of this stretch before it was granted, as time of the rate
+    apart: str = ""  # the member far away whose shift it is; empty: that of all near ones (shift.py)
+    prepaid: int = 0  # what was counted of this shift before it was granted, as time of the rate
 
     @property
     def news(self) -> tuple[int, ...]:

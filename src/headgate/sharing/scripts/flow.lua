@@ -7,7 +7,7 @@ local ALL = 1000000
 -- The functions of this file: a script may not have more than 200 local variables.
 local Flow = {}
 
--- Whether what a member of that doubt is granted has to be a flow, or a stretch.
+-- Whether what a member of that doubt is granted has to be a flow, or a shift.
 function Flow.is_far(rates, doubt, batches)
   local far = false
   for i, rate in ipairs(rates) do

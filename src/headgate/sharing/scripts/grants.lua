@@ -1,5 +1,5 @@
 -- What a pool grants to its members: the decisions of pool/grants.py, step by step. Comes after integers.lua,
--- state.lua, rates.lua, flow.lua, stretch.lua and episode.lua.
+-- state.lua, rates.lua, flow.lua, shift.lua and episode.lua.
 
 -- Whether two lists have the same values.
 local function same(a, b)
@@ -107,7 +107,7 @@ local function turns(pool, member, takes, now)
     back, latest = max(back, each[BACK]), max(latest, each[SERVED])
   end
   local ahead = granted_ahead(time_for_calls(pool) * many) + reach
-  local turn = max(takes, floor(ahead / many), Stretch.turn_apart(pool, member, many, now))
+  local turn = max(takes, floor(ahead / many), Shift.turn_apart(pool, member, many, now))
   local behind = max(turn * many, 2 * LEAST_AHEAD)
   for _, rate in ipairs(pool.rates) do
     behind = rate[KIND] == STRICT and max(behind, floor(rate[PERIOD] / many)) or behind
@@ -208,15 +208,15 @@ local function grant(pool, member, question, now)
     end
     batches = {batches[1]}
   end
-  local doubt, guard = exact(question.doubt), 0
+  local doubt, gap = exact(question.doubt), 0
   if Flow.is_far(rates, doubt, batches) and (#member[FLOWS] > 0 or not Flow.are_few(rates, batches, FEW_PART)) then
     local flowing, again = grant_flow(pool, member, question.member, batches, doubt, now)
     if flowing then
       return flowing, again
     end
-    guard = Flow.are_few(rates, batches, HALF) and 0 or doubt
+    gap = Flow.are_few(rates, batches, HALF) and 0 or doubt
   end
-  member[OWN_GUARD] = guard
+  member[OWN_GAP] = gap
   local heard, forth = now + member[BACK], member[REACH] - member[BACK]
   local kept, less = Flow.kept_from_now(pool), Flow.together(pool, 0)
   local who, waiting = question.member, question.waiting
@@ -229,7 +229,7 @@ local function grant(pool, member, question, now)
     local takes, fits, strict_fits = 0, now, false
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        local at = fits_at(rate, batch[i], now, less, guard > 0 and pool.apart == who)
+        local at = fits_at(rate, batch[i], now, less, gap > 0 and pool.apart == who)
         takes = max(takes, time_for(rate, batch[i]))
         fits = max(fits, at)
         if rate[KIND] == STRICT then
@@ -283,7 +283,7 @@ local function grant(pool, member, question, now)
         again = member[LAST_START] - ahead
       elseif strict_fits == fits then
         again = false
-      elseif Stretch.goes_on_first(pool, member, who, turn, now) then
+      elseif Shift.goes_on_first(pool, member, who, turn, now) then
         again = start - (dry - now) - forth
       elseif light and member[SERVED] >= enough then
         local halves = max(0, 2 * before(pool, member, who, had, now) - 1)
@@ -303,15 +303,15 @@ local function grant(pool, member, question, now)
       end
       local waits = kept.last > 0
       for _, each in pairs(pool.members) do
-        waits = waits or each[OWN_GUARD] > 0
+        waits = waits or each[OWN_GAP] > 0
       end
       member[SHORT_UNTIL] = waits and exact(now + AGAIN + 2 * member[REACH] + GRACE) or 0
       return starts, min(start - FAR - now, AGAIN)
     end
     member[PUT_OFF] = 0
     local stamp, used_by, taken_at = next_stamp(pool), start + doubt, max(fits, Flow.alone(kept, heard, now))
-    local later = guard > 0 and 0 or Flow.alone(kept, used_by, now) - taken_at
-    Stretch.take(pool, member, who)
+    local later = gap > 0 and 0 or Flow.alone(kept, used_by, now) - taken_at
+    Shift.take(pool, member, who)
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
         charge(rate, batch[i], taken_at, stamp, later)
@@ -319,7 +319,7 @@ local function grant(pool, member, question, now)
       end
     end
     Flow.keep_beside(pool, kept, used_by)
-    Stretch.serve(pool, member, takes)
+    Shift.serve(pool, member, takes)
     member[LAST_START] = start
     starts[#starts + 1] = start
   end

@@ -1,5 +1,5 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
--- rates.lua, flow.lua, stretch.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
+-- rates.lua, flow.lua, shift.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the values of the answer
@@ -177,8 +177,8 @@ local function charge_and_return(pool, question, now)
       if #rate[DOUBTS] > 0 then
         miss(rate, now, next_stamp(pool), 0)
       end
-      if rate[FULL_AT] + rate[GUARD] <= now then
-        rate[GUARD] = 0
+      if rate[FULL_AT] + rate[GAP] <= now then
+        rate[GAP] = 0
         fill(rate, next_stamp(pool))
       end
     end

@@ -5,7 +5,7 @@
 
 local LAYOUT, CALLS, LEAST_AHEAD, MOST_AHEAD, EARLY, SOONEST, GRACE, FAR, AGAIN, SET_BACK, KEPT_IDLE, MOST_MARKS, SPACING,
   USED_WITHIN, LONG_AGO, NEAR_PART, GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN, WHOLE, PRESENT,
-  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY, HALF, FAR_PART, GUARDED,
+  DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY, HALF, FAR_PART, GAPS,
   LONGEST_ROUND,
   SHARDED =
   unpack(cjson.decode(ARGV[2]))
@@ -228,12 +228,12 @@ end
 
 -- -- both
 
--- `apart`: for the member whose stretch it is.
+-- `apart`: for the member whose shift it is.
 local function fits_at(rate, units, now, less, apart)
   if rate[KIND] == STRICT then
     return strict_fits_at(rate, units, now)
   end
-  local full_at = rate[FULL_AT] + (apart and 0 or rate[GUARD])
+  local full_at = rate[FULL_AT] + (apart and 0 or rate[GAP])
   less = less + time_for(rate, min(units, whole_burst(rate))) - time_for(rate, most(rate))
   local unused = #rate[DOUBTS] > 0 and 0 or rate[UNUSED]
   return max(now, full_at + less + max(0, min(unused, -less)))
@@ -389,7 +389,7 @@ local function hear(rate, remaining, allowed, at, now)
   if at < rate[HEARD_AT] or rate[FULL_AT] - now > LONG_AGO then
     return false
   end
-  local growing, missing = rate[KIND] == GROWING, earned_in(rate, rate[FULL_AT] + rate[GUARD] - now)
+  local growing, missing = rate[KIND] == GROWING, earned_in(rate, rate[FULL_AT] + rate[GAP] - now)
   if growing and #rate[MOMENTS] == 0 then
     local since = at - USED_WITHIN
     rate[MOMENTS] = {since}
@@ -426,7 +426,7 @@ local function left(rate, now)
   if rate[KIND] == STRICT then
     return max(0, rate[AMOUNT] - counted(rate, now))
   end
-  local owed, burst = max(0, rate[FULL_AT] + rate[GUARD] - now), whole_burst(rate)
+  local owed, burst = max(0, rate[FULL_AT] + rate[GAP] - now), whole_burst(rate)
   -- If twice the burst or more is missing, how much more does not matter, and may be too large a number.
   if owed / rate[PERIOD] * rate[AMOUNT] < 2 * burst + 2 then
     return max(0, burst - rounded_up(owed, rate[AMOUNT], rate[PERIOD]))
@@ -462,7 +462,7 @@ local function idle_from(rate)
     local lasts = rate[LASTS]
     return max(rate[CAPPED_UNTIL], #lasts > 0 and lasts[#lasts] + counts_for(rate) or 0)
   end
-  local full_at = max(rate[FULL_AT] + rate[GUARD], rate[FACTS_AT])
+  local full_at = max(rate[FULL_AT] + rate[GAP], rate[FACTS_AT])
   return full_at + time_for(rate, whole_burst(rate)) - time_for(rate, most(rate))
 end
 

@@ -73,7 +73,7 @@ def test_callers_that_give_up_and_return_stay_within_a_small_burst(rate, burst, 
     ],
 )
 def test_a_small_burst_is_used_at_any_distance_in_equal_parts(rate, burst, trips, used, uneven):
-    """Guards take a tenth of the rate, and a little more is lost while members have few callers."""
+    """Gaps take a tenth of the rate, and a little more is lost while members have few callers."""
     with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
         fleet_at(fleet, trips, [0.5] * len(trips))
         fleet.run(1)
@@ -103,7 +103,7 @@ def test_processes_of_one_network_use_all_of_a_small_burst(rate, burst, many, tr
 
 
 def test_a_process_far_away_with_a_call_now_and_then_has_no_more_time_than_the_others():
-    """Each of its calls costs a guard: it has its part of the time, and not of the calls."""
+    """Each of its calls costs a gap: it has its part of the time, and not of the calls."""
     with Fleet(rates=["50/s burst 1"]) as fleet:
         fleet.join(3, trip=0.001)
         (light,) = fleet.join(trip=0.3)
@@ -136,14 +136,14 @@ def pool_of_three(rates=ONE):
     return pool
 
 
-def test_a_guard_is_left_free_behind_the_calls_of_a_member_far_away():
+def test_a_gap_is_left_free_behind_the_calls_of_a_member_far_away():
     pool = pool_of_three()
     assert ask(pool, "far", 4, 0, 200 * MILLI)["starts"] == [n * 10 * MILLI for n in range(4)]
     assert ask(pool, "near", 1, 0)["starts"] == []  # the far one goes on first
     assert ask(pool, "near", 1, 220)["starts"] == [20 * MILLI]
 
 
-def test_the_member_whose_stretch_it_is_goes_on_without_a_guard():
+def test_the_member_whose_shift_it_is_goes_on_without_a_gap():
     pool = pool_of_three()
     ask(pool, "far", 3, 0, 200 * MILLI)
     assert ask(pool, "far", 2, 5, 200 * MILLI)["starts"] == [25 * MILLI, 35 * MILLI]
@@ -158,14 +158,14 @@ def test_a_member_far_away_waits_until_those_that_are_near_have_had_a_turn():
     assert pool.apart == ""
 
 
-def test_a_guard_that_has_passed_is_worth_nothing():
+def test_a_gap_that_has_passed_is_worth_nothing():
     pool = pool_of_three()
     ask(pool, "far", 1, 0, 200 * MILLI)
     assert ask(pool, "near", 1, 1_000)["starts"] == [0]
-    assert pool.rates[0].guard == 0
+    assert pool.rates[0].gap == 0
 
 
-def test_a_rate_that_replaces_one_with_a_guard_has_as_little():
+def test_a_rate_that_replaces_one_with_a_gap_has_as_little():
     pool = pool_of_three()
     ask(pool, "far", 1, 0, 200 * MILLI)
     slower = question("far", rates=ONE, set=[[[50, SECOND, 1]], [0, 0, 0, 0]])
@@ -174,9 +174,9 @@ def test_a_rate_that_replaces_one_with_a_guard_has_as_little():
     assert pool.apart == ""
 
 
-def test_a_single_call_of_a_member_far_away_costs_no_guard_if_there_are_two():
+def test_a_single_call_of_a_member_far_away_costs_no_gap_if_there_are_two():
     two = [[100, SECOND, 2]]
     pool = pool_of_three(two)
     assert ask(pool, "far", 1, 0, 200 * MILLI, two)["starts"] == [0]
     assert ask(pool, "near", 2, 0, 0, two)["starts"] == [0, 10 * MILLI]
-    assert pool.rates[0].guard == 0
+    assert pool.rates[0].gap == 0
