@@ -146,12 +146,12 @@ def _begin_again(pool: Pool, question: Question, now: int) -> None:
         ahead = granted_ahead(time_for_calls(pool) * parts)
         until = pool.born + question["granted_for"]
         if not pool.grants_from:
-            until = now + max(ahead + 3 * question["reach"], question["granted_for"])
+            until = now + max(ahead + ahead // 2 + 3 * question["reach"], question["granted_for"])
         pool.grants_from = pool.born + REUNION
         if until > pool.granted_until:
             pool.granted_until = until
             for rate in pool.rates:
-                rate.begin_empty(until + ahead, pool.next_stamp)
+                rate.begin_empty(until + ahead // 2, pool.next_stamp)
     if question["recalls"] and pool.window.until is None:
         pool.window.signal(question["recalls"], USUAL, question["member"], now, pool.next_stamp)
 

@@ -69,14 +69,19 @@ end
 
 -- For how long members may use what they are granted, if all that there are want a turn.
 local function granted_for(pool)
-  local reach, members, present = 0, 0, 0
+  local reach, members, present, kept = 0, 0, 0, false
   for _, each in pairs(pool.members) do
     reach, members = max(reach, each[REACH]), members + 1
+  end
+  for _, rate in ipairs(pool.rates) do
+    local tenth = rate[KIND] == STRICT and 0 or time_for(rate, floor(rate[BURST] / 10))
+    kept = kept and min(kept, tenth) or tenth
   end
   for _ in pairs(pool.present) do
     present = present + 1
   end
-  return max(granted_ahead(time_for_calls(pool) * max(present, members)) + reach, pool.granted_until - pool.now)
+  local ahead = granted_ahead(time_for_calls(pool) * max(present, members))
+  return max(ahead + max(0, floor(ahead / 2) - (kept or 0)) + reach, pool.granted_until - pool.now)
 end
 
 -- How many that had their turn, too, come before this member if the rate would run dry.

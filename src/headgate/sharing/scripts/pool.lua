@@ -135,11 +135,11 @@ local function begin_again(pool, question, now)
     local ahead = granted_ahead(time_for_calls(pool) * parts)
     local until_ = exact(pool.born + question.granted_for)
     if pool.grants_from == 0 then
-      until_ = exact(now + max(ahead + 3 * question.reach, question.granted_for))
+      until_ = exact(now + max(ahead + floor(ahead / 2) + 3 * question.reach, question.granted_for))
     end
     pool.grants_from = pool.born + REUNION
     for _, rate in ipairs(until_ > pool.granted_until and pool.rates or {}) do
-      local used_at = until_ + ahead
+      local used_at = until_ + floor(ahead / 2)
       if rate[KIND] ~= STRICT then
         charge(rate, 0, exact(used_at + min(time_for(rate, most(rate)), NOT_KNOWN)), next_stamp(pool))
       elseif rate[PERIOD] <= NOT_KNOWN then
