@@ -76,6 +76,72 @@ def test_busy_processes_that_lose_the_store_and_find_it_again_stay_within_the_ra
         assert all(process.seen.of(events.StoreRegained) for process in fleet.processes)
 
 
+@pytest.mark.parametrize("how", ["away", "dead"])
+@pytest.mark.parametrize(
+    ("rate", "burst", "many", "trip", "moment"),
+    [(30, 3, 2, 0.003, 0.283), (80, 57, 8, 0.0, 0.263), (30, 5, 5, 0.0, 0.277), (122, 11, 4, 0.0, 0.077)],
+)
+def test_processes_that_lose_the_store_soon_after_their_first_calls_stay_within_the_rate(
+    rate, burst, many, trip, moment, how
+):
+    """Those that came last have been granted more in advance than the others, to catch up with them."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        fleet.join(many, trip=trip)
+        fleet.run(0.5)
+        fleet.work(tasks=20)
+        fleet.run(moment)
+        for process in fleet.processes:
+            setattr(process.line, how, True)
+        fleet.run(6)
+        assert fleet.excess(rate, burst) <= 0
+        parts = sum(process.gate._member._part.rates for process in fleet.processes) / WHOLE
+        assert len(fleet.times(fleet.now - 2)) >= 0.9 * parts * rate * 2
+
+
+def test_what_was_granted_is_used_after_a_loss_until_processes_begin_with_their_parts():
+    """One of them is a second away, so all have been granted units for longer in advance."""
+    with Fleet(rates=["200/s burst 100"]) as fleet:
+        fleet.join(3)
+        fleet.join(trip=0.7)
+        fleet.run(1)
+        fleet.work(tasks=50)
+        fleet.run(3)
+        lost = fleet.now
+        lose_the_store(fleet)
+        fleet.run(4)
+        assert fleet.excess(200, 100) <= 0
+        assert sum(at < lost + 1.5 for at in fleet.times(lost)) >= 0.55 * 200 * 1.5
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "trips", "how"),
+    [
+        (464, 464, [0.0, 0.127], "dead"),
+        (41, 41, [0.003] * 7, "dead"),
+        (200, 75, [0.0] * 4 + [0.826], "away"),
+    ],
+)
+def test_processes_that_hear_at_other_moments_that_the_store_is_back_stay_within_the_rate(
+    rate, burst, trips, how
+):
+    """Questions hang for up to two seconds, and one that is far away hears of it later."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip, back=0)
+        fleet.run(0.5)
+        fleet.work(tasks=20)
+        fleet.run(1.6)
+        for process in fleet.processes:
+            setattr(process.line, how, True)
+        fleet.run(5)
+        for process in fleet.processes:
+            setattr(process.line, how, False)
+        fleet.run(6)
+        assert fleet.excess(rate, burst) <= 0
+        assert all(process.seen.of(events.StoreRegained) for process in fleet.processes)
+        assert len(fleet.times(fleet.now - 1)) >= 0.9 * rate
+
+
 @pytest.mark.parametrize("moment", [1.0, 1.013, 1.039, 1.078])
 @pytest.mark.parametrize("many", [2, 4])
 def test_a_store_that_answers_with_errors_is_lost_by_all_in_turns_and_the_rate_holds(many, moment):

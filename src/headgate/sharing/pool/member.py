@@ -16,10 +16,8 @@ from ... import events
 from ...arguments import NS_PER_US, SECOND
 from ...backoff import Backoff
 from ...errors import InvalidConfig, StoreError
-from ...gate.leased import LeasedRate
 from ...gate.supply import Demand, Grant, holds
 from ...gate.window import WindowSignal
-from ...hints import AnyRate
 from ...limits import columns_for
 from ..courier import COURIER
 from .client import PATIENCE, TRY_AGAIN, PoolClient, loop_time
@@ -27,7 +25,7 @@ from .demand import HEARTBEAT, IDLE, LEASE, Forecast, limits_of, spare_for, stat
 from .episode import CLEARED, ENDED, NO_PROBES, USUAL, manner_of
 from .heard import HeardWindow, heard_signal
 from .lessons import Lessons
-from .loss import OwnPart, grant_without_store, used_without_store
+from .loss import TELL, OwnPart, grant_without_store, lease_rates, used_without_store
 from .places import HeldPlaces
 from .question import PoolLimits, check_units, granted_batches, rate_of_terms, terms_of, window_left
 
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 _PACE = Backoff(0.02, strategy="constant", jitter="none")
 # How often a member looks what its waiting callers wait for, and tells what remains because they wait.
 _LOOK = 20_000_000
-# How long after a store is back nothing is granted: all members have told by then what they used.
-_REUNION = 350_000_000
 
 
 class PoolMember:
@@ -90,12 +86,9 @@ class PoolMember:
         self._wish: tuple[int, ...] | None = None  # the cost of a caller that did not wait
         self._pending: Question | None = None  # asked, and not answered yet
         self._pending_since = 0
-        self._lost = False
-        self._returns_at: int | None = None  # when a store that is back grants again
         self._curious = False  # another member has changed something
-        self._working = False
+        self._lost = self._working = self._closed = False
         self._news: asyncio.Event | None = None
-        self._closed = False
         self.questions = 0  # asked so far
 
     # -- what the gate tells: any thread, never waiting
@@ -164,7 +157,7 @@ class PoolMember:
     def after_fork(self) -> None:
         """In a forked child: another member, to which nothing was granted, with a connection of its own."""
         self._pool.start_anew()
-        self._pending = self._news = self._returns_at = None
+        self._pending = self._news = None
         self._working = self._places.crowded = self._lost = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
         self._part = OwnPart()
@@ -234,6 +227,8 @@ class PoolMember:
             self._give_up()
         question = self._pending
         if question is None:
+            if self._lost and now - self._asked_at < TELL:
+                return (self._asked_at + TELL - now) / SECOND
             keeps = self._places.keeps(now - self._asked_at)
             demand = self._gate.demand(keeps=keeps)
             question, self._pending_since = self._question(demand), demand.at
@@ -247,6 +242,7 @@ class PoolMember:
         try:
             answer = await self._pool.ask_patiently(question, slow=self._lose)
         except (StoreError, TimeoutError) as error:
+            self._part.hangs |= isinstance(error, TimeoutError)
             self._lose(str(error) or "no answer")
             grant = self._grant_without_store()
             self._gate.grant(Grant(places=grant.places, bytes=grant.bytes))
@@ -447,7 +443,7 @@ class PoolMember:
         """
         gate, columns = self._gate, columns_for(self._rates, self._gate.columns, learned=True)
         if leased:
-            rates: list[AnyRate] = [LeasedRate(rate, columns[rate.unit]) for rate in self._rates]
+            rates = lease_rates(self._rates, columns, self._part, self._clock.now())
             grant = Grant(rates=rates, columns=columns, keeps_units=keeps_units)
         else:
             grant = self._grant_without_store()
@@ -470,28 +466,31 @@ class PoolMember:
         logging.getLogger("headgate").warning(
             "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, key, self._on_loss
         )
-        self._owe(self._install(leased=False))
+        begins_in = self._part.lose(self._pending_since, self._clock.now())
+        self._begin()
+        asyncio.get_running_loop().call_later(begins_in, self._begin)
         self._lessons.hear_probes(NO_PROBES)  # each member finds out by itself
         self._pool.tell(events.StoreLost, reason=why)
+
+    def _begin(self) -> None:
+        if self._lost and not self._closed:
+            self._owe(self._install(leased=False))
 
     def _grant_without_store(self) -> Grant:
         """What to go by. Until their leases end, other members may use the places that they were granted."""
         held = self._places.granted if (now := self._clock.now()) < self._valid_until else None
-        rates, columns, asked = self._rates, self._gate.columns, self._pending_since
-        return grant_without_store(rates, self._limits, columns, self._on_loss, self._part, held, now, asked)
+        rates, limits, columns = self._rates, self._limits, self._gate.columns
+        return grant_without_store(rates, limits, columns, self._on_loss, self._part, held, now)
 
     def _is_back(self, answer: Answer) -> bool:
         """The store answers again. True when all members have had time to tell what they used."""
         now, gate = self._clock.now(), self._gate
         self._owe(gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._part)))
-        if self._returns_at is None:
-            self._returns_at = now + _REUNION
-            self._members = max(self._members, answer["members"])
-        if now < self._returns_at:
-            self._forecast.ask_at = self._returns_at
+        self._members = max(self._members, answer["members"])
+        self._forecast.ask_at = returns_at = self._part.returns(now, self._rates, self._pool.trips.typical)
+        if now < returns_at:
             return False
         self._lost = False
-        self._returns_at = None
         self._owe(self._install(leased=True))
         self._pool.tell(events.StoreRegained)
         return True
