@@ -19,7 +19,7 @@ from faults.wire import Line
 from headgate.sharing.store import open_store
 from patience import News
 
-SILENT, BACK, END = 1.0, 5.0, 6.5
+SILENT, BACK, END = 1.0, 5.0, 9.0
 MODES = ("share", "lease", "closed", "open")
 KINDS = {"valkey": Server, "cluster": Cluster, "postgres": PostgresServer}
 

@@ -134,7 +134,7 @@ SAYS = {
     "postgres, two addresses": "session is read-only",
     "postgres, disk": "cannot answer: could not extend file",
 }
-BROKEN, MENDED, END = 1.0, 3.2, 5.4
+BROKEN, MENDED, END = 1.0, 3.2, 7.6
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ class OwnPart:
         self.places = 0
         self.granted_for = 0  # how long members may use what they were granted, in microseconds
         self.begins = 0  # without the store: from when on it may be used, in nanoseconds
-        self.hangs = False  # questions get no answer, instead of errors
+        self.hangs = False  # questions get no answer, instead of errors, and members use their parts
         self.used = False  # without the store, and not told yet that nothing is saved up
         self.returns_at: int | None = None  # when this process goes by a store that is back
         self.ask_at: float | None = None  # when to ask for it again, in seconds; None: it is final

@@ -242,7 +242,7 @@ class PoolMember:
         try:
             answer = await self._pool.ask_patiently(question, slow=self._lose)
         except (StoreError, TimeoutError) as error:
-            self._part.hangs |= isinstance(error, TimeoutError)
+            self._part.hangs |= self._on_loss == "share" and isinstance(error, TimeoutError)
             self._lose(str(error) or "no answer")
             grant = self._grant_without_store()
             self._gate.grant(Grant(places=grant.places, bytes=grant.bytes))
