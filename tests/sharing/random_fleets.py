@@ -1,0 +1,119 @@
+"""Fleets chosen at random, with small bursts and processes near and far: what is above the limit is a defect.
+
+    .venv/bin/python tests/sharing/random_fleets.py calling 0 160       # all callers call all the time
+    .venv/bin/python tests/sharing/random_fleets.py returning 0 160     # callers give up and return
+    .venv/bin/python tests/sharing/random_fleets.py forgetting 0 80     # and the store loses everything
+
+Each line is one fleet: what was above the limit, in calls; the part of the rate that was used; how far the
+parts of the processes were from equal ones; questions for each call. The same number is the same fleet.
+"""
+
+import logging
+import sys
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from fleet import Fleet, unevenness
+
+
+class Found(NamedTuple):
+    number: int
+    rate: int
+    burst: int
+    trips: list
+    ways: list
+    above: float
+    used: float
+    uneven: float
+    questions: float
+
+
+def _trips(random, processes, far):
+    """Return the round trip of each process in seconds: those that are far come first."""
+    return [
+        round(random.uniform(0.03, 1.0) if random.random() < 0.5 else random.uniform(0.03, 0.3), 3)
+        if n < far
+        else round(random.uniform(0, 0.005), 4)
+        for n in range(processes)
+    ]
+
+
+def calling(number, seconds=30):
+    """Bursts of no more calls than there are processes, which all call all the time."""
+    random = Random(number)
+    processes = random.randint(2, 6)
+    burst, rate = random.randint(1, processes), random.choice([10, 20, 50, 100, 200, 464, 978, 2000])
+    trips = _trips(random, processes, random.randint(1, processes))
+    way = random.choice([0, 0.5, 1])
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip in trips:
+            fleet.join(trip=trip, back=trip * way)
+        fleet.run(3)
+        fleet.work(tasks=random.choice([5, 50]))
+        fleet.run(3)
+        steady = fleet.now
+        fleet.run(seconds)
+        used = len(fleet.times(steady)) / rate / seconds
+        uneven = unevenness(fleet.parts(steady))
+        above = fleet.excess(rate, burst)
+        return Found(number, rate, burst, trips, [way], above, used, uneven, fleet.questions())
+
+
+def returning(number, forgets=0.0):
+    """Few or many callers of each process, some slow, that come, give up and come back."""
+    random = Random(f"c{number}")
+    processes = random.randint(2, 6)
+    burst, rate = random.randint(1, processes + 2), random.choice([5, 10, 20, 50, 100, 200, 464, 978, 2000])
+    trips = _trips(random, processes, random.randint(1, processes))
+    ways = [random.choice([0, 0.5, 1, random.random()]) for _ in trips]
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        for trip, way in zip(trips, ways, strict=True):
+            fleet.join(trip=trip, back=trip * way)
+
+        def forget():
+            if forgets and random.random() < forgets:
+                fleet.store._pools._kept.clear()
+
+        fleet.run(random.uniform(0.5, 3))
+        for _ in range(6):
+            for process in fleet.processes:
+                if random.random() < 0.6:
+                    tasks = random.choice([1, 1, 3, 20, 50])
+                    pause = random.choice([0, 0, 0, 0.1, 0.5])
+                    fleet.work(process, tasks=tasks, pause=pause, takes=random.choice([0, 0, 0.02]))
+            fleet.run(random.uniform(0.2, 3))
+            forget()
+            fleet.stop_work()
+            fleet.run(random.choice([0, 0.02, 0.3, random.uniform(0, 1.5)]))
+            forget()
+        ways = [round(way, 2) for way in ways]
+        return Found(number, rate, burst, trips, ways, fleet.excess(rate, burst), 0, 0, fleet.questions())
+
+
+def forgetting(number):
+    """The same, where the store loses everything about every third time that callers come or go."""
+    return returning(number, 0.3)
+
+
+KINDS = {kind.__name__: kind for kind in (calling, returning, forgetting)}
+
+
+def main(kind, first, last):
+    logging.getLogger("headgate").setLevel(logging.CRITICAL)
+    found = []
+    for number in range(int(first), int(last)):
+        found.append(KINDS[kind](number))
+        print(found[-1], flush=True)
+    above = [each.above for each in found if each.above > 0]
+    used = sum(each.used for each in found) / len(found)
+    print(
+        f"{len(above)} of {len(found)} above, by {max([0, *above]):.2f} at most; {used:.1%} used on average"
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
