@@ -109,10 +109,9 @@ def main(kind, first, last):
         found.append(KINDS[kind](number))
         print(found[-1], flush=True)
     above = [each.above for each in found if each.above > 0]
-    used = sum(each.used for each in found) / len(found)
-    print(
-        f"{len(above)} of {len(found)} above, by {max([0, *above]):.2f} at most; {used:.1%} used on average"
-    )
+    print(f"{len(above)} of {len(found)} above, by {max([0, *above]):.2f} calls at most")
+    if kind == "calling":
+        print(f"{sum(each.used for each in found) / len(found):.1%} of the rate used on average")
 
 
 if __name__ == "__main__":
