@@ -9,7 +9,7 @@ from sharing.random_fleets import calling, forgetting, returning
 def test_processes_that_call_all_the_time_stay_within_a_small_burst_and_use_most_of_the_rate(number):
     found = calling(number, seconds=20)
     assert found.above <= 0.1, found
-    assert found.used >= 0.8, found
+    assert found.used >= 0.7, found
 
 
 @pytest.mark.parametrize("number", range(12))

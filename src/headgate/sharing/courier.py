@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # How many seconds the end of the process waits for errands, e.g. for leases that are returned.
 _LAST_WAIT = 2.0
-# After how many seconds a task that goes on is cancelled again.
-_CANCEL_AGAIN = 0.05
 
 
 class Connected(Protocol):
@@ -160,16 +158,17 @@ class Courier:
             await asyncio.wait(closing, timeout=_LAST_WAIT / 10)
 
 
-async def stop(*tasks: asyncio.Task[Any]) -> None:
+async def stop(*tasks: asyncio.Task[Any], again: float = 0.25) -> None:
     """Cancel tasks and wait until they have ended.
 
-    Some libraries lose a cancellation that comes while they connect: then the task is cancelled again.
+    Some libraries lose a cancellation that comes while they connect: so tasks that have not ended after that
+    time are cancelled `again`. A task that stops others in the end needs more of it.
     """
     running = set(tasks)
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN)
+        _, running = await asyncio.wait(running, timeout=again)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -19,7 +19,19 @@ from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle, stop
 from .pool.answer import REUNION
 from .pool.flow import FAR_PART, HALF, MOST_LONGER
-from .pool.grants import AGAIN, CALLS, EARLY, ENOUGH, FAR, GRACE, LATELY, LEAST_AHEAD, MOST_AHEAD, SOONEST
+from .pool.grants import (
+    AGAIN,
+    CALLS,
+    EARLY,
+    ENOUGH,
+    FAR,
+    GRACE,
+    LATELY,
+    LEAST_AHEAD,
+    MOST_AHEAD,
+    SOONEST,
+    STALE,
+)
 from .pool.heard import read_news
 from .pool.parts import DIVIDED_FOR, PRESENT, WHOLE
 from .pool.question import Answer
@@ -67,7 +79,7 @@ _CONSTANTS = [
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
-    *(HALF, FAR_PART, GAPS, LONGEST_ROUND),
+    *(HALF, FAR_PART, GAPS, STALE, LONGEST_ROUND),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard
@@ -178,7 +190,7 @@ class RedisStore:
             await listener.unsubscribe(channel)
         else:  # a connection that listens to nothing would not notice that it is lost
             self._listening = self._listener = None
-            await stop(listening)
+            await stop(listening, again=1.0)
 
     async def keys(self) -> list[str]:
         """Return the keys of all pools. Reads all keys of the servers, a few at a time."""
@@ -224,7 +236,7 @@ class RedisStore:
         self._fail(waiting)
         if not here:
             return  # the tasks are those of another loop, which has ended
-        await stop(*tasks)
+        await stop(*tasks, again=1.0)
         if servers is not None:
             with suppress(Exception):  # the connection may be lost already
                 await servers.close()

@@ -227,6 +227,8 @@ def test_the_end_of_probes_is_told_if_there_is_nothing_else_to_tell(heard):
     written(heard)
     heard.leave(ENDED, USUAL)
     assert heard.signal == ENDED
+    heard.tell_again()
+    assert heard.signal == CLEARED
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from .flow import (
     together,
 )
 from .rate import PoolRate
-from .shift import goes_on_first, serve, take_shift, turn_apart
+from .shift import others_first, serve, take_shift, turn_apart
 from .strict import StrictPoolRate
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ ENOUGH = 128
 # batch is put off asks again after AGAIN, and is granted it after FAR.
 FAR = 2_000_000
 AGAIN = 500_000
+# A doubt that is more than two round trips and so much more has grown while the member was silent.
+STALE = 5_000
 
 
 def knows_rates(pool: Pool, question: Question) -> bool:
@@ -80,13 +82,16 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         if pool.window.prober != question["member"]:
             return starts, AGAIN
         batches = batches[:1]  # for single calls
-    gap = 0
-    if is_far(pool.rates, question["doubt"], batches) and (member.flows or not are_few(pool.rates, batches)):
+    gap, doubt = 0, question["doubt"]
+    far = is_far(pool.rates, doubt, batches)
+    if far and doubt > 2 * question["reach"] + STALE:
+        return starts, SOONEST  # the member knows the clock better as soon as it has heard this
+    if far and (member.flows or not are_few(pool.rates, batches)):
         flowing = _grant_flow(pool, member, question, batches, now)
         if flowing is not None:
             return flowing
         if not are_few(pool.rates, batches, HALF):
-            gap = question["doubt"]
+            gap = doubt
     member.gap = gap
     heard, forth = now + member.back, member.reach - member.back
     kept, less = kept_from_now(pool), together(pool)
@@ -104,9 +109,9 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         start = max(heard, beside(kept, fits, now))
         if turns is None:
             turns = _turns(pool, member, takes, now)
-            ahead, least, light, turn, dry = turns
+            ahead, least, light, turn, dry, turn_of_far = turns
             several = turn > takes  # else a turn is one batch, and there is nothing to save
-            light = light and several
+            light = light and several and not gap
             had = 0 if least is None else least + turn
             enough, begun = had, member.served
             if light and begun >= had:
@@ -136,21 +141,24 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
                 again = member.last_start - ahead
             elif any(rate.fits_at(units, now) == fits for rate, units in strict):
                 pass  # it is divided by the level
-            elif goes_on_first(pool, member, who, turn, now):
+            elif others_first(pool, member, who, turn_of_far, now):
                 again = start - (dry - now) - forth
             elif light and member.served >= enough:
                 # Half a turn earlier than the others leave it to this member: they may need less.
                 halves = max(0, 2 * _before(pool, member, who, had, now) - 1)
                 again = start - (dry - now) - forth + turn * halves // 2
-            elif least is not None and member.served >= enough:  # it had its turn
+            elif least is not None and member.served >= enough and not (apart and pool.prepaid):
+                # It had its turn.
                 next_start = member.last_start if member.last_start > dry else start
                 again = next_start - (dry - now) - forth
         if again:
             member.content = int(content or (not starts and stays))
             member.short_until = max(again, member.last_start, now) + EARLY + 2 * member.reach + GRACE
             return starts, max(SOONEST, again - now)
-        if start > now + FAR and (not member.put_off or now - member.put_off < FAR):
-            # Not put off for longer than FAR: a large batch would never be granted.
+        whole = 10 * kept[-1][1] > 9 * WHOLE
+        if start > now + FAR and (whole or not member.put_off or now - member.put_off < FAR):
+            # Not put off for longer than FAR: a large batch would never be granted. But where nearly all is
+            # kept for flows, they will be smaller soon, because this member waits.
             member.put_off = member.put_off or now
             waits = kept[-1][1] or any(each.gap for each in pool.members.values())
             member.short_until = now + AGAIN + 2 * member.reach + GRACE if waits else 0
@@ -161,7 +169,7 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
         used_by = start + question["doubt"]
         taken_at = max(fits, alone(kept, heard, now))
         later = 0 if member.gap else alone(kept, used_by, now) - taken_at
-        take_shift(pool, member, who)
+        take_shift(pool, member, who, now, briefly=least is not None and begun >= had, few=few)
         for rate, units in needs:
             rate.charge(units, taken_at, stamp, later)
             rate.tell_taken(units, start, question["doubt"])
@@ -279,11 +287,13 @@ def _before(pool: Pool, member: MemberState, who: str, had: int, now: int) -> in
     )
 
 
-def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, int | None, bool, int, int]:
+def _turns(
+    pool: Pool, member: MemberState, takes: int, now: int
+) -> tuple[int, int | None, bool, int, int, int]:
     """How long in advance to grant, what the member had that is short and had least, whether that one is
-    content, what a turn is, and when the rate would run dry.
+    content, what a turn is, when the rate would run dry, and what a turn is of those that have shifts.
 
-    All but the last in time of the rate. A turn is a batch, which takes that long, or more. No member stays
+    All but the fifth in time of the rate. A turn is a batch, which takes that long, or more. No member stays
     behind another one by more than a turn of all. What starts before the member that is farthest away would
     hear of it is granted to any member: otherwise it could be used by none.
     """
@@ -292,19 +302,20 @@ def _turns(pool: Pool, member: MemberState, takes: int, now: int) -> tuple[int, 
     short = [
         (each.served, -each.content)
         for each in pool.members.values()
-        if each is not member and each.short_until > now and not each.flows
+        if each is not member and each.short_until > now and not each.flows and (member.gap or not each.gap)
     ]
     ahead = granted_ahead(time_for_calls(pool) * many)
     # Those that have a part of their own are not waited for.
     ahead += max([member.reach, *(each.reach for each in pool.members.values() if not each.flows)])
-    turn = max(takes, ahead // many, turn_apart(pool, member, many, now))
+    turn, turn_of_far = max(takes, ahead // many), turn_apart(pool, member, many, now)
     # A turn of a strict rate is an even part of the period.
     periods = [rate.period // many for rate in pool.rates if isinstance(rate, StrictPoolRate)]
-    behind = max(turn * many, 2 * LEAST_AHEAD, *periods)
+    behind = max(max(turn, turn_of_far) * many, 2 * LEAST_AHEAD, *periods)
     member.served = max([member.served, *(each.served - behind for each in pool.members.values())])
     latest = max(each.back for each in pool.members.values())
     least, content = min(short, default=(None, 0))
-    return ahead, least, content < 0, turn, now + EARLY + latest
+    turn = max(turn, turn_of_far) if member.gap else turn
+    return ahead, least, content < 0, turn, now + EARLY + latest, turn_of_far
 
 
 def time_for_calls(pool: Pool) -> int:

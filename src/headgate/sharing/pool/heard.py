@@ -128,7 +128,7 @@ class HeardWindow:
 
     def tell_again(self) -> None:
         """Whether the pool has heard the last question is unknown: the next one tells the same."""
-        if self.signal is None:
+        if self.signal is None or (self._signal == ENDED and self._telling is not None):
             self._signal = self._telling
         elif self._telling == CLEARED and self._signal is not None and self._signal >= 0:
             self._signal, self._then = CLEARED, (self._signal, self._manner)

@@ -103,7 +103,7 @@ local function turns(pool, member, takes, now)
   for _, each in pairs(pool.members) do
     if #each[FLOWS] == 0 then
       reach = max(reach, each[REACH])
-      if each ~= member and each[SHORT_UNTIL] > now then
+      if each ~= member and each[SHORT_UNTIL] > now and (member[OWN_GAP] > 0 or each[OWN_GAP] == 0) then
         local served, content = each[SERVED], each[CONTENT] == 1
         light = content and (not least or served <= least) or (light and served >= least)
         least = least and min(least, served) or served
@@ -112,13 +112,14 @@ local function turns(pool, member, takes, now)
     back, latest = max(back, each[BACK]), max(latest, each[SERVED])
   end
   local ahead = granted_ahead(time_for_calls(pool) * many) + reach
-  local turn = max(takes, floor(ahead / many), Shift.turn_apart(pool, member, many, now))
-  local behind = max(turn * many, 2 * LEAST_AHEAD)
+  local turn, turn_of_far = max(takes, floor(ahead / many)), Shift.turn_apart(pool, member, many, now)
+  local behind = max(max(turn, turn_of_far) * many, 2 * LEAST_AHEAD)
   for _, rate in ipairs(pool.rates) do
     behind = rate[KIND] == STRICT and max(behind, floor(rate[PERIOD] / many)) or behind
   end
   member[SERVED] = max(member[SERVED], latest - behind)
-  return ahead, least, light, turn, now + EARLY + back
+  turn = member[OWN_GAP] > 0 and max(turn, turn_of_far) or turn
+  return ahead, least, light, turn, now + EARLY + back, turn_of_far
 end
 
 -- What `grant` does, for a member that is far from the store. Nothing: its calls are too heavy for that.
@@ -214,7 +215,11 @@ local function grant(pool, member, question, now)
     batches = {batches[1]}
   end
   local doubt, gap = exact(question.doubt), 0
-  if Flow.is_far(rates, doubt, batches) and (#member[FLOWS] > 0 or not Flow.are_few(rates, batches, FEW_PART)) then
+  local far = Flow.is_far(rates, doubt, batches)
+  if far and doubt > 2 * question.reach + STALE then
+    return starts, SOONEST
+  end
+  if far and (#member[FLOWS] > 0 or not Flow.are_few(rates, batches, FEW_PART)) then
     local flowing, again = grant_flow(pool, member, question.member, batches, doubt, now)
     if flowing then
       return flowing, again
@@ -226,15 +231,16 @@ local function grant(pool, member, question, now)
   local kept, less = Flow.kept_from_now(pool), Flow.together(pool, 0)
   local who, waiting = question.member, question.waiting
   local ahead, least, light, several, turn, dry, had, enough, begun = false, false, false, false, 0, 0, 0, 0, 0
+  local turn_of_far = 0
   local level, level_at, pause, late = nil, 0, SOONEST, false
   local few = waiting <= CALLS
   local stays = few and member[CONTENT] == 1
   member[CONTENT] = 0
   for _, batch in ipairs(batches) do
-    local takes, fits, strict_fits = 0, now, false
+    local takes, fits, strict_fits, apart = 0, now, false, gap > 0 and pool.apart == who
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
-        local at = fits_at(rate, batch[i], now, less, gap > 0 and pool.apart == who)
+        local at = fits_at(rate, batch[i], now, less, apart)
         takes = max(takes, time_for(rate, batch[i]))
         fits = max(fits, at)
         if rate[KIND] == STRICT then
@@ -244,9 +250,9 @@ local function grant(pool, member, question, now)
     end
     local start = max(heard, Flow.beside(kept, fits, now))
     if not ahead then
-      ahead, least, light, turn, dry = turns(pool, member, takes, now)
+      ahead, least, light, turn, dry, turn_of_far = turns(pool, member, takes, now)
       several = turn > takes
-      light = light and several
+      light = light and several and gap == 0
       had = least and least + turn or 0
       enough, begun = had, member[SERVED]
       if light and begun >= had then
@@ -288,12 +294,12 @@ local function grant(pool, member, question, now)
         again = member[LAST_START] - ahead
       elseif strict_fits == fits then
         again = false
-      elseif Shift.goes_on_first(pool, member, who, turn, now) then
+      elseif Shift.others_first(pool, member, who, turn_of_far, now) then
         again = start - (dry - now) - forth
       elseif light and member[SERVED] >= enough then
         local halves = max(0, 2 * before(pool, member, who, had, now) - 1)
         again = start - (dry - now) - forth + floor(turn * halves / 2)
-      elseif least and member[SERVED] >= enough then
+      elseif least and member[SERVED] >= enough and not (apart and pool.prepaid > 0) then
         again = (member[LAST_START] > dry and member[LAST_START] or start) - (dry - now) - forth
       end
     end
@@ -302,7 +308,8 @@ local function grant(pool, member, question, now)
       member[SHORT_UNTIL] = exact(max(again, member[LAST_START], now) + EARLY + 2 * member[REACH] + GRACE)
       return starts, max(SOONEST, again - now)
     end
-    if start > now + FAR and (member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
+    local whole = 10 * kept.last > 9 * ALL
+    if start > now + FAR and (whole or member[PUT_OFF] == 0 or now - member[PUT_OFF] < FAR) then
       if member[PUT_OFF] == 0 then
         member[PUT_OFF] = now
       end
@@ -316,7 +323,7 @@ local function grant(pool, member, question, now)
     member[PUT_OFF] = 0
     local stamp, used_by, taken_at = next_stamp(pool), start + doubt, max(fits, Flow.alone(kept, heard, now))
     local later = gap > 0 and 0 or Flow.alone(kept, used_by, now) - taken_at
-    Shift.take(pool, member, who)
+    Shift.take(pool, member, who, now, least and begun >= had, few)
     for i, rate in ipairs(rates) do
       if batch[i] ~= 0 then
         charge(rate, batch[i], taken_at, stamp, later)

@@ -4,35 +4,40 @@
 -- The functions of this file: a script may not have more than 200 local variables.
 local Shift = {}
 
--- How long a turn is at least, if that many members are short and some of them go apart.
+-- How long a turn of members far away is, if that many members are short.
 function Shift.turn_apart(pool, member, many, now)
-  local sum, longest = 0, 0
+  local gaps = 0
   for _, each in pairs(pool.members) do
     if each == member or each[SHORT_UNTIL] > now then
-      sum, longest = sum + each[OWN_GAP], max(longest, each[OWN_GAP])
+      gaps = gaps + each[OWN_GAP]
     end
   end
-  local turn = floor(min((GAPS - 1) * sum, LONGEST_ROUND) / many)
-  return max(floor(turn * (many - 1) / many), floor(longest / 2))
+  return floor(floor(min((GAPS - 1) * gaps, LONGEST_ROUND) / many) * (many - 1) / many)
 end
 
--- Whether the members whose shift it is go on before this one begins another.
-function Shift.goes_on_first(pool, member, who, turn, now)
+-- Whether the members whose shift it is go on first, or others are to begin the next one.
+function Shift.others_first(pool, member, who, turn, now)
   local apart = pool.apart
-  if apart == who or (apart == '' and member[OWN_GAP] == 0) then
+  if apart == who then
     return false
   end
   for name, each in pairs(pool.members) do
-    local theirs = name == apart or (apart == '' and each[OWN_GAP] == 0 and #each[FLOWS] == 0)
-    if theirs and each[SHORT_UNTIL] > now and each[SERVED] < member[SERVED] + turn then
-      return true
+    if each ~= member and each[SHORT_UNTIL] > now then
+      local first = each[OWN_GAP] > 0 and member[SERVED] >= each[SERVED] + turn
+      if apart ~= '' or member[OWN_GAP] > 0 then
+        local theirs = name == apart or (apart == '' and each[OWN_GAP] == 0 and #each[FLOWS] == 0)
+        first = theirs and (each[SERVED] < member[SERVED] + turn or (name == apart and pool.prepaid > 0))
+      end
+      if first then
+        return true
+      end
     end
   end
   return false
 end
 
 -- Have the shift be that of this member, or of all that are near. The gap of the last one passes.
-function Shift.take(pool, member, who)
+function Shift.take(pool, member, who, now, briefly, few)
   local apart = member[OWN_GAP] > 0 and who or ''
   if pool.apart == apart then
     return
@@ -42,8 +47,15 @@ function Shift.take(pool, member, who)
       rate[FULL_AT], rate[GAP] = exact(rate[FULL_AT] + rate[GAP]), 0
     end
   end
-  pool.apart, pool.prepaid = apart, member[OWN_GAP]
-  member[SERVED] = exact(member[SERVED] + pool.prepaid)
+  local least = false
+  for _, each in pairs(few and pool.members or {}) do
+    if each ~= member and each[SHORT_UNTIL] > now then
+      least = least and min(least, each[SERVED]) or each[SERVED]
+    end
+  end
+  member[SERVED] = max(member[SERVED], least or 0)
+  pool.apart, pool.prepaid = apart, briefly and 0 or member[OWN_GAP]
+  member[SERVED] = exact(member[SERVED] + member[OWN_GAP])
 end
 
 -- Count what was granted to the member whose shift it is, and leave a gap behind it.
