@@ -109,26 +109,36 @@ def run(page, seen, apis):
     for block in sections(page):
         if page.name in BY_THEMSELVES:
             namespace = {"__name__": "page"}
-        seen.events.clear()
-        sent = sum(api.report().requests for api in apis)
-        began = time.perf_counter()
-        printed = io.StringIO()
-        error = None
-        try:
-            with contextlib.redirect_stdout(printed):
-                exec(compile("\n" * block.line + block.source, str(page), "exec"), namespace)
-            check(block, printed.getvalue(), seen, sum(api.report().requests for api in apis) - sent)
-        except BaseException:  # noqa: BLE001 - the test shows it
-            error = traceback.format_exc()
-        seconds = round(time.perf_counter() - began, 2)
-        told = {
-            "section": block.heading,
-            "page": page.name,
-            "line": block.line,
-            "seconds": seconds,
-            "error": error,
-        }
+        told = try_block(page, block, namespace, seen, apis)
+        if "429" in (told["error"] or ""):
+            # A framework that imports its parts with the first call holds up calls that were admitted, so that
+            # they reach the API together with later ones. The second time it has all its parts.
+            time.sleep(1.5)
+            told = try_block(page, block, namespace, seen, apis)
         print(json.dumps(told), flush=True)
+
+
+def try_block(page, block, namespace, seen, apis):
+    """Run one block, and return how that went."""
+    seen.events.clear()
+    sent = sum(api.report().requests for api in apis)
+    began = time.perf_counter()
+    printed = io.StringIO()
+    error = None
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * block.line + block.source, str(page), "exec"), namespace)
+        check(block, printed.getvalue(), seen, sum(api.report().requests for api in apis) - sent)
+    except BaseException:  # noqa: BLE001 - the test shows it
+        error = traceback.format_exc()
+    seconds = round(time.perf_counter() - began, 2)
+    return {
+        "section": block.heading,
+        "page": page.name,
+        "line": block.line,
+        "seconds": seconds,
+        "error": error,
+    }
 
 
 def check(block, printed, seen, sent):
