@@ -111,7 +111,7 @@ def run(page, seen, apis):
             namespace = {"__name__": "page"}
         told = try_block(page, block, namespace, seen, apis)
         if "429" in (told["error"] or ""):
-            # A framework that imports its parts with the first call holds up calls that were admitted, so that
+            # A framework that imports its parts with the first call holds up calls that were admitted, and
             # they reach the API together with later ones. The second time it has all its parts.
             time.sleep(1.5)
             told = try_block(page, block, namespace, seen, apis)
