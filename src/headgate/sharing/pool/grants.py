@@ -327,10 +327,9 @@ def granted_for(pool: Pool) -> int:
     """Return for how long members may use what they are granted, if all that there are want a turn.
 
     What is granted to any of them reaches as much further as the one that is farthest away is. One that had
-    less than the others is granted up to twice as much. Half of the second half may be left when the
-    others notice that the store is lost; they need not wait for what the pool keeps back
-    for unused grants. A pool that follows a lost one tells what they may still use of that, too: it may be
-    lost as well.
+    less than the others is granted up to twice as much. Half of the second half may be left when the others
+    notice that the store is lost; they need not wait for what the pool keeps back for unused grants. A pool
+    that follows a lost one tells what they may still use of that, too: it may be lost as well.
     """
     reach = max((each.reach for each in pool.members.values()), default=0)
     ahead = granted_ahead(time_for_calls(pool) * max(len(pool.present), len(pool.members)))

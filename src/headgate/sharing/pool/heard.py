@@ -43,12 +43,11 @@ class WindowNews(NamedTuple):
 def read_news(text: bytes | str) -> WindowNews | None:
     """Return what the text of a message says of the window; None if it says nothing of that."""
     try:
-        figures = [int(each) for each in text.split()]
-    except ValueError:
+        born, generation, left, gentle, at = (int(each) for each in text.split())
+    except ValueError:  # it has more or fewer figures, or none
         return None
-    if len(figures) != len(WindowNews._fields) or not all(0 <= each < _EXACT for each in figures):
-        return None
-    return WindowNews(*figures)
+    news = WindowNews(born, generation, left, gentle, at)
+    return news if all(0 <= each < _EXACT for each in news) else None
 
 
 def news_text(answer: Answer) -> str:
@@ -171,10 +170,10 @@ class HeardWindow:
     def told(
         self, news: WindowNews, own: int | None, trips: RoundTrips, now: int, *, asking: bool
     ) -> int | None:
-        """The end of the window to go by from now on, if news tell of a window that another member set.
+        """The end of the window to go by from now on, if the news is of a window that another member set.
 
         If that window may be the one that this member has set, also because it is `asking` and tells the pool
-        of that, or if the moment that the news are of is not known here, the next answer decides.
+        of that, or if it is not known here when the news was sent, the next answer decides.
         """
         at = trips.moment(news.at * NS_PER_US, now)
         telling = self.signal is not None or (asking and self._telling is not None)

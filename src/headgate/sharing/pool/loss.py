@@ -95,8 +95,8 @@ class OwnPart:
         """The store answers again. Return when all members have had time to tell what they used.
 
         That takes two round trips of the one that is farthest away, less two `trip`s of this one, which has
-        heard of it so much later. If questions hung, that of another member
-        may have hung since a moment ago: it is given up first, and asked again.
+        heard of it so much later. If questions hung, that of another member may have hung since a moment ago:
+        it is given up first, and asked again.
         """
         if self.returns_at is None:
             hung = _LONGEST_WAIT if self.hangs else 0

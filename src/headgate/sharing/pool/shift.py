@@ -66,10 +66,10 @@ def take_shift(pool: Pool, member: MemberState, who: str, now: int, *, briefly: 
         if isinstance(rate, PoolRate):
             rate.full_at += rate.gap
             rate.gap = 0
-    # A member that has few calls has as much time as the others, not as many calls: each costs a gap.
     short = [each.served for each in pool.members.values() if each is not member and each.short_until > now]
     if few and short:
         member.served = max(member.served, min(short))
+    # A member that has few calls has as much time as the others, not as many calls: each shift costs a gap.
     pool.apart, pool.prepaid = apart, 0 if briefly else member.gap
     member.served += member.gap
 
