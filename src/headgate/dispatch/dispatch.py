@@ -193,7 +193,7 @@ class Dispatch(Gate, Closing):
                 pace=acquire_backoff,
                 random=self._random,
             )
-            self._member.start(timeout=6.0)
+            self._member.start()
         elif acquire_backoff is not None:
             raise InvalidConfig(
                 "acquire_backoff paces how a store is asked again; without store= waiting callers are woken "

@@ -102,7 +102,8 @@ class RedisStore:
     itself, on its own event loop, and leaves the client as it is.
 
     A server that does not answer costs an `ask` at most `timeout` seconds, and `connect_timeout` more if it
-    is not connected yet. Whether such a question was decided is unknown: ask again with the same id.
+    is not connected yet; in a cluster twice as much more, because one server says which other one has the
+    key. Whether such a question was decided is unknown: ask again with the same id.
     """
 
     def __init__(self, where: Any, *, timeout: float = 2.5, connect_timeout: float = 2.5) -> None:
@@ -110,7 +111,7 @@ class RedisStore:
         self.url = self._address.shown
         self._sharded = self._address.kind == "cluster"  # whether news go to the listeners of one shard only
         self._timeout = timeout
-        self._connect_timeout = connect_timeout
+        self._patience = timeout + connect_timeout * (2 if self._sharded else 1)
         self._closed = False
         self._heard: dict[bytes, list[Heard]] = {}
         self._start(None)
@@ -162,10 +163,10 @@ class RedisStore:
         if lane not in self._sending:
             self._sending[lane] = asyncio.create_task(self._send(lane))
         try:
-            async with asyncio.timeout(self._timeout + self._connect_timeout):
+            async with asyncio.timeout(self._patience):
                 return await reply
         except TimeoutError:
-            raise self._unanswered() from None
+            raise self._unanswered(self._patience) from None
 
     async def listen(self, key: str, heard: Heard) -> None:
         """Have `heard` called when the window, the limits or a record has changed, or may have without news.
@@ -330,15 +331,15 @@ class RedisStore:
     def _is_closed(self) -> StoreError:
         return StoreError(f"{self.url} was closed; nothing more can be asked there")
 
-    def _unanswered(self) -> StoreError:
-        return StoreError(f"{self.url} does not answer in time ({self._timeout:g} s)")
+    def _unanswered(self, seconds: float) -> StoreError:
+        return StoreError(f"{self.url} does not answer in time ({seconds:g} s)")
 
     def _why(self, error: Exception) -> StoreError:
         from redis import exceptions  # noqa: PLC0415 - as above
 
         words = str(error).rstrip(".")
         if isinstance(error, exceptions.TimeoutError):
-            why = self._unanswered()
+            why = self._unanswered(self._timeout)
         elif isinstance(error, exceptions.AuthenticationError):
             why = StoreError(
                 f"{self.url} does not let us in: {words}; write its user and password as "

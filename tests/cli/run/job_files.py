@@ -35,6 +35,11 @@ def answered_ids(path):
     return sorted(document["custom_id"] for document in answers_of(path))
 
 
+def count_answers(path):
+    """How many whole lines there are by now, while a run may be writing one more."""
+    return path.read_bytes().count(b"\n")
+
+
 class InlineWriter:
     """Writes each line when it comes: where time is virtual, a thread would run outside of it."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import KEYLESS, headgate, start, told
-from cli.run.job_files import answered_ids, job_ids, write_jobs
+from cli.run.job_files import answered_ids, count_answers, job_ids, write_jobs
 from cli.run.virtual_run import SETTINGS
 from headgate import Dispatch
 from headgate.cli.run.errors import Stop
@@ -137,7 +137,7 @@ def test_ctrl_c_is_named_once(tmp_path):
         before = len(answered_ids(answers))
         assert before > 10
         run = start("run", jobs, "--to", api.url, "-o", answers, "--rate", "60/minute")
-        eventually(lambda: len(answered_ids(answers)) > before, "it goes on")
+        eventually(lambda: count_answers(answers) > before, "it goes on")
         run.send_signal(signal.SIGINT)
         _, words = run.communicate(timeout=30)
     assert run.returncode == 3

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TRY_AGAIN = 0.25
 # For how many seconds an answer that is late is waited for.
 PATIENCE = 2.0
+# The same for the first one: to connect takes several round trips.
+_FIRST_PATIENCE = 9.0
 
 
 def loop_time() -> float:
@@ -123,22 +125,22 @@ class PoolClient:
         if self._unused.detach():
             await self._part()
 
-    def greet(self, first: Callable[[], Coroutine[Any, Any, None]], timeout: float) -> None:
+    def greet(self, first: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Ask for the first time, and listen from then on. Waits, to find out whether there is a store."""
 
         async def greet() -> None:
             # In one task: a store in memory has no moment in between, of which the news would not be heard.
             # Others call a new listener once, or when they first look.
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(_FIRST_PATIENCE):
                 await first()
             await self.listen()
 
         try:
-            COURIER.wait_for(greet, timeout + 1)
+            COURIER.wait_for(greet, _FIRST_PATIENCE + 1)
         except BaseException as error:
             COURIER.send_last(self.close)
             if isinstance(error, TimeoutError):
-                raise StoreError(f"{self.where} did not answer within {timeout:g} s") from None
+                raise StoreError(f"{self.where} did not answer within {_FIRST_PATIENCE:g} s") from None
             raise
 
 

@@ -135,7 +135,7 @@ class PoolMember:
         if self._clock.now() - self._asked_at >= _LOOK:
             self._nudge()
 
-    def start(self, timeout: float) -> None:
+    def start(self) -> None:
         """Go by the pool from now on. Waits for one answer, to find out whether there is a store at all."""
         self._gate.share(self)
         self._install(leased=True)
@@ -151,7 +151,7 @@ class PoolMember:
                 check_units(self._pool.key, self._rates, answer)
             self._take(question, answer)
 
-        self._pool.greet(greet, timeout)
+        self._pool.greet(greet)
         self._nudge()
 
     def after_fork(self) -> None:

@@ -58,7 +58,7 @@ class WindowMember:
 
     def start(self) -> None:
         """Hear whether a window is active. Waits, to find out whether there is a store at all."""
-        self._pool.greet(self._ask, timeout=6.0)
+        self._pool.greet(self._ask)
         reset_in_child(self)
 
     def hear_window(self) -> None:
