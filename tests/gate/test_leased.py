@@ -56,7 +56,7 @@ def test_a_process_that_was_stopped_for_longer_than_a_lease_has_no_units_left():
     rule = leased((5, 0, 0), (5, 0.5, 0), (5, 2, 0))
     assert rule.level(at(0.1)) == 5
     assert rule.enter(cost(1), at(10)) == 0
-    assert (rule.level(at(10)), rule.scheduled()) == (0, 0)
+    assert (rule.level(at(10)), rule.scheduled) == (0, 0)
     assert rule.report() == ([], 0)  # the pool keeps its charge
 
 
@@ -110,9 +110,9 @@ def test_a_call_that_costs_nothing_of_this_rate_always_fits():
 
 def test_a_call_that_does_not_fit_takes_nothing():
     rule = leased((5, 0, 0), (5, 1, 0))
-    before = (rule.level(at(0.5)), rule.scheduled(), rule.taken)
+    before = (rule.level(at(0.5)), rule.scheduled, rule.taken)
     assert rule.enter(cost(6), at(0.5)) == 0
-    assert (rule.level(at(0.5)), rule.scheduled(), rule.taken) == before
+    assert (rule.level(at(0.5)), rule.scheduled, rule.taken) == before
 
 
 def test_a_rate_counts_its_own_column_of_the_cost():
@@ -176,7 +176,7 @@ def test_a_moment_is_a_twentieth_of_the_time_of_the_burst_or_10_ms_but_no_more_t
 def test_return_unused_returns_usable_units_beyond_what_is_kept_the_newest_first():
     rule = leased((3, 0, 0), (4, 0.1, 0.05), (5, 9, 0.06))
     rule.return_unused(2, at(0.2))
-    assert (rule.level(at(0.2)), rule.scheduled()) == (2, 5)  # scheduled ones stay
+    assert (rule.level(at(0.2)), rule.scheduled) == (2, 5)  # scheduled ones stay
     back, extra = rule.report()
     assert (back, extra) == ([[4, at(0.05)], [1, 0]], 0)
 
@@ -242,7 +242,7 @@ def test_units_dropped_by_lower_count_as_used():
     rule.lower(9, at(0.2))  # it never raises the level
     assert rule.level(at(0.2)) == 5
     rule.lower(0, at(0.2))
-    assert (rule.level(at(0.2)), rule.scheduled(), rule.report()) == (0, 2, ([], 0))
+    assert (rule.level(at(0.2)), rule.scheduled, rule.report()) == (0, 2, ([], 0))
 
 
 def test_hold_until_drops_usable_batches():
@@ -265,7 +265,7 @@ def test_hold_until_keeps_batches_that_start_at_that_moment_or_later():
     assert rule.level(at(0.6)) == 4
     assert rule.report() == ([[3, 0]], 0)  # of a strict rate what is not used goes back
     rule.hold_until(at(0.9), at(0.6))
-    assert (rule.level(at(0.6)), rule.scheduled()) == (0, 6)
+    assert (rule.level(at(0.6)), rule.scheduled) == (0, 6)
     assert rule.report() == ([[5, 0], [4, 0]], 0)
 
 
@@ -274,7 +274,7 @@ def test_batches_that_were_granted_since_a_stamp_are_kept_when_older_ones_are_dr
     for strict, returned in ((True, [[4, at(1)]]), (False, [])):
         rule = leased((3, 0, 1), (4, 2, 1), (5, 3, 2), rate=Rate(1_000, strict=strict))
         rule.drop_scheduled(at(2), at(0))
-        assert (rule.level(at(0)), rule.scheduled()) == (3, 5)
+        assert (rule.level(at(0)), rule.scheduled) == (3, 5)
         assert rule.report() == (returned, 0)
 
 
@@ -389,7 +389,7 @@ class Units(RuleBasedStateMachine):
         if not hasattr(self, "units"):
             return
         assert self.rule.level(self.now) == len(self.usable())
-        assert self.rule.scheduled() == sum(start > self.now for start, _ in self.units)
+        assert self.rule.scheduled == sum(start > self.now for start, _ in self.units)
 
     @invariant()
     def the_earliest_moment_is_when_it_fits_and_not_a_nanosecond_before(self):
@@ -482,6 +482,6 @@ def test_looking_changes_nothing(grants, looks):
                 rule.level(moment * MILLI)
                 rule.fits(cost(1), moment * MILLI)
                 rule.earliest(cost(3), moment * MILLI)
-        return rule.level(at(4)), rule.scheduled()
+        return rule.level(at(4)), rule.scheduled
 
     assert story(looks) == story([])

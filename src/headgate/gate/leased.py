@@ -44,6 +44,7 @@ class LeasedRate:
         "name",
         "owed",
         "rate",
+        "scheduled",
         "stated",
         "taken",
         "ttl",
@@ -71,6 +72,7 @@ class LeasedRate:
         self.stated: tuple[int, int, int] | None = None
         self._batches: deque[list[int]] = deque()  # [stamp, end, units] of `units`
         self._scheduled: list[tuple[int, int, int]] = []  # (start, stamp, units), the next one first
+        self.scheduled = 0  # how many units these are
         self._stale_at = 0  # when `release_due` has to look at `_batches` again
         self._returned: list[tuple[int, int]] = []  # (units, stamp), not told yet
         # For returns: from `_used_at[i]` on, calls used units of the batch `_stamps[i]`.
@@ -184,7 +186,7 @@ class LeasedRate:
         for stamp, end, count in self._batches:
             if end < at + self.ttl:
                 self._lapse(count, stamp)
-        self._scheduled = [batch for batch in self._scheduled if batch[0] >= at]
+        self._schedule([batch for batch in self._scheduled if batch[0] >= at])
         self._batches = deque(batch for batch in self._batches if batch[1] >= at + self.ttl)
         self.units = sum(batch[2] for batch in self._batches)
 
@@ -223,6 +225,7 @@ class LeasedRate:
     def grant(self, units: int, start: int, stamp: int) -> None:
         """Add a batch that may be used from `start` on, which may be sooner than that of earlier grants."""
         insort(self._scheduled, (start, stamp, units))
+        self.scheduled += units
 
     def move(self, by: int) -> None:
         """All batches start sooner by that much than was told: the clock of the pool is known better now."""
@@ -237,13 +240,18 @@ class LeasedRate:
         for _start, mark, units in self._scheduled:
             if mark < stamp:
                 self._lapse(units, mark)
-        self._scheduled = [batch for batch in self._scheduled if batch[1] >= stamp]
+        self._schedule([batch for batch in self._scheduled if batch[1] >= stamp])
+
+    def _schedule(self, batches: list[tuple[int, int, int]]) -> None:
+        """Have no other batches start later."""
+        self._scheduled, self.scheduled = batches, sum(units for _start, _stamp, units in batches)
 
     def release_due(self, now: int) -> None:
         """Make batches usable whose start has come, and drop those whose time is over."""
         scheduled, batches = self._scheduled, self._batches
         while scheduled and scheduled[0][0] <= now:
             start, stamp, units = scheduled.pop(0)
+            self.scheduled -= units
             if start + self.ttl > now:
                 batches.append([stamp, start + self.ttl, units])
                 self.units += units
@@ -272,10 +280,6 @@ class LeasedRate:
         """These units will not be used. To a strict rate they go back; in a bucket they count as used."""
         if self.rate.strict:
             self._returned.append((units, stamp))
-
-    def scheduled(self) -> int:
-        """Return how many units were granted for a later start."""
-        return sum(units for _start, _stamp, units in self._scheduled)
 
     def return_unused(self, keep: int, now: int) -> None:
         """Return usable units beyond that many to the pool, the newest first."""

@@ -131,7 +131,7 @@ def read_demand(
             rate.return_unused(0, now)
         returned, owed = rate.report()
         stated, rate.stated = rate.stated, None
-        scheduled, in_vain = rate.scheduled(), rate.in_vain
+        scheduled, in_vain = rate.scheduled, rate.in_vain
         rates.append(RateDemand(rate.units, scheduled, rate.taken, returned, owed, in_vain, stated))
     return Demand(
         at=now,
@@ -204,7 +204,7 @@ def leased(rules: Rules) -> list[LeasedRate]:
 
 def holds(rules: Rules, waiting: int) -> bool:
     """Whether something was granted and not used, a caller waits, or a call is under way."""
-    granted = any(rate.units or rate.scheduled() for rate in leased(rules))
+    granted = any(rate.units or rate.scheduled for rate in leased(rules))
     in_flight = (rules.places and rules.places.in_flight) or (rules.weight and rules.weight.in_flight)
     return bool(granted or in_flight or waiting)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Hashable
@@ -65,7 +65,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = read_clock(clock)
-        self._pools: _Expiring[str, str] = _Expiring()  # as texts, so that an error changes nothing
+        self._pools: _Expiring[str, bytes] = _Expiring()  # copies, so that an error changes nothing
         self._records: _Expiring[tuple[str, str], tuple[str, str]] = _Expiring()
         self._listeners: dict[str, list[Heard]] = {}
         self._leaving: deque[tuple[str, Heard]] = deque()  # listeners that are not to be called
@@ -86,14 +86,14 @@ class MemoryStore:
             given = answer(pool, question, now)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StoreError(f"memory: {error!r}") from error
-        self._pools.put(key, json.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
+        self._pools.put(key, marshal.dumps(pool.packed()), now, pool.idle_for() + KEPT_IDLE)
         if pool.news != before:
             self._tell(key, news_of(given))
         return given
 
     def _pool(self, key: str, now: int) -> Pool | None:
         state = self._pools.get(key, now)
-        return None if state is None else Pool.unpacked(json.loads(state))
+        return None if state is None else Pool.unpacked(marshal.loads(state))  # noqa: S302 - written above
 
     async def swap(self, group: str, changes: Changes, mark: str) -> Records:
         with self._lock:

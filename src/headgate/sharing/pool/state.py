@@ -7,6 +7,7 @@ order that `scripts/state.lua` gives too. LAYOUT is another number whenever that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .episode import PoolLesson, PoolWindow
@@ -16,7 +17,7 @@ from .rate import BUCKET, STRICT, PoolRate
 from .strict import StrictPoolRate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
@@ -101,7 +102,7 @@ class Pool:
         return [
             LAYOUT,
             [_fields(rate) for rate in self.rates],
-            self.limits,
+            list(self.limits),
             self.units,
             self.version,
             {name: _fields(member) for name, member in self.members.items()},
@@ -193,5 +194,11 @@ def pool_rate(terms: Sequence[int], stamp: int) -> AnyPoolRate:
     return PoolRate(amount, period, burst, kind, full_stamp=stamp)
 
 
+_FIELDS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*kind.__slots__)
+    for kind in (PoolRate, StrictPoolRate, MemberState, PoolWindow, PoolLesson)
+}
+
+
 def _fields(state: AnyPoolRate | MemberState | PoolWindow | PoolLesson) -> list[Any]:
-    return [getattr(state, name) for name in state.__slots__]
+    return [*_FIELDS[type(state)](state)]
