@@ -106,9 +106,11 @@ def run(page, seen, apis):
     namespace = {"__name__": "page"}
     if "litellm" in sys.modules:  # the page before has given it clients for the whole process
         sys.modules["litellm"].client_session = sys.modules["litellm"].aclient_session = None
-    for block in sections(page):
+    for number, block in enumerate(sections(page)):
         if page.name in BY_THEMSELVES:
             namespace = {"__name__": "page"}
+        elif number:
+            time.sleep(1.1)  # the block before has used all that the local APIs allow at once
         told = try_block(page, block, namespace, seen, apis)
         if "429" in (told["error"] or ""):
             # A framework that imports its parts with the first call holds up calls that were admitted, and
