@@ -77,9 +77,14 @@ def test_a_process_in_a_black_hole_goes_by_what_on_loss_says_and_the_other_one_u
         assert both.most_inside <= 1.5 * PLACES
     else:
         assert both.most_inside <= 2 * PLACES
-    assert said[0][limit]["lost"] == said[0][limit]["regained"] == 1
-    # In a database the other one waits until the server has ended the transaction of the lonely one.
-    assert said[1][limit]["lost"] == said[1][limit]["regained"] <= (name == "postgres")
+    if name == "postgres":
+        # The other one waits until the server has ended the transaction of the lonely one. On a busy machine
+        # a database may need longer than a quarter of a second more often, and once more at the end.
+        assert said[0][limit]["lost"] >= 1
+        assert all(0 <= each[limit]["lost"] - each[limit]["regained"] <= 1 for each in said)
+    else:
+        assert said[0][limit]["lost"] == said[0][limit]["regained"] == 1
+        assert said[1][limit]["lost"] == 0
     # The other one uses what the lonely one does not, once its lease is over. For as long as it has lost the
     # store too, on_loss="open" means that it has no rates.
     if mode == "open" and said[1][limit]["lost"]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharing.random_fleets import calling, forgetting, returning
+from sharing.random_fleets import calling, forgetting, losing, returning
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 13, 19, 28])
@@ -22,3 +22,10 @@ def test_callers_that_give_up_and_return_at_random_are_less_than_a_call_above(nu
 def test_the_same_holds_while_the_store_loses_everything_again_and_again(number):
     found = forgetting(number)
     assert found.above <= 0.6, found
+
+
+@pytest.mark.parametrize("number", [17, 18, 49, 67, 81, 131, 150, 156, 194])
+def test_fleets_that_lose_their_store_and_find_it_again_stay_within_a_larger_burst(number):
+    found = losing(number)
+    assert found.burst > len(found.trips)
+    assert found.above <= 0.01, found

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headgate.errors import StoreError
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.rate import GROWING, STRICT
+from headgate.sharing.pool.reunion import BY_POOL, LATE, WAITS
 from headgate.sharing.pool.state import Pool
 from headgate.sharing.redis import CONSTANTS, SCRIPT, read_answer
 from stores.on_redis import DAY, SECOND, START, on, question
@@ -158,6 +159,8 @@ def some_question(pick, pool, asked):
         spare=[pick.number(0, 6), pick.among([0, 0, 50, 1 << 20])],
         part=[pick.among([0, 90_090, 720_720]), pick.number(0, 5)],
         granted_for=pick.among([0, 0, 300_000, 3 * SECOND]),
+        lost_for=pick.among([0, 1, 300_000, 5 * SECOND]),
+        apart=pick.among([0, 0, 0, -1, -2, 350_000, 3 * SECOND]),
         next_bytes=pick.among([0, 1, 70, 10**7]),
         leaves=not pick.number(0, 9),
     )
@@ -258,6 +261,7 @@ def test_the_script_and_answer_py_agree_on_members_that_use_a_small_burst_one_af
             facts["set"] = [facts["rates"], facts["limits"]]
         asked = {
             "batches": [[1, *(300 for _ in others)] for _ in range(pick.number(0, 30))],
+            "apart": WAITS,  # or members that are silent for long would be waited for
             "returned": [[[1, twins.pool.stamp - pick.number(0, SECOND)]], *([] for _ in others)],
             "owed": [pick.among([0, 0, 0, 1]), *(pick.among([0, 0, 99]) for _ in others)],
             "leaves": not pick.number(0, 60),
@@ -286,10 +290,39 @@ def test_the_script_and_answer_py_agree_on_a_strict_rate_that_many_members_divid
         who, waiting = pick.among("abcde"), pick.among([0, 3, 11, 50])
         batches = [[pick.number(1, 9) for _ in facts["rates"]] for _ in range(pick.number(0, 40))]
         reach = pick.among([0, 0, 2_000, 100_000])
-        twins.ask(question(who, number, batches=batches, waiting=waiting, reach=reach, **facts), now)
+        asked = question(who, number, batches=batches, waiting=waiting, reach=reach, apart=WAITS, **facts)
+        twins.ask(asked, now)
         member = twins.pool.members[who]
         left_to_others += member.put_off > 0
     assert left_to_others > 20
+
+
+@pytest.mark.parametrize("kind", [[], [GROWING], [STRICT]])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_script_and_answer_py_agree_on_members_that_meet_again_after_a_loss(client, seed, kind):
+    """They tell for how long they could not ask, or are silent although their callers wait."""
+    twins, pick, now = Twins(client), Dice(f"{seed} {kind}"), START
+    facts = {"rates": [[50, SECOND, 50, *kind]], "limits": [10, 0, 0, 0]}
+    begun, apart = set(), 0
+    for number in range(300):
+        now += pick.number(0, pick.among([2_000, 30_000, 150_000, 300_000, 4 * SECOND]))
+        asked = {
+            "batches": [[pick.number(1, 9)] for _ in range(pick.number(0, 20))],
+            "waiting": pick.among([0, 0, 3, 50]),
+            "apart": pick.among([BY_POOL, BY_POOL, BY_POOL, BY_POOL, WAITS, LATE, 350_000, 3 * SECOND]),
+            "lost_for": pick.among([0, 200_000, SECOND]),
+            "reach": pick.among([0, 2_000, 100_000]),
+            "owed": [pick.among([0, 0, 7])],
+            "lease": pick.among([100_000, 3 * SECOND]),
+        }
+        asked = question(pick.among("abcde"), number, **asked, **facts)
+        before = twins.pool.reunion_until
+        twins.ask(asked, now)
+        if twins.pool.reunion_until and before <= twins.pool.now:
+            begun.add(asked["apart"])
+        apart += twins.pool.members[asked["member"]].answer["apart"] > 0
+    assert begun == {BY_POOL, 350_000, 3 * SECOND}
+    assert apart > 50
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..gate.forks import never_free, reset_in_child
 from .courier import COURIER, settle, stop
-from .pool.answer import REUNION
 from .pool.flow import FAR_PART, HALF, MOST_LONGER
 from .pool.grants import (
     AGAIN,
@@ -45,6 +44,7 @@ from .pool.rate import (
     SPACING,
     USED_WITHIN,
 )
+from .pool.reunion import GAP, HUNG, REUNION
 from .pool.shift import GAPS, LONGEST_ROUND
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
@@ -70,8 +70,8 @@ def _script(*names: str) -> str:
 
 
 SCRIPT = _script(
-    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "shift.lua", "episode.lua", "grants.lua"),
-    *("unused.lua", "parts.lua", "news.lua", "pool.lua"),
+    *("integers.lua", "state.lua", "rates.lua", "flow.lua", "shift.lua", "episode.lua"),
+    *("reunion.lua", "grants.lua", "unused.lua", "parts.lua", "news.lua", "pool.lua"),
 )
 # What the script is given besides a question, in the order in which it reads them.
 _CONSTANTS = [
@@ -79,7 +79,7 @@ _CONSTANTS = [
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
-    *(HALF, FAR_PART, GAPS, STALE, LONGEST_ROUND),
+    *(HALF, FAR_PART, GAPS, STALE, LONGEST_ROUND, [GAP, HUNG]),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.sharing.pool.answer import REUNION, answer
+from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.grants import CALLS, granted_ahead
 from headgate.sharing.pool.parts import WHOLE
 from headgate.sharing.pool.rate import STRICT
+from headgate.sharing.pool.reunion import REUNION
 from headgate.sharing.pool.state import KEPT_IDLE, Pool
 from sharing.pool.pools import (
     LEASE,

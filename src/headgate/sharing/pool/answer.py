@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 
 from .episode import USUAL
 from .grants import grant, granted_ahead, granted_for, knows_rates, time_for_calls
-from .parts import WHOLE, divide
+from .parts import ASKS_BY, WHOLE, divide
 from .question import PoolLimits
+from .reunion import REUNION, asks_by, reunite
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
 from .unused import keep_back
 
 if TYPE_CHECKING:
     from .question import Answer, Question
     from .state import AnyPoolRate, Pool
-
-# How long after its birth a pool grants nothing, if it follows one that the store lost: by then all members
-# have told what they use.
-REUNION = 350_000
 
 
 def answer(pool: Pool, question: Question, now: int) -> Answer:
@@ -40,6 +37,7 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
     member = pool.members.setdefault(who, MemberState())
     member.expires = now + question["lease"]
     _begin_again(pool, question, now)
+    apart = reunite(pool, question, now)
     member.reach, member.back = question["reach"], question["back"]
     window = pool.window
     window.signal(question["window"] or 0, question["manner"], who, now, pool.next_stamp)
@@ -78,7 +76,11 @@ def answer(pool: Pool, question: Question, now: int) -> Answer:
         "at": now,
         "part": divide(pool, question, now),
         "granted_for": granted_for(pool),
+        "farthest": max(each.reach for each in pool.members.values()),
+        "apart": apart,
     }
+    if who in pool.present:
+        pool.present[who][ASKS_BY] = asks_by(question, ask_again_in, now)
     if lesson.text and not heard and question["lesson_version"] != lesson.version:
         given["lesson"] = [now - lesson.at, lesson.text]
     if question["version"] != pool.version or (taught and not heard):
@@ -215,7 +217,7 @@ def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: in
             left = limit - sum(max(other.holds[kind], other.wants[kind]) for other in others)
             # Spare ones are those that no other member holds or wants.
             target = min(target, left) if want <= left else _share(pool, who, kind, limit)
-            if now < pool.grants_from:
+            if now < pool.grants_after:
                 target = min(target, max(used, question["may_use"][kind]))
         # What may be in use counts until the member tells otherwise, even if the share is smaller by now:
         # calls may begin by the earlier grant before the member has heard this answer.

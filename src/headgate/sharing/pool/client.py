@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -95,6 +97,13 @@ class PoolClient:
         self.forgot = known not in (0, self._born)
         return answer
 
+    def tell_loss(self, why: str, on_loss: str) -> None:
+        """Tell the log and the observer of the gate that the store cannot be asked."""
+        logging.getLogger("headgate").warning(
+            "%s cannot be asked (%s); %r goes on by on_loss=%r", self.where, why, self.key, on_loss
+        )
+        self.tell(events.StoreLost, reason=why)
+
     def tell(self, kind: Callable[..., events.Event], **facts: Any) -> None:
         """Tell the observer of the gate what happened to the store."""
         at = self._clock.seconds()
@@ -115,6 +124,12 @@ class PoolClient:
             answering.cancel()
         self.trips.note(self._clock.now() - asked_at)
         return answer
+
+    async def say(self, question: Question | None) -> None:
+        """Put a last question to the pool. What it tells is forgotten in time, too, if it cannot be asked."""
+        if question is not None:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(self.ask(question), PATIENCE)
 
     async def listen(self) -> None:
         """Have `heard` called when another member changed the window or the limits."""

@@ -66,12 +66,29 @@ class Forecast:
         """The pool may grant more, and sooner, than it did last."""
         self.ask_at = self.provided_until = 0
 
-    def heartbeat(self, limits: PoolLimits) -> int:
-        """After how long without a question one is asked, so that the pool does not forget the member.
+    def hears_of_more(self, demand: Demand, rates: Sequence[Rate]) -> bool:
+        """Whether callers wait and one was told that more remains than all members can have used since."""
+        more = bool(demand.waiting) and any(
+            have.stated is not None
+            and have.stated[1] > 0
+            and have.stated[0] * rate.per_ns > (demand.at - have.stated[2] + SECOND) * rate.amount
+            for have, rate in zip(demand.rates, rates, strict=False)
+        )
+        if more:
+            self.ask_now()
+        return more
 
-        Where it holds no place and no byte, all that it might lose is its turn.
+    def is_due(self, limits: PoolLimits, waited: int, *, holds: bool, resting: bool) -> bool:
+        """Whether a question is due after that time without one, so that the pool does not forget the member.
+
+        Where it holds no place and no byte, all that it might lose is its turn. And if callers that were
+        refused have gone, and the member is `resting`, others need not wait for it.
         """
-        return max(HEARTBEAT + self.trip, HEARTBEAT if limits.places or limits.bytes else 2 * HEARTBEAT)
+        gone = resting and self.ask_at > 0
+        if gone:
+            self.ask_now()
+        most = max(HEARTBEAT + self.trip, HEARTBEAT if limits.places or limits.bytes else 2 * HEARTBEAT)
+        return gone or (holds and waited >= most)
 
     def is_idle(self, now: int) -> bool:
         """Whether the demand was not measured for a while, because there was none."""
@@ -252,6 +269,8 @@ def state_demand(
         units=[rate.unit for rate in rates],
         limits=limits,
     )
+    if demand.rates:
+        question["returned"] = [rate.returned for rate in demand.rates]
     stated = [rate.stated for rate in demand.rates]
     if any(stated):
         question["stated"] = [[] if told is None else _age_statement(told, demand.at) for told in stated]
@@ -269,6 +288,11 @@ def state_demand(
     return question
 
 
+def leave_no_calls(question: Question) -> None:
+    """Have a question tell that its member has no calls."""
+    question |= {"uses": [0, 0], "may_use": [0, 0], "wants": [0, 0], "next_bytes": 0, "waiting": 0}
+
+
 def spare_for(demand: Demand) -> list[int]:
     """Places and bytes for callers to come, if no other member wants them."""
     return [max(4, demand.in_flight // 4), max(1 << 20, demand.bytes_in_flight // 4)]
@@ -277,13 +301,3 @@ def spare_for(demand: Demand) -> list[int]:
 def _age_statement(stated: tuple[int, int, int], now: int) -> list[int]:
     remaining, allowed, sent = stated
     return [min(max(0, remaining), _MOST_STATED), allowed, -(-(now - sent) // NS_PER_US)]
-
-
-def tells_of_more(demand: Demand, rates: Sequence[Rate]) -> bool:
-    """Whether callers wait and a call was told that more remains than all members can have used since."""
-    return bool(demand.waiting) and any(
-        have.stated is not None
-        and have.stated[1] > 0
-        and have.stated[0] * rate.per_ns > (demand.at - have.stated[2] + SECOND) * rate.amount
-        for have, rate in zip(demand.rates, rates, strict=False)
-    )

@@ -74,8 +74,8 @@ def grant(pool: Pool, member: MemberState, question: Question, now: int) -> tupl
     batches, until = question["batches"], pool.window.until
     if not batches or not knows_rates(pool, question):
         return starts, 0  # asked under other limits, the member is told these, and asks again
-    if now < pool.grants_from:
-        return starts, pool.grants_from - now
+    if now < pool.grants_after:
+        return starts, pool.grants_after - now
     if question["waits_for_window"] and until is not None and until > now:
         return starts, until - now
     if pool.window.probing:

@@ -167,6 +167,17 @@ class HeardWindow:
             return None if active and own is not None and asked_at + left <= own + _ROUNDED else now + left
         return CLEARED if active and not forgot else None
 
+    def take(
+        self, answer: Answer, own: int | None, asked_at: int, now: int, origin: object, *, forgot: bool
+    ) -> WindowSignal | None:
+        """What the answer means to the gate: a signal, or None. A pool that began anew is told the window."""
+        until = self.news(answer, own, asked_at, now, forgot=forgot)
+        if until is not None:
+            return heard_signal(until, origin, gentle=answer["window_gentle"])
+        if forgot:
+            self.tell_anew(answer, own, now)
+        return None
+
     def told(
         self, news: WindowNews, own: int | None, trips: RoundTrips, now: int, *, asking: bool
     ) -> int | None:

@@ -12,51 +12,58 @@ from ...gate.leased import LeasedRate
 from ...gate.supply import Grant
 from ...hints import AnyRate
 from ...limits import Rate, columns_for
-from .grants import CALLS, granted_ahead
 from .parts import WHOLE
+from .reunion import BY_POOL, HUNG, LATE, REUNION, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...limits import Columns
+    from .places import HeldPlaces
     from .question import Answer, PoolLimits, Question
 
 # How soon a member asks again for its part, and how seldom in the end.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# How long after a store is back nothing is granted, besides the time in which the one that is farthest away
-# hears of it.
-_REUNION = 350_000_000
-# How often a process tells what it uses until then.
-TELL = 20_000_000
-# After how long a question that hangs is given up for lost.
-_LONGEST_WAIT = 2_250_000_000
+# How often a process that goes by its part asks; a crowd less often, so that its store can answer all.
+_TELL = 20_000_000
+_CROWD = 16
 # An event loop is that exact: a timer may ring this much before its time.
 _EXACTLY = 0.000_001
 _EXACTLY_NS = 1_000
 
 
 class OwnPart:
-    """The part of the limits that one process goes by without the store, as its pool has told it."""
+    """The part of the limits that a process goes by while it does not go by the pool, as that has told it."""
 
     __slots__ = (
+        "_failed",
+        "_farthest",
+        "_hangs",
+        "_lost_at",
+        "_on_loss",
         "_pause",
+        "active",
         "ask_at",
         "begins",
         "granted_for",
-        "hangs",
+        "missed",
         "places",
         "rates",
         "returns_at",
-        "used",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, on_loss: str) -> None:
+        self._on_loss = on_loss
+        self.active = False  # this process does not go by the pool
+        self.missed = False  # because it could not ask
         self.rates = 0  # of WHOLE
         self.places = 0
         self.granted_for = 0  # how long members may use what they were granted, in microseconds
+        self._farthest = 0  # the longest round trip of a member, in microseconds
+        self._lost_at: int | None = None  # when a question was asked that had no answer
         self.begins = 0  # without the store: from when on it may be used, in nanoseconds
-        self.hangs = False  # questions get no answer, instead of errors, and members use their parts
-        self.used = False  # without the store, and not told yet that nothing is saved up
+        self._failed = False  # a question had no answer, and will have none
+        self._hangs = False  # there was no error either, and members use their parts
         self.returns_at: int | None = None  # when this process goes by a store that is back
         self.ask_at: float | None = None  # when to ask for it again, in seconds; None: it is final
         self._pause = _FIRST_PAUSE
@@ -64,7 +71,7 @@ class OwnPart:
     def take(self, answer: Answer, now: float) -> None:
         """The pool has told what it is from now on."""
         before = self.rates, self.places
-        self.granted_for = answer["granted_for"]
+        self.granted_for, self._farthest = answer["granted_for"], answer["farthest"]
         self.rates, self.places, final = answer["part"]
         if final:
             self.ask_at, self._pause = None, _FIRST_PAUSE
@@ -74,12 +81,43 @@ class OwnPart:
             self.ask_at, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
 
     def asks(self, now: float) -> bool:
-        """Whether it is time to ask again."""
-        return self.ask_at is not None and now >= self.ask_at - _EXACTLY
+        """Whether it is time to ask again: for the part, or whether the store is back."""
+        return self.active or (self.ask_at is not None and now >= self.ask_at - _EXACTLY)
 
-    def tell(self, question: Question) -> None:
+    def look_in(self, now: float) -> float | None:
+        """In how many seconds to look whether it is time. None: that is not known, or told in time."""
+        if self.active:
+            return _TELL / SECOND if self.returns_at is None else None
+        return None if self.ask_at is None else max(0.001, self.ask_at - now)
+
+    def tell(self, question: Question, now: int) -> None:
         """Tell the pool what this process goes by. Another one may follow, if the store loses the pool."""
         question["part"], question["granted_for"] = [self.rates, self.places], self.granted_for
+        if self._lost_at is not None:
+            self._tell_loss(question, now, self._lost_at)
+
+    def tell_again(self, question: Question, now: int) -> None:
+        """The same question is asked later: the loss that it tells of is longer ago."""
+        if self.asked(question) and self._lost_at is not None:
+            self._tell_loss(question, now, self._lost_at)
+
+    def _tell_loss(self, question: Question, now: int, lost_at: int) -> None:
+        """Tell since when this process goes by its part, and how long others may not hear of the store.
+
+        Each of them asks again after a moment, and hears the answer a round trip later. If questions hung,
+        that of another member may have hung since a moment ago: it is given up first. If no question has
+        failed, and one was answered late, others have heard of the store, too.
+        """
+        question["lost_for"] = max(0, (now - lost_at) // NS_PER_US)
+        hung = HUNG + 2 * self._farthest if self._hangs else 0
+        if self._on_loss not in ("share", "open") or self.rates >= WHOLE or self.returns_at is not None:
+            question["apart"] = WAITS
+        else:
+            question["apart"] = REUNION + self._farthest + hung if self._failed else LATE
+
+    def asked(self, question: Question) -> bool:
+        """Whether the pool was told with that question that this process goes by its part."""
+        return question["apart"] != BY_POOL
 
     def lose(self, asked_at: int, now: int) -> float:
         """A question of that moment had no answer. Return in how many seconds this process begins with it.
@@ -87,30 +125,93 @@ class OwnPart:
         The others should have used by then what they were granted until that moment.
         """
         others_use = self.granted_for * NS_PER_US if self.rates < WHOLE else 0
-        self.begins = max(now, asked_at + others_use)
-        self.hangs, self.returns_at = False, None
+        self.begins, self._lost_at = max(now, asked_at + others_use), asked_at
+        self.active = self.missed = True
+        self._failed = self._hangs = False
+        self.returns_at = None
         return (self.begins - now) / SECOND
 
-    def returns(self, now: int, rates: Sequence[Rate], trip: int) -> int:
-        """The store answers again. Return when all members have had time to tell what they used.
+    def fail(self, *, hung: bool) -> None:
+        """One more question had no answer. It `hung`, or there was an error."""
+        self._failed = True
+        self._hangs |= hung and self._on_loss == "share"
 
-        That takes two round trips of the one that is farthest away, less two `trip`s of this one, which has
-        heard of it so much later. If questions hung, that of another member may have hung since a moment ago:
-        it is given up first, and asked again.
+    def join(self, answer: Answer, seconds: float, now: int) -> None:
+        """Begin with it, although the store was there: others could not ask."""
+        self.take(answer, seconds)
+        self.begins = self._lost_at = now
+        self.active = True
+
+    def meet(self, until: int, now: int) -> float:
+        """Go by it until all members go by the pool. Return how many seconds that is from now."""
+        self.returns_at = max(until, now)
+        return (self.returns_at - now) / SECOND
+
+    def is_over(self, now: int) -> bool:
+        """Whether all members go by the pool from now on."""
+        return self.active and self.returns_at is not None and now >= self.returns_at - _EXACTLY_NS
+
+    def end(self) -> bool:
+        """This process goes by the pool from now on. Return whether it could not ask before."""
+        missed = self.missed
+        self._lost_at = self.returns_at = None
+        self.active = self.missed = self._failed = self._hangs = False
+        return missed
+
+    def pause(self, asked_at: int, members: int, now: int) -> float:
+        """How many seconds to wait with the next question, while this process goes by its part."""
+        return max(0, asked_at + _TELL * max(1, members // _CROWD) - now) / SECOND if self.active else 0
+
+    def grant(
+        self,
+        rates: Sequence[Rate],
+        limits: PoolLimits,
+        columns: Columns,
+        held: HeldPlaces,
+        now: int,
+    ) -> Grant:
+        """What to go by, according to `on_loss`: also for a member that missed nothing and waits for others.
+
+        What was granted ("lease"), all places and no rates ("open"), nothing ("closed"), or the part of this
+        process ("share"), and no more places and bytes than were `held` until their lease ends: others may
+        use theirs until then. Until the part of the rates begins, that is what was granted of them.
         """
-        if self.returns_at is None:
-            hung = _LONGEST_WAIT if self.hangs else 0
-            farther = max(0, self._longest_trip(rates) - trip)
-            self.returns_at = now + _REUNION + hung + 2 * farther
-        return self.returns_at
+        on_loss = self._on_loss if self.missed or self._on_loss == "share" else "closed"
+        if on_loss == "lease":
+            return Grant()
+        if on_loss == "open":
+            return Grant(
+                rates=(), places=limits.places or None, bytes=limits.bytes or None, valid_until=FAR_OFF
+            )
+        closed = on_loss == "closed"
+        share, places = (0, 0) if closed else (self.rates, self.places)
+        load = limits.bytes * share // WHOLE
+        if now < held.valid_until:
+            places, load = min(places, held.granted[0]), min(load, held.granted[1])
+        grant = Grant(
+            places=places if limits.places else None,
+            bytes=load if limits.bytes else None,
+            valid_until=FAR_OFF,
+        )
+        if not closed and now < self.begins - _EXACTLY_NS:
+            return grant
+        columns = columns_for(rates, columns, learned=True)
+        begins = max(now, self.begins)
+        own = [_share_of(rate, columns[rate.unit], share, begins) for rate in rates]
+        return replace(grant, rates=own, columns=columns)
 
-    def _longest_trip(self, rates: Sequence[Rate]) -> int:
-        """Return what `granted_for` says of the member that is farthest away, in nanoseconds."""
-        times = [rate.per_ns // NS_PER_US * CALLS // rate.amount for rate in rates]
-        ahead = granted_ahead(min(times, default=0) * self.processes)
-        kept = [0 if rate.strict else rate.per_ns * (rate.burst // 10) // rate.amount for rate in rates]
-        more = max(0, ahead // 2 - min(kept, default=0) // NS_PER_US)
-        return max(0, self.granted_for - ahead - more) * NS_PER_US
+    def used(self, rules: Sequence[AnyRate], rates: Sequence[Rate]) -> list[int]:
+        """How much of each rate to tell a pool. It has filled up before it hears the first of it.
+
+        So that is at most our part of a burst.
+        """
+        owed = [0] * len(rates)
+        for i, (rule, rate) in enumerate(zip(rules, rates, strict=False)):
+            if isinstance(rule, CountedRate):
+                first = self.returns_at is None
+                owed[i] = min(rule.taken, self.of_burst(rate)) if first else rule.taken
+                rule.taken = 0
+        return owed
 
     @property
     def processes(self) -> int:
@@ -138,41 +239,6 @@ class CountedRate(RateRule):
         return entered
 
 
-def grant_without_store(
-    rates: Sequence[Rate],
-    limits: PoolLimits,
-    columns: Columns,
-    on_loss: str,
-    part: OwnPart,
-    held: Sequence[int] | None,
-    now: int,
-) -> Grant:
-    """What to go by, according to `on_loss`, when a question has no answer.
-
-    What was granted ("lease"), all places and no rates ("open"), nothing ("closed"), or the part of this
-    process ("share"), and not more than these places and bytes if others are `held`. Until the part of the
-    rates begins, that is what was granted of them.
-    """
-    if on_loss == "lease":
-        return Grant()
-    if on_loss == "open":
-        return Grant(rates=(), places=limits.places or None, bytes=limits.bytes or None, valid_until=FAR_OFF)
-    closed = on_loss == "closed"
-    share, places = (0, 0) if closed else (part.rates, part.places)
-    load = limits.bytes * share // WHOLE
-    if held is not None:
-        places, load = min(places, held[0]), min(load, held[1])
-    grant = Grant(
-        places=places if limits.places else None, bytes=load if limits.bytes else None, valid_until=FAR_OFF
-    )
-    if not closed and now < part.begins - _EXACTLY_NS:
-        return grant
-    columns = columns_for(rates, columns, learned=True)
-    begins = max(now, part.begins)
-    own = [_share_of(rate, columns[rate.unit], share, begins) for rate in rates]
-    return replace(grant, rates=own, columns=columns)
-
-
 def _share_of(rate: Rate, column: int, share: int, begins: int) -> AnyRate:
     """The share of a rate, of which nothing is saved up: how much was left is unknown.
 
@@ -185,32 +251,3 @@ def _share_of(rate: Rate, column: int, share: int, begins: int) -> AnyRate:
     counted = CountedRate(Rate.of_ns(rate.amount, per_ns, burst, rate.unit, strict=False), column)
     counted.lower(0, begins)
     return counted
-
-
-def used_without_store(rules: Sequence[AnyRate], rates: Sequence[Rate], part: OwnPart) -> list[int]:
-    """How much of each rate to tell a pool. It has filled up before it hears the first of it.
-
-    So that is at most our part of a burst.
-    """
-    owed = [0] * len(rates)
-    for i, (rule, rate) in enumerate(zip(rules, rates, strict=False)):
-        if isinstance(rule, CountedRate):
-            first = part.returns_at is None
-            owed[i] = min(rule.taken, part.of_burst(rate)) if first else rule.taken
-            part.used |= rule.taken > 0
-            rule.taken = 0
-    return owed
-
-
-def lease_rates(rates: Sequence[Rate], columns: Columns, part: OwnPart, now: int) -> list[AnyRate]:
-    """Rates of which the pool grants units. If the part was used, the pool is told that nothing is saved up.
-
-    Other members may have told later than this one what they used: the pool has earned that again meanwhile.
-    """
-    leased: list[AnyRate] = []
-    for rate in rates:
-        leased.append(rule := LeasedRate(rate, columns[rate.unit]))
-        if part.used and not rate.strict:
-            rule.tell(0, 0, now)
-    part.used = False
-    return leased

@@ -8,7 +8,6 @@ part of the limits, and what was used in that time is told when the store is bac
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +15,17 @@ from ... import events
 from ...arguments import NS_PER_US, SECOND
 from ...backoff import Backoff
 from ...errors import InvalidConfig, StoreError
+from ...gate.leased import LeasedRate
 from ...gate.supply import Demand, Grant, holds
 from ...gate.window import WindowSignal
 from ...limits import columns_for
 from ..courier import COURIER
-from .client import PATIENCE, TRY_AGAIN, PoolClient, loop_time
-from .demand import HEARTBEAT, IDLE, LEASE, Forecast, limits_of, spare_for, state_demand, tells_of_more
+from .client import TRY_AGAIN, PoolClient, loop_time
+from .demand import HEARTBEAT, IDLE, LEASE, Forecast, leave_no_calls, limits_of, spare_for, state_demand
 from .episode import CLEARED, ENDED, NO_PROBES, USUAL, manner_of
 from .heard import HeardWindow, heard_signal
 from .lessons import Lessons
-from .loss import TELL, OwnPart, grant_without_store, lease_rates, used_without_store
+from .loss import OwnPart
 from .places import HeldPlaces
 from .question import PoolLimits, check_units, granted_batches, rate_of_terms, terms_of, window_left
 
@@ -81,13 +81,12 @@ class PoolMember:
         self._asked_at = self._clock.now()
         self._owed = [0] * len(rates)  # units used without a grant, to be told
         self._places = HeldPlaces([0, 0], _PACE if pace is None else pace)
-        self._valid_until = 0  # no place and no byte may be used later
-        self._part = OwnPart()
+        self._part = OwnPart(on_loss)
         self._wish: tuple[int, ...] | None = None  # the cost of a caller that did not wait
         self._pending: Question | None = None  # asked, and not answered yet
         self._pending_since = 0
         self._curious = False  # another member has changed something
-        self._lost = self._working = self._closed = False
+        self._working = self._closed = False
         self._news: asyncio.Event | None = None
         self.questions = 0  # asked so far
 
@@ -121,7 +120,7 @@ class PoolMember:
                 "the rates of a shared Dispatch may change, but not what they count; write them alike"
             )
         self._rates = tuple(rates)
-        owed = self._install(leased=not self._lost)
+        owed = self._install(leased=not self._part.active)
         self._gate.tell_retuned(self._rates, self._clock.now())
         # On the courier's loop, which may be writing a question now.
         COURIER.soon(lambda: self._note_lesson(owed, by_hand=True))
@@ -158,9 +157,9 @@ class PoolMember:
         """In a forked child: another member, to which nothing was granted, with a connection of its own."""
         self._pool.start_anew()
         self._pending = self._news = None
-        self._working = self._places.crowded = self._lost = False
+        self._working = self._places.crowded = False
         self._forecast = Forecast(len(self._rates), self._clock.now())
-        self._part = OwnPart()
+        self._part = OwnPart(self._on_loss)
         self._install(leased=True)
         self._owed = [0] * len(self._rates)  # the parent tells what it owes
         self._use_nothing()
@@ -193,7 +192,7 @@ class PoolMember:
     def _note_lesson(self, owed: Sequence[int], *, cut: bool = False, by_hand: bool = False) -> None:
         self._owe(owed)
         self._lessons.note(cut=cut, by_hand=by_hand)
-        if self._lost and self._use(self._lessons.rates()):
+        if self._part.active and self._use(self._lessons.rates()):
             self._owe(self._install(leased=False))
         self._stir()
 
@@ -224,16 +223,17 @@ class PoolMember:
         """Ask once, if there is anything to ask. Answers in how many seconds to look again, or None."""
         now = self._clock.now()
         if self._pending is not None and now - self._pending_since > LEASE // 3:
-            self._give_up()
+            self._give_up(self._pending)
         question = self._pending
         if question is None:
-            if self._lost and now - self._asked_at < TELL:
-                return (self._asked_at + TELL - now) / SECOND
+            if pause := self._part.pause(self._asked_at, self._members, now):
+                return pause
             keeps = self._places.keeps(now - self._asked_at)
             demand = self._gate.demand(keeps=keeps)
             question, self._pending_since = self._question(demand), demand.at
         else:
             self._window.write_again(question, now)
+            self._part.tell_again(question, now)
             question["stated"] = [[] for _ in question["owed"]]  # a newer answer will say what remains
         if question is None:
             return self._next_look()
@@ -242,9 +242,9 @@ class PoolMember:
         try:
             answer = await self._pool.ask_patiently(question, slow=self._lose)
         except (StoreError, TimeoutError) as error:
-            self._part.hangs |= self._on_loss == "share" and isinstance(error, TimeoutError)
             self._lose(str(error) or "no answer")
-            grant = self._grant_without_store()
+            self._part.fail(hung=isinstance(error, TimeoutError))
+            grant = self._grant_own_part()
             self._gate.grant(Grant(places=grant.places, bytes=grant.bytes))
             return TRY_AGAIN
         self._pending = None
@@ -254,10 +254,9 @@ class PoolMember:
         self._take(question, answer)
         return self._next_look()
 
-    def _give_up(self) -> None:
+    def _give_up(self, question: Question) -> None:
         """The pool may have forgotten whether it answered: repeat what is owed and set, nothing else."""
-        assert self._pending is not None
-        question, self._pending = self._pending, None
+        self._pending = None
         self._owe(question["owed"])
         self._lessons.write_again(question)
         if question["lesson"] is None:
@@ -269,10 +268,10 @@ class PoolMember:
         delays = []
         if self._places.crowded:
             delays.append(self._places.turn / SECOND)
-        if self._forecast.ask_at > now:
+        if self._forecast.ask_at > now and self._gate.waiting:
             delays.append((self._forecast.ask_at - now) / SECOND)
-        if self._part.ask_at is not None and not self._lost:
-            delays.append(max(0.001, self._part.ask_at - loop_time()))
+        if (delay := self._part.look_in(loop_time())) is not None:
+            delays.append(delay)
         places = self._gate.rules.places
         if self._gate.waiting and places is not None and places.fits():
             delays.append(_LOOK / SECOND)  # callers wait for a rate, and may come to wait for a place
@@ -286,21 +285,16 @@ class PoolMember:
     async def _leave(self) -> None:
         """Keep what calls still use until they are over; then leave the rest to the others."""
         while (demand := self._gate.demand()).inside:
-            await self._say(self._question(demand, resting=True))
+            await self._pool.say(self._question(demand, resting=True))
             await asyncio.sleep(IDLE / SECOND)
-        await self._say(self._question(self._gate.demand(leaving=True), leaving=True))
+        await self._pool.say(self._question(self._gate.demand(leaving=True), leaving=True))
         await self._pool.close()
-
-    async def _say(self, question: Question | None) -> None:
-        if question is not None:
-            with suppress(StoreError, TimeoutError):  # what was held expires by itself
-                await asyncio.wait_for(self._pool.ask(question), PATIENCE)
 
     def _rest(self) -> bool:
         """Nothing has been used for a while: what was granted goes back. True if there is nothing to tell."""
         if self._gate.look(self._holds_locked):
             return False
-        if not self._lost:
+        if not self._part.active:
             self._use_nothing()  # first: a call that begins after the demand was read would not be told
             demand = self._gate.demand()
             self._pending = self._question(demand, resting=not demand.holds)
@@ -311,8 +305,8 @@ class PoolMember:
 
     def _use_nothing(self) -> None:
         """No place and no byte may be used before the next answer."""
-        places, load = self._limits.places, self._limits.bytes
-        self._gate.grant(Grant(places=0 if places else None, bytes=0 if load else None))
+        limits = self._limits
+        self._gate.grant(Grant(places=0 if limits.places else None, bytes=0 if limits.bytes else None))
         self._places.granted = [0, 0]
 
     # -- questions
@@ -324,21 +318,18 @@ class PoolMember:
         costs = demand.costs or (() if wish is None else (wish,))
         columns = [self._gate.columns[rate.unit] for rate in self._rates]
         batches: list[list[int]] = []
-        more = tells_of_more(demand, self._rates)
-        if more:
-            self._forecast.ask_now()
-        if not (going or self._lost):
+        more = self._forecast.hears_of_more(demand, self._rates)
+        if not (going or self._part.active):
             many = self._members, self._part.processes
             batches = self._forecast.batches(demand, costs, self._rates, columns, *many)
         question = state_demand(self._pool.name, self._rates, limits, demand, costs)
-        returned = [rate.returned for rate in demand.rates] or [[] for _ in self._rates]
         self._owe([rate.owed for rate in demand.rates])
         waited = now - self._asked_at
         places = self._places.asks(question, (limits.places, limits.bytes), now, waited, going=going)
         signal = window_left(self._window.signal, now)
-        telling = any(self._owed) or any(returned) or signal or self._set or self._lost or self._curious
-        telling = telling or more or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
-        due = waited >= self._forecast.heartbeat(limits) and demand.holds
+        telling = more or any(self._owed) or any(question["returned"]) or signal or self._set or self._curious
+        telling = telling or self._part.asks(loop_time()) or self._lessons.ask(demand.waiting)
+        due = self._forecast.is_due(limits, waited, holds=demand.holds, resting=resting)
         if not (batches or places or telling or leaving or due):
             return None
         self._pool.trips.tell(question, now)
@@ -347,33 +338,27 @@ class PoolMember:
             "version": self._version,
             "set": self._set,
             "batches": batches,
-            "returned": returned,
             "owed": self._owed,
             "spare": [0, 0] if self._places.crowded or going else spare_for(demand),
             "leaves": leaving,
         }
         self._window.write(question, self._window_end(), now)
-        self._part.tell(question)
+        self._part.tell(question, now)
         self._lessons.write(question, limits)
         if leaving:
-            question |= {"uses": [0, 0], "may_use": [0, 0], "wants": [0, 0], "next_bytes": 0, "waiting": 0}
+            leave_no_calls(question)
         self._owed = [0] * len(self._rates)
         self._places.tell(question)
-        self._asked_at = now
-        self._set = None
-        self._curious = False
+        self._asked_at, self._set, self._curious = now, None, False
         return question
 
     # -- answers
 
     def _take(self, question: Question, answer: Answer) -> None:
         """Give the gate what the pool has granted."""
-        batches = question["batches"]
-        if self._lost:
-            # What an earlier question was granted is not used: the pool did not know yet what was used here.
-            batches = []
-            if not self._is_back(answer):
-                return
+        if self._goes_apart(question, answer):
+            self._take_window(answer)
+            return
         self._lessons.read(question, answer)
         if "rates" in answer and self._follow(answer):
             self._owe(self._install(leased=True, keeps_units=True))
@@ -382,11 +367,11 @@ class PoolMember:
         self._version, self._members = answer["version"], answer["members"]
         self._places.take(question, answer, self._random(), now)
         self._part.take(answer, loop_time())
-        self._valid_until = self._pending_since + LEASE * 9 // 10
+        self._places.valid_until = self._pending_since + LEASE * 9 // 10
         self._forecast.trip = self._pool.trips.typical
         then = self._pool.trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
         self._forecast.ask_at = then + again * NS_PER_US if (again := answer["ask_again_in"]) else 0
-        granted = granted_batches(answer, batches, then)
+        granted = granted_batches(answer, question["batches"], then)
         if granted:
             self._forecast.provided_until = granted[-1].start
         if raised := answer["raised"] != self._raised:
@@ -400,24 +385,25 @@ class PoolMember:
                 places=answer["places"] if limits.places else None,
                 bytes=answer["bytes"] if limits.bytes else None,
                 all_bytes=limits.bytes or None,
-                valid_until=self._valid_until,
+                valid_until=self._places.valid_until,
                 ahead=self._forecast.ahead,
                 members=max(1, self._members),
                 rests=not question["waiting"],
                 return_unused=self._forecast.is_idle(now),
             )
         )
-        forgot, self._forgot = self._forgot, False
-        own, now = self._window_end(), self._clock.now()
-        until = self._window.news(answer, own, self._pending_since, now, forgot=forgot)
-        if until is not None:
-            self._hear_window(heard_signal(until, self, gentle=answer["window_gentle"]))
-        elif forgot:
-            self._window.tell_anew(answer, own, now)
-        if self._window.tells_more():
-            self._stir()
+        self._take_window(answer)
         if self._lessons.hear_probes(answer["probes"], untold=self._window.signal is not None):
             self.end_probes()
+
+    def _take_window(self, answer: Answer) -> None:
+        forgot, self._forgot = self._forgot, False
+        own, now = self._window_end(), self._clock.now()
+        signal = self._window.take(answer, own, self._pending_since, now, self, forgot=forgot)
+        if signal is not None:
+            self._hear_window(signal)
+        if self._window.tells_more():
+            self._stir()
 
     def _window_end(self) -> int | None:
         window = self._gate.rules.window
@@ -443,10 +429,10 @@ class PoolMember:
         """
         gate, columns = self._gate, columns_for(self._rates, self._gate.columns, learned=True)
         if leased:
-            rates = lease_rates(self._rates, columns, self._part, self._clock.now())
+            rates = [LeasedRate(rate, columns[rate.unit]) for rate in self._rates]
             grant = Grant(rates=rates, columns=columns, keeps_units=keeps_units)
         else:
-            grant = self._grant_without_store()
+            grant = self._grant_own_part()
         owed = gate.grant(grant)
         self._forecast.restart(len(self._rates))
         return owed
@@ -459,38 +445,56 @@ class PoolMember:
     # -- without the store
 
     def _lose(self, why: str) -> None:
-        if self._lost:
-            return
-        self._lost = True
-        where, key = self._pool.where, self._pool.key
-        logging.getLogger("headgate").warning(
-            "%s cannot be asked (%s); %r goes on by on_loss=%r", where, why, key, self._on_loss
-        )
-        begins_in = self._part.lose(self._pending_since, self._clock.now())
-        self._begin()
-        asyncio.get_running_loop().call_later(begins_in, self._begin)
-        self._lessons.hear_probes(NO_PROBES)  # each member finds out by itself
-        self._pool.tell(events.StoreLost, reason=why)
+        if not self._part.active:
+            begins_in = self._part.lose(self._pending_since, self._clock.now())
+            self._begin()
+            asyncio.get_running_loop().call_later(begins_in, self._begin)
+            self._lessons.hear_probes(NO_PROBES)  # each member finds out by itself
+            self._pool.tell_loss(why, self._on_loss)
 
     def _begin(self) -> None:
-        if self._lost and not self._closed:
+        if self._part.active and not self._closed:
             self._owe(self._install(leased=False))
 
-    def _grant_without_store(self) -> Grant:
-        """What to go by. Until their leases end, other members may use the places that they were granted."""
-        held = self._places.granted if (now := self._clock.now()) < self._valid_until else None
-        rates, limits, columns = self._rates, self._limits, self._gate.columns
-        return grant_without_store(rates, limits, columns, self._on_loss, self._part, held, now)
+    def _grant_own_part(self) -> Grant:
+        now, columns = self._clock.now(), self._gate.columns
+        return self._part.grant(self._rates, self._limits, columns, self._places, now)
 
-    def _is_back(self, answer: Answer) -> bool:
-        """The store answers again. True when all members have had time to tell what they used."""
-        now, gate = self._clock.now(), self._gate
-        self._owe(gate.look(lambda _now: used_without_store(gate.rules.rates, self._rates, self._part)))
-        self._members = max(self._members, answer["members"])
-        self._forecast.ask_at = returns_at = self._part.returns(now, self._rates, self._pool.trips.typical)
-        if now < returns_at:
-            return False
-        self._lost = False
+    def _goes_apart(self, question: Question, answer: Answer) -> bool:
+        """Whether the gate goes by its part although the pool answers: others have to hear that it does."""
+        part, now, trips = self._part, self._clock.now(), self._pool.trips
+        if part.active:
+            self._tell_used()
+            self._members = max(self._members, answer["members"])
+            late = now - self._pending_since > trips.patience  # as the next answer may be
+            if not part.asked(question) or (late and not answer["apart"]):
+                return True
+        elif answer["apart"]:
+            part.join(answer, loop_time(), now)
+            self._begin()
+        if answer["apart"]:
+            then = trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
+            # Not longer than until the earliest moment that it may be: by then others are granted units.
+            ends_in = part.meet(then + answer["apart"] * NS_PER_US - trips.doubt(now), now)
+            asyncio.get_running_loop().call_later(ends_in, self._end_apart)
+        elif part.active:
+            self._return()
+        return part.active
+
+    def _tell_used(self) -> None:
+        """Have the next question tell what was used by the part of this process."""
+        rules = self._gate.rules
+        self._owe(self._gate.look(lambda _now: self._part.used(rules.rates, self._rates)))
+
+    def _end_apart(self) -> None:
+        if self._part.is_over(self._clock.now()) and not self._closed:
+            self._return()
+            self._stir()
+
+    def _return(self) -> None:
+        """All members go by the pool from now on."""
+        self._tell_used()
+        missed = self._part.end()
         self._owe(self._install(leased=True))
-        self._pool.tell(events.StoreRegained)
-        return True
+        if missed:
+            self._pool.tell(events.StoreRegained)

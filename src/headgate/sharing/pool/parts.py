@@ -21,6 +21,10 @@ WHOLE = 720_720
 PRESENT = 60_000_000
 DIVIDED_FOR = 600_000_000
 
+# What a pool remembers of a process besides its parts, which are in between: until when it counts, and when
+# it should have asked again if its callers wait (reunion.py).
+UNTIL, ASKS_BY = 0, 3
+
 
 def parts_for(processes: int) -> int:
     """Return 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on, whichever is enough."""
@@ -33,13 +37,13 @@ def parts_for(processes: int) -> int:
 def divide(pool: Pool, question: Question, now: int) -> list[int]:
     """Return the part of the rates, of the places, and 1 if both are final: if not, the member asks again."""
     who, present = question["member"], pool.present
-    for name in [name for name, each in present.items() if each[0] <= now]:
+    for name in [name for name, each in present.items() if each[UNTIL] <= now]:
         del present[name]
     if question["leaves"] or not question["lease"]:
         present.pop(who, None)
         return [0, 0, 1]
-    own = present.setdefault(who, [0, 0, 0])
-    own[0] = now + PRESENT
+    own = present.setdefault(who, [0, 0, 0, 0])
+    own[UNTIL] = now + PRESENT
     needed = parts_for(len(present))
     if needed >= pool.parts or now >= pool.parts_until:
         if needed > pool.parts > 0:

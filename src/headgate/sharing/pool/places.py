@@ -26,10 +26,22 @@ class HeldPlaces:
     give them away and to ask for them again would leave them unused for longer.
     """
 
-    __slots__ = ("_in_vain", "_kept", "_kept_at", "_pace", "_told", "crowded", "ended", "granted", "turn")
+    __slots__ = (
+        "_in_vain",
+        "_kept",
+        "_kept_at",
+        "_pace",
+        "_told",
+        "crowded",
+        "ended",
+        "granted",
+        "turn",
+        "valid_until",
+    )
 
     def __init__(self, granted: list[int], pace: Backoff) -> None:
         self.granted = granted
+        self.valid_until = 0  # no place and no byte may be used later
         self.crowded = False  # other members want more
         self.turn = 0  # how long to wait before asking again, while that is so
         self.ended = 0  # calls since `asks` was called

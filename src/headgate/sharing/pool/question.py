@@ -54,6 +54,8 @@ class Question(TypedDict):
     spare: list[int]  # [places, bytes] for calls that may come, if no other member wants them
     part: list[int]  # of the rates and of the places, that the member goes by without the store
     granted_for: int  # as the latest answer told, which may be of a pool that the store has lost
+    lost_for: int  # how long ago the first question was asked that had no answer
+    apart: int  # for how long others may go by their parts that had no answer either; BY_POOL, WAITS or LATE
     next_bytes: int  # of the call at the head of the line
     waiting: int  # calls in line
     waits_for_window: bool  # does the member hold back its calls while a window is active?
@@ -91,6 +93,8 @@ class Answer(TypedDict):
     at: int  # the time of the pool, by which moments of two answers can be compared
     part: list[int]  # of the rates and of the places, without the store; 1: final, 0: ask again
     granted_for: int  # how long any member may use what it was granted, if the store is lost now
+    farthest: int  # how long questions of the member that is farthest away and their answers travel
+    apart: int  # how long from now all members go by their parts; 0: the member goes by the pool
     rates: NotRequired[list[list[int]]]
     limits: NotRequired[list[int]]
     units: NotRequired[list[str]]
@@ -129,6 +133,8 @@ def empty_question(
         "spare": [0, 0],
         "part": [0, 0],
         "granted_for": 0,
+        "lost_for": 0,
+        "apart": 0,
         "next_bytes": 0,
         "waiting": 0,
         "waits_for_window": False,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AnyPoolRate = PoolRate | StrictPoolRate
 
-LAYOUT = 18
+LAYOUT = 19
 
 # A store's clock that goes back by less stands still until it has caught up; by more, it has been set.
 SET_BACK = 1_000_000
@@ -82,7 +82,8 @@ class Pool:
     raised: int = 0  # the stamp at which a rate was last found to have much more than it had
     born: int = 0  # when it was asked first
     grants_from: int = 0  # before that time nothing is granted: members of a lost pool tell what they use
-    # By process: until when it counts as present, and its parts of the rates and places without the store.
+    # By process: until when it counts as present, its parts of the rates and places without the store, and
+    # when it should have asked again (parts.py).
     present: dict[str, list[int]] = field(default_factory=dict)
     parts: int = 0  # into which all is divided then; 0: no process has asked yet
     parts_until: int = 0  # before that time there are not fewer
@@ -91,6 +92,18 @@ class Pool:
     granted_until: int = 0  # so long members may use what a lost pool had granted them, by `granted_for`
     apart: str = ""  # the member far away whose shift it is; empty: that of all near ones (shift.py)
     prepaid: int = 0  # what was counted of this shift before it was granted, as time of the rate
+    # The reunion of members that could not ask (reunion.py): since when one has told that, and until when. 0:
+    # none has, or there is none.
+    reunion_from: int = 0
+    reunion_until: int = 0
+    # From when until when questions came without a gap.
+    asked_from: int = 0
+    asked_until: int = 0
+
+    @property
+    def grants_after(self) -> int:
+        """Before that moment nothing is granted."""
+        return max(self.grants_from, self.reunion_until)
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -123,6 +136,10 @@ class Pool:
             self.granted_until,
             self.apart,
             self.prepaid,
+            self.reunion_from,
+            self.reunion_until,
+            self.asked_from,
+            self.asked_until,
         ]
 
     @classmethod

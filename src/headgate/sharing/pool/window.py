@@ -145,11 +145,9 @@ class WindowMember:
             return
         if forgot:
             tell(StoreForgot(key=self._pool.key, at=self._clock.seconds(), store=self._pool.kind))
-        until = self._window.news(answer, own, asked_at, now, forgot=forgot)
-        if until is not None:
-            hear(heard_signal(until, self, gentle=answer["window_gentle"]))
-        elif forgot:
-            self._window.tell_anew(answer, own, now)
+        signal = self._window.take(answer, own, asked_at, now, self, forgot=forgot)
+        if signal is not None:
+            hear(signal)
         self._window.tells_more()
 
     def after_fork(self) -> None:

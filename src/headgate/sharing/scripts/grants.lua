@@ -202,8 +202,9 @@ local function grant(pool, member, question, now)
   if #batches == 0 or not knows_rates(pool, question) then
     return starts, 0
   end
-  if now < pool.grants_from then
-    return starts, pool.grants_from - now
+  local granted_after = max(pool.grants_from, pool.reunion_until)
+  if now < granted_after then
+    return starts, granted_after - now
   end
   if question.waits_for_window and until_ and until_ > now then
     return starts, until_ - now

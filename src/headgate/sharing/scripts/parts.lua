@@ -1,6 +1,9 @@
 -- The parts of a pool while its store cannot be asked: the arithmetic of pool/parts.py, step by step.
 
-local function parts_for(processes)
+-- The functions of this file: a script may not have more than 200 local variables.
+local Parts = {}
+
+function Parts.needed(processes)
   local parts = 1
   while parts < processes do
     parts = parts * 2
@@ -11,7 +14,7 @@ local function parts_for(processes)
   return parts
 end
 
-local function divide(pool, question, now, next_stamp)
+function Parts.divide(pool, question, now)
   local who, present, count, before = question.member, pool.present, 0, 0
   for name, each in pairs(present) do
     if each[1] <= now then
@@ -22,7 +25,7 @@ local function divide(pool, question, now, next_stamp)
     present[who] = nil
     return {0, 0, 1}
   end
-  local own = present[who] or {0, 0, 0}
+  local own = present[who] or {0, 0, 0, 0}
   present[who] = own
   own[1] = now + PRESENT
   for name in pairs(present) do
@@ -31,7 +34,7 @@ local function divide(pool, question, now, next_stamp)
       before = before + 1
     end
   end
-  local needed = parts_for(count)
+  local needed = Parts.needed(count)
   if needed >= pool.parts or now >= pool.parts_until then
     if needed > pool.parts and pool.parts > 0 then
       pool.called = next_stamp(pool)

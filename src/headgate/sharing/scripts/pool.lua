@@ -1,5 +1,5 @@
 -- One question to one pool: the decisions of pool/answer.py, step by step. Comes after integers.lua, state.lua,
--- rates.lua, flow.lua, shift.lua, episode.lua, grants.lua, unused.lua, parts.lua and news.lua.
+-- rates.lua, flow.lua, shift.lua, episode.lua, reunion.lua, grants.lua, unused.lua, parts.lua and news.lua.
 --
 -- KEYS[1]  the pool                 ARGV[1]  the question, as JSON        ARGV[2]  the constants, as a list in JSON
 -- reply    the values of the answer
@@ -16,6 +16,7 @@ local function new_pool()
     rates = {}, limits = {0, 0, 0, 0}, units = {}, version = 0, members = {}, window = {false, 0, false, 0, 0, ''},
     stamp = 0, now = 0, ahead = 0, called = 0, lesson = {0, 0, 0, '', 0}, configured = {}, raised = 0, born = 0, grants_from = 0,
     present = {}, parts = 0, parts_until = 0, beside = {}, granted_until = 0, apart = '', prepaid = 0,
+    reunion_from = 0, reunion_until = 0, asked_from = 0, asked_until = 0,
   }
 end
 
@@ -205,7 +206,10 @@ local function charge_and_return(pool, question, now)
   end
 end
 
-local function share_of(pool, who, kind, limit)
+-- Places and bytes. Their functions are in a table, because a script may not have more than 200 local variables.
+local Held = {}
+
+function Held.share_of(pool, who, kind, limit)
   local members, wants, names = pool.members, {}, {}
   for name, member in pairs(members) do
     names[#names + 1] = name
@@ -264,7 +268,7 @@ local function share_of(pool, who, kind, limit)
   return own
 end
 
-local function call_for_spare(pool, who, kind)
+function Held.call_for_spare(pool, who, kind)
   for name, other in pairs(pool.members) do
     if name ~= who and other[HOLDS][kind] > other[WANTS][kind] and other[CROWDED] == 0 then
       other[CROWDED] = 1
@@ -273,7 +277,7 @@ local function call_for_spare(pool, who, kind)
   end
 end
 
-local function hold(pool, who, member, question, now)
+function Held.hold(pool, who, member, question, now)
   local limits, until_ = pool.limits, pool.window[UNTIL]
   local places, throttled = limits[PLACES_LIMIT], limits[THROTTLED_PLACES]
   if throttled > 0 and pool.window[GENTLE] == 0 and until_ and now < until_ + limits[THROTTLED_FOR] then
@@ -298,16 +302,16 @@ local function hold(pool, who, member, question, now)
       if want <= left then
         target = min(target, left)
       else
-        target = share_of(pool, who, kind, limit)
+        target = Held.share_of(pool, who, kind, limit)
       end
-      if now < pool.grants_from then
+      if now < max(pool.grants_from, pool.reunion_until) then
         target = min(target, max(used, exact(question.may_use[kind])))
       end
     end
     member[HOLDS][kind] = max(used, exact(question.may_use[kind]), target)
     granted[kind] = target
     if limit > 0 and target < want then
-      call_for_spare(pool, who, kind)
+      Held.call_for_spare(pool, who, kind)
     end
   end
   member[CROWDED] = crowded and 1 or 0
@@ -336,6 +340,7 @@ local function answer(pool, question, now)
   pool.members[who] = member
   member[EXPIRES] = exact(now + question.lease)
   begin_again(pool, question, now)
+  local apart = Reunion.reunite(pool, question, now)
   member[REACH], member[BACK] = exact(question.reach), exact(question.back)
   if question.window ~= cjson.null then
     signal_window(pool, question.window, question.manner, who, now)
@@ -352,27 +357,30 @@ local function answer(pool, question, now)
   keep_back(pool, now)
   local starts, ask_again_in = grant(pool, member, question, now)
   local first_stamp = pool.stamp - #starts + 1
-  local places, load, crowded = hold(pool, who, member, question, now)
-  local count, until_ = 0, pool.window[UNTIL]
+  local places, load, crowded = Held.hold(pool, who, member, question, now)
+  local count, farthest, until_ = 0, 0, pool.window[UNTIL]
   for i, start in ipairs(starts) do
     starts[i] = start - now
   end
-  for _ in pairs(pool.members) do
-    count = count + 1
+  for _, each in pairs(pool.members) do
+    count, farthest = count + 1, max(farthest, each[REACH])
   end
   -- In the order of `Answer` in pool/question.py.
   local given = {
     starts, first_stamp, ask_again_in, exact(places), exact(load), crowded and 1 or 0, count, pool.version,
     until_ and max(0, until_ - now) or 0, pool.window[GENERATION], pool.window[GENTLE], probes, lesson[VERSION],
     lesson[EPISODE], lesson[SUCCESSES], {}, pool.raised, pool.born, idle_for(pool) + KEPT_IDLE, now,
-    divide(pool, question, now, next_stamp),
+    Parts.divide(pool, question, now),
   }
-  given[22] = granted_for(pool)
+  given[22], given[23], given[24] = granted_for(pool), farthest, apart
   if lesson[TEXT] ~= '' and not heard and question.lesson_version ~= lesson[VERSION] then
     given[16] = {now - lesson[TOLD_AT], lesson[TEXT]}
   end
   if question.version ~= pool.version or (taught and not heard) then
-    given[23], given[24], given[25] = terms_of(pool.rates), pool.limits, pool.units
+    given[25], given[26], given[27] = terms_of(pool.rates), pool.limits, pool.units
+  end
+  if pool.present[who] then
+    pool.present[who][4] = Reunion.asks_by(question, ask_again_in, now)
   end
   if question.leaves then
     local flows, lump = member[FLOWS], member[LUMP]

@@ -28,7 +28,8 @@ local function unpacked(text, layout)
     rates = s[2], limits = s[3], units = s[4], version = s[5], members = s[6], window = s[7], stamp = s[8], now = s[9],
     ahead = s[10], called = s[11], lesson = s[12], configured = s[13], raised = s[14], born = s[15],
     grants_from = s[16], present = s[17], parts = s[18], parts_until = s[19], beside = s[20],
-    granted_until = s[21], apart = s[22], prepaid = s[23],
+    granted_until = s[21], apart = s[22], prepaid = s[23], reunion_from = s[24], reunion_until = s[25],
+    asked_from = s[26], asked_until = s[27],
   }
 end
 
@@ -36,7 +37,7 @@ local function packed(p, layout)
   return cmsgpack.pack({
     layout, p.rates, p.limits, p.units, p.version, p.members, p.window, p.stamp, p.now, p.ahead, p.called,
     p.lesson, p.configured, p.raised, p.born, p.grants_from, p.present, p.parts, p.parts_until,
-    p.beside, p.granted_until, p.apart, p.prepaid,
+    p.beside, p.granted_until, p.apart, p.prepaid, p.reunion_from, p.reunion_until, p.asked_from, p.asked_until,
   })
 end
 
