@@ -20,6 +20,9 @@ FRAMEWORK_PINS := --constraint constraints/integrations.txt
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Images of containers often set this. Tests start hundreds of processes, and each would compile headgate anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: install pins servers test search lint types demo bench docs quality coverage mutants package clean
 
 install: $(READY) $(FRAMEWORKS) servers
@@ -66,7 +69,7 @@ servers:
 
 test: install lint types
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 search: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" --hypothesis-profile searching
