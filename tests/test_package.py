@@ -73,7 +73,7 @@ def unpacked(sdist):
 def bare(built, tmp_path_factory):
     """The Python of an environment that has the wheel and nothing else."""
     python = environment(tmp_path_factory.mktemp("bare"))
-    run(python, "-m", "pip", "install", "--quiet", "--no-index", built[1])
+    install(python, "--no-index", built[1])
     return python
 
 
@@ -92,14 +92,23 @@ def as_in_readme(built, tmp_path_factory):
 def with_packages(place, wheel):
     python = environment(place)
     constraints = ["-c", ROOT / "constraints" / "test.txt"]
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    run(*pip, *constraints, wheel, *sorted(needed_by_readme() - {"headgate"}))
+    install(python, "--no-compile", *constraints, wheel, *sorted(needed_by_readme() - {"headgate"}))
     return python
 
 
 def environment(place):
-    venv.create(place, with_pip=True)
+    venv.create(place)
     return place / BRANCH.get("bin", "bin") / "python"
+
+
+def pip(python, *words):
+    """Run the pip of the tests for another Python: to install one in each environment takes seconds."""
+    quietly = ("--disable-pip-version-check", "--python", python)
+    return run(sys.executable, "-m", "pip", *quietly, *words)
+
+
+def install(python, *words):
+    pip(python, "install", "--quiet", *words)
 
 
 def program(python, source, **variables):
@@ -299,7 +308,7 @@ def test_without_extras_the_core_works_and_a_command_says_what_to_install(bare):
     shown = program(bare, "import headgate, sys; print(headgate.__file__); print(headgate.Dispatch('api'))")
     assert str(bare.parent.parent) in shown
     program(bare, "import headgate\nfor name in headgate.__all__: getattr(headgate, name)")
-    assert run(bare, "-m", "pip", "list", "--format=freeze").count("headgate") == 1
+    assert pip(bare, "list", "--format=freeze").count("headgate") == 1
     done = subprocess.run([bare.parent / "headgate", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "headgate[cli]" in done.stderr
