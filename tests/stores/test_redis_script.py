@@ -160,7 +160,7 @@ def some_question(pick, pool, asked):
         part=[pick.among([0, 90_090, 720_720]), pick.number(0, 5)],
         granted_for=pick.among([0, 0, 300_000, 3 * SECOND]),
         lost_for=pick.among([0, 1, 300_000, 5 * SECOND]),
-        apart=pick.among([0, 0, 0, -1, -2, 350_000, 3 * SECOND]),
+        apart=pick.among([0, 0, 0, -1, -2, -3, 350_000, 3 * SECOND, START]),
         next_bytes=pick.among([0, 1, 70, 10**7]),
         leaves=not pick.number(0, 9),
     )

@@ -44,7 +44,7 @@ from .pool.rate import (
     SPACING,
     USED_WITHIN,
 )
-from .pool.reunion import GAP, HUNG, REUNION
+from .pool.reunion import GAP, HUNG, LONGEST, REUNION
 from .pool.shift import GAPS, LONGEST_ROUND
 from .pool.state import KEPT_IDLE, LAYOUT, SET_BACK, Pool
 from .pool.strict import GROUPS, LIFE_PART, LONGEST_LIFE, SHORTEST_LIFE
@@ -79,7 +79,7 @@ _CONSTANTS = [
     *(MOST_MARKS, SPACING, USED_WITHIN, LONG_AGO, NEAR_PART),
     *(GROUPS, LIFE_PART, SHORTEST_LIFE, LONGEST_LIFE, REUNION, NOT_KNOWN),
     *(WHOLE, PRESENT, DIVIDED_FOR, MOST_LONGER, FEW_PART, SHORTEST_MOMENT, ENOUGH, LATELY),
-    *(HALF, FAR_PART, GAPS, STALE, LONGEST_ROUND, [GAP, HUNG]),
+    *(HALF, FAR_PART, GAPS, STALE, LONGEST_ROUND, [GAP, HUNG, LONGEST]),
 ]
 CONSTANTS = json.dumps([*_CONSTANTS, False])
 _IN_A_CLUSTER = json.dumps([*_CONSTANTS, True])  # news go to the listeners of one shard

@@ -5,7 +5,7 @@ import pytest
 from fleet import Fleet, unevenness
 from headgate import events
 from headgate.sharing.pool.answer import answer
-from headgate.sharing.pool.reunion import BY_POOL, GAP, HUNG, LATE, REUNION, WAITS
+from headgate.sharing.pool.reunion import BY_POOL, GAP, HUNG, LATE, LONGEST, REUNION, WAITS
 from headgate.sharing.pool.state import Pool
 from sharing.pool.pools import MILLI, RATE, SECOND, START, pool_level, question
 
@@ -57,6 +57,11 @@ def test_it_lasts_longer_for_members_whose_questions_hung():
     assert ask(pool, "b", 5_100, apart=LONG)["apart"] == LONG - 100 * MILLI
     assert ask(pool, "a", 5_200, apart=WAITS)["apart"] == LONG - 200 * MILLI
     assert ask(pool, "b", 5_300, apart=LONG)["apart"] == LONG - 300 * MILLI  # and not longer each time
+
+
+def test_no_member_can_make_the_others_wait_for_long():
+    pool = Pool()
+    assert ask(pool, "a", 5_000, apart=1 << 60)["apart"] == LONGEST
 
 
 def test_afterwards_nothing_is_saved_up_and_what_is_told_late_counts_too():

@@ -34,6 +34,8 @@ GAP = 200_000
 BY_POOL, WAITS, LATE = 0, -1, -2
 # After how long without an answer a question that hangs is given up, besides two round trips.
 HUNG = 2_250_000
+# No member can make the others wait for longer than that.
+LONGEST = 10_000_000
 # For how long members are waited for that hear that the store is back a moment later: they ask every quarter
 # of a second. As long is a pool that follows a lost one without grants.
 REUNION = 350_000
@@ -47,10 +49,10 @@ def reunite(pool: Pool, question: Question, now: int) -> int:
         pool.reunion_from = pool.reunion_until = 0
     if now > pool.asked_until + GAP:
         pool.asked_from = now
-    pool.asked_until, apart = now, question["apart"]
+    pool.asked_until, apart = now, min(question["apart"], LONGEST)
     alone = pool.asked_from <= now - question["lost_for"] - question["reach"]
     if pool.reunion_until:
-        if apart not in (BY_POOL, WAITS):
+        if apart > 0 or apart == LATE:
             pool.reunion_from = pool.reunion_from or now
             pool.reunion_until = max(pool.reunion_until, pool.reunion_from + apart)
     elif apart == LATE or (apart > 0 and alone):

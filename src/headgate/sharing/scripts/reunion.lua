@@ -3,7 +3,7 @@
 
 -- The functions of this file: a script may not have more than 200 local variables.
 local Reunion = {LATE = -2}
-Reunion.GAP, Reunion.HUNG = unpack(REUNION_TIMES)
+Reunion.GAP, Reunion.HUNG, Reunion.LONGEST = unpack(REUNION_TIMES)
 
 function Reunion.begin_empty(pool, at)
   for _, rate in ipairs(pool.rates) do
@@ -46,7 +46,7 @@ function Reunion.reunite(pool, question, now)
     end
     pool.reunion_from, pool.reunion_until = 0, 0
   end
-  local apart = question.apart
+  local apart = min(question.apart, Reunion.LONGEST)
   if now > pool.asked_until + Reunion.GAP then
     pool.asked_from = now
   end
