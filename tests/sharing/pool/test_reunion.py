@@ -7,6 +7,7 @@ from headgate import events
 from headgate.sharing.pool.answer import answer
 from headgate.sharing.pool.reunion import BY_POOL, GAP, HUNG, LATE, LONGEST, REUNION, WAITS
 from headgate.sharing.pool.state import Pool
+from headgate.sharing.pool.trips import RoundTrips
 from sharing.pool.pools import MILLI, RATE, SECOND, START, pool_level, question
 
 # One unit in a millisecond, and a hundred at once.
@@ -59,9 +60,11 @@ def test_it_lasts_longer_for_members_whose_questions_hung():
     assert ask(pool, "b", 5_300, apart=LONG)["apart"] == LONG - 300 * MILLI  # and not longer each time
 
 
-def test_no_member_can_make_the_others_wait_for_long():
+@pytest.mark.parametrize("absurd", [{"apart": 1 << 60}, {"reach": 1 << 50}])
+def test_no_member_can_make_the_others_wait_for_long(absurd):
     pool = Pool()
-    assert ask(pool, "a", 5_000, apart=1 << 60)["apart"] == LONGEST
+    refused(pool, "silent")
+    assert ask(pool, "a", 5_000, **absurd)["apart"] == LONGEST
 
 
 def test_afterwards_nothing_is_saved_up_and_what_is_told_late_counts_too():
@@ -268,3 +271,68 @@ def test_a_backoff_window_that_is_set_meanwhile_is_active_in_all_processes():
         fleet.run(2)
         assert fleet.excess(500, 100) <= 0
         assert len(fleet.times(began)) > 100
+
+
+@pytest.mark.parametrize(("rate", "burst", "trip"), [(2000, 200, 0.5), (464, 20, 0.5), (464, 20, 0.2)])
+def test_processes_that_missed_nothing_begin_with_their_parts_when_one_far_away_has_used_what_it_had(
+    rate, burst, trip
+):
+    """One process cannot ask for a moment. Quiet ones have their first callers when the others hear of it."""
+    with Fleet(rates=[f"{rate}/s burst {burst}"]) as fleet:
+        (alone,), (far,), quiet = fleet.join(trip=0.002), fleet.join(trip=trip), fleet.join(3, trip=0.002)
+        fleet.run(2)
+        fleet.work(far, tasks=400)
+        fleet.run(3)
+        fleet.work(alone, tasks=1, pause=0.9)
+        fleet.run(0.5)
+        alone.line.away = True
+        fleet.run(1)
+        alone.line.away = False
+        fleet.run(0.3)
+        fleet.work(*quiet, tasks=100)
+        fleet.run(4)
+        assert fleet.excess(rate, burst) <= 0
+        assert len(fleet.times(fleet.now - 1)) >= 0.7 * rate
+
+
+@pytest.mark.parametrize("quiet", [1, 6])
+def test_processes_that_missed_nothing_have_the_places_that_the_pool_grants(quiet):
+    """One has all places for long. Of those only the part of the one that lost the store is above."""
+    with Fleet(rates=["100/s burst 50"], concurrency=16) as fleet:
+        busy, alone, *others = fleet.join(2 + quiet, trip=0.002)
+        fleet.run(8)
+        fleet.work(busy, tasks=16, takes=10)
+        fleet.run(1)
+        fleet.work(alone, tasks=1, takes=0.1)
+        alone.line.away = True
+        fleet.run(2)
+        alone.line.away = False
+        fleet.work(*others, tasks=10, takes=5)
+        fleet.run(6)
+        assert fleet.most_inside() <= 17
+        fleet.run(8)
+        assert all(fleet.parts()[2:])
+
+
+@pytest.mark.parametrize("early", [0.000_01, 0.001, 0.016])
+def test_a_timer_that_rings_early_leaves_no_process_by_its_part(early):
+    """The timers of some event loops are no more exact than that."""
+    with Fleet(rates=["500/s burst 100"]) as fleet:
+        fleet.join(2, trip=0.002)
+        fleet.work(tasks=2, pause=0.3)
+        fleet.run(2)
+        loop = fleet._loop
+        call_later = loop.call_later
+        loop.call_later = lambda delay, act, *args: call_later(max(0, delay - early) or delay, act, *args)
+        lose(fleet, "away", lost=True)
+        fleet.run(3)
+        lose(fleet, "away", lost=False)
+        fleet.run(3)
+        assert all(process.seen.of(events.StoreRegained) for process in fleet.processes)
+
+
+def test_a_process_that_was_stopped_while_it_asked_does_not_take_that_time_for_a_round_trip():
+    trips = RoundTrips()
+    trips.note(50_000_000)
+    trips.note(600 * 1_000_000_000)
+    assert trips.typical == 50_000_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .episode import USUAL
 from .grants import grant, granted_ahead, granted_for, knows_rates, time_for_calls
-from .parts import ASKS_BY, WHOLE, divide
+from .parts import ASKS_BY, WHOLE, divide, taken_by_parts
 from .question import PoolLimits
 from .reunion import REUNION, asks_by, reunite
 from .state import BYTES, KEPT_IDLE, PLACES, MemberState, pool_rate
@@ -217,8 +217,11 @@ def _hold(pool: Pool, who: str, member: MemberState, question: Question, now: in
             left = limit - sum(max(other.holds[kind], other.wants[kind]) for other in others)
             # Spare ones are those that no other member holds or wants.
             target = min(target, left) if want <= left else _share(pool, who, kind, limit)
-            if now < pool.grants_after:
+            if now < pool.grants_from:
                 target = min(target, max(used, question["may_use"][kind]))
+            elif now < pool.reunion_until:
+                free = limit - taken_by_parts(pool, who, kind)
+                target = min(target, max(used, question["may_use"][kind], free))
         # What may be in use counts until the member tells otherwise, even if the share is smaller by now:
         # calls may begin by the earlier grant before the member has heard this answer.
         member.holds[kind] = max(used, question["may_use"][kind], target)

@@ -124,11 +124,15 @@ class OwnPart:
 
         The others should have used by then what they were granted until that moment.
         """
-        others_use = self.granted_for * NS_PER_US if self.rates < WHOLE else 0
-        self.begins, self._lost_at = max(now, asked_at + others_use), asked_at
-        self.active = self.missed = True
+        self.missed = True
         self._failed = self._hangs = False
         self.returns_at = None
+        return self._go_apart(asked_at, now)
+
+    def _go_apart(self, since: int, now: int) -> float:
+        others_use = self.granted_for * NS_PER_US if self.rates < WHOLE else 0
+        self.begins, self._lost_at = max(now, since + others_use), since
+        self.active = True
         return (self.begins - now) / SECOND
 
     def fail(self, *, hung: bool) -> None:
@@ -136,20 +140,20 @@ class OwnPart:
         self._failed = True
         self._hangs |= hung and self._on_loss == "share"
 
-    def join(self, answer: Answer, seconds: float, now: int) -> None:
-        """Begin with it, although the store was there: others could not ask."""
+    def join(self, answer: Answer, seconds: float, now: int) -> float:
+        """Go by it, although the store was there: others could not ask. Return the same as `lose`."""
         self.take(answer, seconds)
-        self.begins = self._lost_at = now
-        self.active = True
+        return self._go_apart(now, now)
 
-    def meet(self, until: int, now: int) -> float:
-        """Go by it until all members go by the pool. Return how many seconds that is from now."""
+    def meet(self, until: int, now: int) -> None:
+        """Go by it until then: from that moment on all members go by the pool."""
         self.returns_at = max(until, now)
-        return (self.returns_at - now) / SECOND
 
-    def is_over(self, now: int) -> bool:
-        """Whether all members go by the pool from now on."""
-        return self.active and self.returns_at is not None and now >= self.returns_at - _EXACTLY_NS
+    def left(self, now: int) -> float | None:
+        """In how many seconds all members go by the pool. None: that is not known, or this one does."""
+        if not self.active or self.returns_at is None:
+            return None
+        return max(0, self.returns_at - now) / SECOND
 
     def end(self) -> bool:
         """This process goes by the pool from now on. Return whether it could not ask before."""
@@ -188,10 +192,10 @@ class OwnPart:
         load = limits.bytes * share // WHOLE
         if now < held.valid_until:
             places, load = min(places, held.granted[0]), min(load, held.granted[1])
-        grant = Grant(
-            places=places if limits.places else None,
-            bytes=load if limits.bytes else None,
-            valid_until=FAR_OFF,
+        grant = Grant(  # a member that missed nothing goes on by what it is granted of these
+            places=places if limits.places and self.missed else None,
+            bytes=load if limits.bytes and self.missed else None,
+            valid_until=FAR_OFF if self.missed else None,
         )
         if not closed and now < self.begins - _EXACTLY_NS:
             return grant

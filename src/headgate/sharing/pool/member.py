@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from ... import events
@@ -363,11 +364,10 @@ class PoolMember:
         if "rates" in answer and self._follow(answer):
             self._owe(self._install(leased=True, keeps_units=True))
             self._gate.tell_retuned(self._rates, self._clock.now())
-        now, limits = self._clock.now(), self._limits
+        now = self._clock.now()
         self._version, self._members = answer["version"], answer["members"]
-        self._places.take(question, answer, self._random(), now)
+        self._take_places(question, answer)
         self._part.take(answer, loop_time())
-        self._places.valid_until = self._pending_since + LEASE * 9 // 10
         self._forecast.trip = self._pool.trips.typical
         then = self._pool.trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
         self._forecast.ask_at = then + again * NS_PER_US if (again := answer["ask_again_in"]) else 0
@@ -382,10 +382,6 @@ class PoolMember:
                 batches=granted,
                 sooner=self._pool.trips.sooner,
                 sooner_than=self._raised if raised else None,
-                places=answer["places"] if limits.places else None,
-                bytes=answer["bytes"] if limits.bytes else None,
-                all_bytes=limits.bytes or None,
-                valid_until=self._places.valid_until,
                 ahead=self._forecast.ahead,
                 members=max(1, self._members),
                 rests=not question["waiting"],
@@ -395,6 +391,11 @@ class PoolMember:
         self._take_window(answer)
         if self._lessons.hear_probes(answer["probes"], untold=self._window.signal is not None):
             self.end_probes()
+
+    def _take_places(self, question: Question, answer: Answer) -> None:
+        until, now = self._pending_since + LEASE * 9 // 10, self._clock.now()
+        self._places.take(question, answer, self._random(), until, now)
+        self._gate.grant(self._places.grant(self._limits))
 
     def _take_window(self, answer: Answer) -> None:
         forgot, self._forgot = self._forgot, False
@@ -423,19 +424,17 @@ class PoolMember:
         return before != rates
 
     def _install(self, *, leased: bool, keeps_units: bool = False) -> list[int]:
-        """Have the gate go by what the pool grants, or by what it may use without the store.
-
-        Answers what the rates that were replaced owe.
-        """
+        """Have the gate go by the pool, or by its part. Answers what the rates that were replaced owe."""
         gate, columns = self._gate, columns_for(self._rates, self._gate.columns, learned=True)
         if leased:
             rates = [LeasedRate(rate, columns[rate.unit]) for rate in self._rates]
             grant = Grant(rates=rates, columns=columns, keeps_units=keeps_units)
         else:
             grant = self._grant_own_part()
+        used = self._used()
         owed = gate.grant(grant)
         self._forecast.restart(len(self._rates))
-        return owed
+        return list(map(add, owed, used)) if len(used) == len(owed) else owed
 
     def _owe(self, units: Sequence[int]) -> None:
         """Tell with the next question that these units of each rate were used without a grant."""
@@ -446,15 +445,15 @@ class PoolMember:
 
     def _lose(self, why: str) -> None:
         if not self._part.active:
-            begins_in = self._part.lose(self._pending_since, self._clock.now())
-            self._begin()
-            asyncio.get_running_loop().call_later(begins_in, self._begin)
+            self._begin(self._part.lose(self._pending_since, self._clock.now()))
             self._lessons.hear_probes(NO_PROBES)  # each member finds out by itself
             self._pool.tell_loss(why, self._on_loss)
 
-    def _begin(self) -> None:
+    def _begin(self, again_in: float | None = None) -> None:
         if self._part.active and not self._closed:
             self._owe(self._install(leased=False))
+        if again_in is not None:
+            asyncio.get_running_loop().call_later(again_in, self._begin)
 
     def _grant_own_part(self) -> Grant:
         now, columns = self._clock.now(), self._gate.columns
@@ -464,36 +463,37 @@ class PoolMember:
         """Whether the gate goes by its part although the pool answers: others have to hear that it does."""
         part, now, trips = self._part, self._clock.now(), self._pool.trips
         if part.active:
-            self._tell_used()
+            self._owe(self._used())
             self._members = max(self._members, answer["members"])
             late = now - self._pending_since > trips.patience  # as the next answer may be
             if not part.asked(question) or (late and not answer["apart"]):
                 return True
         elif answer["apart"]:
-            part.join(answer, loop_time(), now)
-            self._begin()
+            self._begin(part.join(answer, loop_time(), now))
         if answer["apart"]:
+            if not part.missed:
+                self._take_places(question, answer)
             then = trips.moment_of(answer["at"] * NS_PER_US, self._pending_since, now)
             # Not longer than until the earliest moment that it may be: by then others are granted units.
-            ends_in = part.meet(then + answer["apart"] * NS_PER_US - trips.doubt(now), now)
-            asyncio.get_running_loop().call_later(ends_in, self._end_apart)
+            part.meet(then + answer["apart"] * NS_PER_US - trips.doubt(now), now)
+            self._end_apart()
         elif part.active:
             self._return()
         return part.active
 
-    def _tell_used(self) -> None:
-        """Have the next question tell what was used by the part of this process."""
-        rules = self._gate.rules
-        self._owe(self._gate.look(lambda _now: self._part.used(rules.rates, self._rates)))
+    def _used(self) -> list[int]:
+        return self._gate.look(lambda _now: self._part.used(self._gate.rules.rates, self._rates))
 
     def _end_apart(self) -> None:
-        if self._part.is_over(self._clock.now()) and not self._closed:
+        left = self._part.left(self._clock.now())
+        if left:
+            asyncio.get_running_loop().call_later(left, self._end_apart)
+        elif left is not None and not self._closed:
             self._return()
             self._stir()
 
     def _return(self) -> None:
         """All members go by the pool from now on."""
-        self._tell_used()
         missed = self._part.end()
         self._owe(self._install(leased=True))
         if missed:

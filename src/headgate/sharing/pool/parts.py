@@ -24,6 +24,8 @@ DIVIDED_FOR = 600_000_000
 # What a pool remembers of a process besides its parts, which are in between: until when it counts, and when
 # it should have asked again if its callers wait (reunion.py).
 UNTIL, ASKS_BY = 0, 3
+# Its parts of the rates and of the places.
+RATES_PART, PLACES_PART = 1, 2
 
 
 def parts_for(processes: int) -> int:
@@ -32,6 +34,18 @@ def parts_for(processes: int) -> int:
     while parts < processes:
         parts *= 2
     return parts * 3 // 4 if parts >= 4 and parts * 3 // 4 >= processes else parts
+
+
+def taken_by_parts(pool: Pool, who: str, kind: int) -> int:
+    """Return how many places, or bytes, others may use that hold them or go by their parts."""
+    taken = 0
+    for name in {*pool.present, *pool.members} - {who}:
+        present, member = pool.present.get(name), pool.members.get(name)
+        part = 0
+        if present is not None:
+            part = present[PLACES_PART] if kind == 0 else pool.limits.bytes * present[RATES_PART] // WHOLE
+        taken += max(part, 0 if member is None else member.holds[kind])
+    return taken
 
 
 def divide(pool: Pool, question: Question, now: int) -> list[int]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from operator import add
 from typing import TYPE_CHECKING
 
+from ...gate.supply import Grant
 from .demand import IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...backoff import Backoff
-    from .question import Answer, Question
+    from .question import Answer, PoolLimits, Question
 
 _SOONEST = 1_000_000
 
@@ -80,8 +81,9 @@ class HeldPlaces:
         """The question is asked."""
         self._told = question["may_use"]
 
-    def take(self, question: Question, answer: Answer, random: float, now: int) -> None:
-        """The question was answered."""
+    def take(self, question: Question, answer: Answer, random: float, until: int, now: int) -> None:
+        """The question was answered: what was granted may be used until then."""
+        self.valid_until = until
         self.crowded = answer["crowded"]
         self.granted = [answer["places"], answer["bytes"]]
         wanted = list(map(add, question["uses"], question["wants"]))
@@ -89,6 +91,16 @@ class HeldPlaces:
         in_vain = self.granted[0] < wanted[0] and self.granted[0] <= question["uses"][0]
         self._in_vain = self._in_vain + 1 if in_vain else 0
         self.turn = max(self._pace.delay_ns(max(0, self._in_vain - 1), random, self.turn), _SOONEST)
+
+    def grant(self, limits: PoolLimits) -> Grant:
+        """What the gate may use."""
+        places, load = self.granted
+        return Grant(
+            places=places if limits.places else None,
+            bytes=load if limits.bytes else None,
+            all_bytes=limits.bytes or None,
+            valid_until=self.valid_until,
+        )
 
     def _note(self, uses: Iterable[int], now: int) -> None:
         for kind, use in enumerate(uses):

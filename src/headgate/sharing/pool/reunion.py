@@ -59,10 +59,10 @@ def reunite(pool: Pool, question: Question, now: int) -> int:
         _begin_empty(pool, now)  # what it used is not known, and others may have used as much
     elif apart > 0:
         pool.reunion_from = now
-        _begin(pool, now + apart)
+        _begin(pool, now, apart)
     elif apart == BY_POOL and _one_is_silent(pool, question["member"], now):
         farthest = max(each.reach for each in pool.members.values())
-        _begin(pool, now + REUNION + HUNG + 3 * max(farthest, question["reach"]))
+        _begin(pool, now, REUNION + HUNG + 3 * max(farthest, question["reach"]))
     return max(0, pool.reunion_until - now)
 
 
@@ -81,8 +81,8 @@ def _one_is_silent(pool: Pool, who: str, now: int) -> bool:
     )
 
 
-def _begin(pool: Pool, until: int) -> None:
-    pool.reunion_until = until
+def _begin(pool: Pool, now: int, length: int) -> None:
+    pool.reunion_until = now + min(length, LONGEST)
     for each in pool.present.values():
         each[ASKS_BY] = 0  # it is waited for now, and not again
     pool.called = pool.next_stamp()

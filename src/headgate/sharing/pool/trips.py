@@ -43,7 +43,12 @@ class RoundTrips:
         self._earliest = self._latest = 0  # our clock less the store's
 
     def note(self, trip: int, *, connecting: bool = False) -> None:
-        """An answer came after that time, in which a connection was made if `connecting`."""
+        """An answer came after that time, in which a connection was made if `connecting`.
+
+        No answer is waited for much longer than the patience: if one was, this process was stopped meanwhile.
+        """
+        if self._measured and trip > self.patience + _MOST_PATIENCE:
+            return
         self.typical = self.typical + (trip - self.typical) // 4 if self._measured else trip
         self._measured = self._measured or not connecting
 

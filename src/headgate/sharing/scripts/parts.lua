@@ -14,6 +14,23 @@ function Parts.needed(processes)
   return parts
 end
 
+-- How many places, or bytes, others may use that hold them or go by their parts.
+function Parts.taken(pool, who, kind)
+  local taken = 0
+  for name, each in pairs(pool.present) do
+    if name ~= who then
+      local part = kind == PLACES and each[3] or (divided(pool.limits[BYTES_LIMIT], each[2], WHOLE))
+      taken = taken + max(part, pool.members[name] and pool.members[name][HOLDS][kind] or 0)
+    end
+  end
+  for name, member in pairs(pool.members) do
+    if name ~= who and not pool.present[name] then
+      taken = taken + member[HOLDS][kind]
+    end
+  end
+  return taken
+end
+
 function Parts.divide(pool, question, now)
   local who, present, count, before = question.member, pool.present, 0, 0
   for name, each in pairs(present) do

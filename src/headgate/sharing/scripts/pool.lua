@@ -304,8 +304,11 @@ function Held.hold(pool, who, member, question, now)
       else
         target = Held.share_of(pool, who, kind, limit)
       end
-      if now < max(pool.grants_from, pool.reunion_until) then
+      if now < pool.grants_from then
         target = min(target, max(used, exact(question.may_use[kind])))
+      elseif now < pool.reunion_until then
+        local free = limit - Parts.taken(pool, who, kind)
+        target = min(target, max(used, exact(question.may_use[kind]), free))
       end
     end
     member[HOLDS][kind] = max(used, exact(question.may_use[kind]), target)

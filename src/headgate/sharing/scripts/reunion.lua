@@ -13,8 +13,8 @@ function Reunion.begin_empty(pool, at)
   end
 end
 
-function Reunion.begin(pool, until_)
-  pool.reunion_until = exact(until_)
+function Reunion.begin(pool, now, length)
+  pool.reunion_until = exact(now + min(length, Reunion.LONGEST))
   for _, each in pairs(pool.present) do
     each[4] = 0
   end
@@ -61,13 +61,13 @@ function Reunion.reunite(pool, question, now)
     Reunion.begin_empty(pool, now)
   elseif apart > 0 then
     pool.reunion_from = now
-    Reunion.begin(pool, now + apart)
+    Reunion.begin(pool, now, apart)
   elseif apart == 0 and Reunion.one_is_silent(pool, question.member, now) then
     local farthest = question.reach
     for _, each in pairs(pool.members) do
       farthest = max(farthest, each[REACH])
     end
-    Reunion.begin(pool, now + REUNION + Reunion.HUNG + 3 * farthest)
+    Reunion.begin(pool, now, REUNION + Reunion.HUNG + 3 * farthest)
   end
   return max(0, pool.reunion_until - now)
 end
