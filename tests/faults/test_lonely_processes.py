@@ -37,6 +37,11 @@ def found():
         yield found
 
 
+def gates_of(said):
+    """What one process said of each of its gates."""
+    return [gate for gate in said.values() if isinstance(gate, dict)]
+
+
 @pytest.fixture(scope="module")
 def run(found, tmp_path_factory):
     """Two processes, each with a gate for each kind of store and each mode, all at the same time."""
@@ -53,7 +58,11 @@ def run(found, tmp_path_factory):
             found.all(lambda place: place[1].set(dead=True))
             team.wait_until(BACK)
             found.all(lambda place: place[1].set(dead=False))
-            return team, team.ends()
+            said = team.ends()
+        # On a busy machine a server needs longer than a quarter of a second more often: it was not calm.
+        losses = sum(gate["lost"] - 1 for each in said for gate in gates_of(each) if gate["lost"] > 1)
+        team.longest_pause = max(team.longest_pause, 0.1 * losses)
+        return team, said
 
     return calmly(run)
 
@@ -77,14 +86,9 @@ def test_a_process_in_a_black_hole_goes_by_what_on_loss_says_and_the_other_one_u
         assert both.most_inside <= 1.5 * PLACES
     else:
         assert both.most_inside <= 2 * PLACES
-    if name == "postgres":
-        # The other one waits until the server has ended the transaction of the lonely one. On a busy machine
-        # a database may need longer than a quarter of a second more often, and once more at the end.
-        assert said[0][limit]["lost"] >= 1
-        assert all(0 <= each[limit]["lost"] - each[limit]["regained"] <= 1 for each in said)
-    else:
-        assert said[0][limit]["lost"] == said[0][limit]["regained"] == 1
-        assert said[1][limit]["lost"] == 0
+    assert said[0][limit]["lost"] == said[0][limit]["regained"] == 1
+    # In a database the other one waits until the server has ended the transaction of the lonely one.
+    assert said[1][limit]["lost"] == said[1][limit]["regained"] <= (name == "postgres")
     # The other one uses what the lonely one does not, once its lease is over. For as long as it has lost the
     # store too, on_loss="open" means that it has no rates.
     if mode == "open" and said[1][limit]["lost"]:
